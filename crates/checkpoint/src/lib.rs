@@ -1,0 +1,1 @@
+//! Acknowledgements in any order to the one position that may be confirmed.

@@ -1,0 +1,1 @@
+//! Outbox rows to broker records, by Debezium's rules.

@@ -1,0 +1,1 @@
+//! A Kafka producer behind the sink trait: idempotent, acks=all, back-pressured.

@@ -1,0 +1,1 @@
+//! A sans-I/O decoder of Postgres' pgoutput logical replication messages.

@@ -1,0 +1,1 @@
+//! The state machine and the tasks of one pipeline from a replication slot to a sink.

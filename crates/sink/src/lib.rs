@@ -1,0 +1,26 @@
+//! What a relay hands to a message broker, and what it learns back.
+//!
+//! # Contents
+//! - [`Record`], [`Header`]: one message, borrowed from wherever its bytes lie.
+//! - [`Sink`], [`SinkFactory`]: where records go. [`SendError`] says why one was not taken.
+//! - [`Deliveries`]: how a sink reports, from any thread and in any order, what became of them.
+//! - [`DeliveryError`], [`Disposition`]: why a record was not delivered and what can be done.
+//!
+//! # Invariants
+//! - [`Sink::try_send`] never blocks and never allocates on behalf of the caller's record beyond
+//!   what its queue needs; it copies what it must keep.
+//! - Every record that was **accepted** is reported exactly once, delivered or failed, also when the
+//!   sink is dropped. "Delivered" means durable by the sink's own standard (Kafka: acknowledged
+//!   with `acks=all`), never "queued".
+//! - Records of the same key reach the broker in the order in which they were accepted.
+//! - Nothing here prints a record's key, value or headers: [`Record`]'s `Debug` gives lengths.
+
+#![forbid(unsafe_code)]
+
+mod delivery;
+mod record;
+mod sink;
+
+pub use delivery::{Deliveries, DeliveryError, Disposition};
+pub use record::{Header, Record};
+pub use sink::{SendError, Sink, SinkFactory};

@@ -1,0 +1,49 @@
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{Deliveries, DeliveryError, Disposition, Record};
+
+/// Why [`Sink::try_send`] did not take a record.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// Back-pressure, not a failure: offer **the same record first** when
+    /// [`Deliveries::capacity`] was called, so that the order per key holds.
+    #[error("the sink's queue is full")]
+    Full,
+    /// The record was refused and will be refused again, or the sink is broken.
+    #[error(transparent)]
+    Refused(#[from] DeliveryError),
+}
+
+/// A place where records become durable.
+pub trait Sink: Send {
+    /// Offers a record. Does not block. After `Ok`, and only then, `seq` is reported to
+    /// [`Deliveries`] exactly once.
+    ///
+    /// `seq` is the caller's, strictly increasing over accepted records.
+    fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError>;
+
+    /// Hands over now what the sink may hold back to fill a batch. Called when the caller has
+    /// nothing more to send at the moment; does not block and does not wait for delivery.
+    fn nudge(&mut self) {}
+
+    /// Waits at most `grace` until every accepted record was reported, then closes the sink; what
+    /// is left is given up and reported as failed before this returns. Blocks: call it from a
+    /// thread that may.
+    fn close(self, grace: Duration);
+}
+
+/// Makes sinks: one at the start, a fresh one after a sink has failed.
+pub trait SinkFactory: Send {
+    /// What it makes.
+    type Sink: Sink + 'static;
+    /// Why it could not.
+    type Error: Error + Send + Sync + 'static;
+
+    /// A new sink that reports to `deliveries`. Does not wait for the broker to be reachable.
+    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<Self::Sink, Self::Error>;
+
+    /// What such an error asks for.
+    fn disposition(error: &Self::Error) -> Disposition;
+}

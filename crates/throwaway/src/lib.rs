@@ -1,0 +1,1 @@
+//! A Postgres server for one demonstration or one test, gone with its owner.

@@ -1,0 +1,2 @@
+//! walrelay.
+fn main() {}

@@ -1,0 +1,1 @@
+//! A client of Postgres' streaming replication protocol: TLS, authentication, framing, feedback.
