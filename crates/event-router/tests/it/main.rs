@@ -1,0 +1,10 @@
+//! The router over pgoutput messages: recorded outcomes, errors, properties, allocations.
+
+// Lints allow in tests what they deny elsewhere, and go by this attribute.
+#![cfg(test)]
+
+mod allocations;
+mod golden;
+mod messages;
+mod properties;
+mod routing;

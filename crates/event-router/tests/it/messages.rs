@@ -1,0 +1,104 @@
+//! pgoutput messages for tests, and what is in them.
+
+use walrelay_event_router::{PlanError, RouteError, Routed, Router};
+use walrelay_lsn::RelationId;
+use walrelay_pgoutput::{Message, Relation, Tuple, decode};
+
+pub(crate) const TEXT: u32 = 25;
+pub(crate) const UUID: u32 = 2950;
+pub(crate) const JSONB: u32 = 3802;
+
+/// The OID of the table that [`relation`] and [`insert`] speak of.
+pub(crate) const TABLE: u32 = 16385;
+
+/// A value of a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Cell {
+    Null,
+    Unchanged,
+    Text(Vec<u8>),
+    Binary(Vec<u8>),
+}
+
+pub(crate) fn text(text: &str) -> Cell {
+    Cell::Text(text.as_bytes().to_vec())
+}
+
+/// A Relation message of `public.outbox` with these columns.
+pub(crate) fn relation<S: AsRef<str>>(columns: &[(S, u32)]) -> Vec<u8> {
+    let mut message = vec![b'R'];
+    message.extend(TABLE.to_be_bytes());
+    message.extend(b"public\0outbox\0d");
+    message.extend((columns.len() as u16).to_be_bytes());
+    for (name, type_oid) in columns {
+        message.push(0);
+        message.extend(name.as_ref().as_bytes());
+        message.push(0);
+        message.extend(type_oid.to_be_bytes());
+        message.extend((-1_i32).to_be_bytes());
+    }
+    message
+}
+
+/// The Relation message of the table Debezium's documentation describes.
+pub(crate) fn debezium_outbox() -> Vec<u8> {
+    relation(&[
+        ("id", UUID),
+        ("aggregatetype", TEXT),
+        ("aggregateid", TEXT),
+        ("type", TEXT),
+        ("payload", JSONB),
+    ])
+}
+
+/// An Insert message.
+pub(crate) fn insert(cells: &[Cell]) -> Vec<u8> {
+    let mut message = vec![b'I'];
+    message.extend(TABLE.to_be_bytes());
+    message.push(b'N');
+    message.extend((cells.len() as u16).to_be_bytes());
+    for cell in cells {
+        let (kind, bytes) = match cell {
+            Cell::Null => (b'n', None),
+            Cell::Unchanged => (b'u', None),
+            Cell::Text(bytes) => (b't', Some(bytes)),
+            Cell::Binary(bytes) => (b'b', Some(bytes)),
+        };
+        message.push(kind);
+        if let Some(bytes) = bytes {
+            message.extend((bytes.len() as u32).to_be_bytes());
+            message.extend(bytes);
+        }
+    }
+    message
+}
+
+/// What a Relation message says.
+pub(crate) fn as_relation(message: &[u8]) -> Relation<'_> {
+    match decode(message) {
+        Ok(Message::Relation(relation)) => relation,
+        other => panic!("not a Relation message: {other:?}"),
+    }
+}
+
+/// The row of an Insert message.
+pub(crate) fn as_row(message: &[u8]) -> (RelationId, Tuple<'_>) {
+    match decode(message) {
+        Ok(Message::Insert(insert)) => (insert.relation, insert.tuple),
+        other => panic!("not an Insert message: {other:?}"),
+    }
+}
+
+/// Announces a table.
+pub(crate) fn announce(router: &mut Router, message: &[u8]) -> Result<(), PlanError> {
+    router.relation(&as_relation(message))
+}
+
+/// Routes the row of an Insert message.
+pub(crate) fn route<'a>(
+    router: &'a mut Router,
+    message: &'a [u8],
+) -> Result<Routed<'a>, RouteError> {
+    let (relation, row) = as_row(message);
+    router.route(relation, &row)
+}

@@ -1,0 +1,112 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::test_runner::TestRunner;
+use walrelay_event_router::{Options, RouteError, Router};
+
+use crate::messages::{Cell, announce, insert, relation, route};
+
+/// Every OID that means something to the router, and some that do not.
+fn type_oid() -> impl Strategy<Value = u32> {
+    prop_oneof![
+        8 => select(vec![25_u32, 1043, 2950, 3802, 16384]),
+        2 => select(vec![16_u32, 19, 20, 21, 23, 26, 114, 142, 869, 1042]),
+        1 => select(vec![17_u32, 1184, 1700, 1009, 16383, u32::MAX]),
+        1 => any::<u32>(),
+    ]
+}
+
+/// Tables that mostly have the columns wanted, in any order, among others, some twice.
+fn columns() -> impl Strategy<Value = Vec<(String, u32)>> {
+    let wanted = ["id", "aggregatetype", "aggregateid", "payload"];
+    let name = prop_oneof![
+        select(wanted.to_vec()).prop_map(str::to_owned),
+        "[a-zé]{0,8}"
+    ];
+    (
+        vec((name, type_oid()), 0..6),
+        vec(type_oid(), 4),
+        vec(any::<prop::sample::Index>(), 4),
+        any::<bool>(),
+    )
+        .prop_map(move |(mut columns, oids, places, complete)| {
+            if complete {
+                for ((name, oid), place) in wanted.iter().zip(oids).zip(places) {
+                    columns.insert(place.index(columns.len() + 1), ((*name).to_owned(), oid));
+                }
+            }
+            columns
+        })
+}
+
+fn cell() -> impl Strategy<Value = Cell> {
+    prop_oneof![
+        12 => ".{0,12}".prop_map(|text| Cell::Text(text.into_bytes())),
+        2 => select(vec!["t", "f", ""]).prop_map(|text| Cell::Text(text.as_bytes().to_vec())),
+        1 => vec(any::<u8>(), 0..8).prop_map(Cell::Text),
+        1 => Just(Cell::Null),
+        1 => Just(Cell::Unchanged),
+        1 => vec(any::<u8>(), 0..8).prop_map(Cell::Binary),
+    ]
+}
+
+/// What the bytes of a column are to be, told without the router.
+fn expected(columns: &[(String, u32)], cells: &[Cell], name: &str) -> Option<Vec<u8>> {
+    let index = columns
+        .iter()
+        .position(|(column, _)| column == name)
+        .unwrap();
+    match (&cells[index], columns[index].1) {
+        (Cell::Null, _) => None,
+        (Cell::Text(text), 16) => Some(if text == b"t" {
+            b"true".into()
+        } else {
+            b"false".into()
+        }),
+        (Cell::Text(text), _) => Some(text.clone()),
+        (other, _) => panic!("routed {name} from {other:?}"),
+    }
+}
+
+#[test]
+fn any_row_of_any_table_is_routed_right_or_refused() {
+    let routed_rows = std::cell::Cell::new(0);
+    let rows = (columns(), vec(cell(), 0..12), 0..10_u8);
+    let mut runner = TestRunner::new(ProptestConfig::with_cases(2_000));
+    let outcome = runner.run(&rows, |(columns, mut cells, fitting)| {
+        if fitting > 0 {
+            cells.resize(columns.len(), Cell::Text(b"padding".to_vec()));
+        }
+        let mut router = Router::new(Options::default());
+        let planned = announce(&mut router, &relation(&columns));
+        let message = insert(&cells);
+        match route(&mut router, &message) {
+            Ok(routed) => {
+                prop_assert_eq!(planned, Ok(()));
+                prop_assert_eq!(columns.len(), cells.len());
+                let record = routed.record();
+                let expected = |name| expected(&columns, &cells, name);
+                let mut topic = b"outbox.event.".to_vec();
+                topic.extend(expected("aggregatetype").unwrap());
+                prop_assert_eq!(record.topic.as_bytes(), topic);
+                prop_assert_eq!(record.key.map(<[u8]>::to_vec), expected("aggregateid"));
+                prop_assert_eq!(record.value.map(<[u8]>::to_vec), expected("payload"));
+                let id = record.headers[0].value;
+                prop_assert_eq!(id.map(<[u8]>::to_vec), expected("id"));
+                routed_rows.set(routed_rows.get() + 1);
+            }
+            Err(RouteError::UnknownRelation { .. }) => prop_assert!(planned.is_err()),
+            Err(RouteError::ColumnCount {
+                announced, found, ..
+            }) => {
+                prop_assert_ne!(columns.len(), cells.len());
+                prop_assert_eq!((announced, found), (columns.len(), cells.len()));
+            }
+            Err(_) => prop_assert_eq!(planned, Ok(())),
+        }
+        Ok(())
+    });
+    outcome.unwrap();
+    // Enough of them go all the way for this to mean something.
+    assert!(routed_rows.get() > 100, "{}", routed_rows.get());
+}
