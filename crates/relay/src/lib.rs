@@ -1,1 +1,47 @@
-//! The state machine and the tasks of one pipeline from a replication slot to a sink.
+//! One pipeline, from a replication slot to a sink: the state machine and the task around it.
+//!
+//! # Contents
+//! - [`Core`]: the state machine. Frames, acknowledgements and lost connections go in;
+//!   records to send and the position to confirm come out. No I/O, no clock, no threads.
+//! - [`Pipeline`]: the task that carries out what the core says, with its [`Settings`]: connect,
+//!   stream, reconnect with a jittered [`Backoff`], drain, close.
+//! - [`Source`], [`WalStream`]: where frames come from; `walsender`'s stream is one.
+//! - [`Surroundings`]: what the pipeline is told of the world (the wall clock) and tells it
+//!   ([`State`], samples of latency). [`Counts`] are the figures of a run.
+//! - [`PipelineError`]: why a pipeline stopped.
+//!
+//! # Invariants
+//! - **Confirmed is at most acknowledged.** The only position ever reported as flushed is
+//!   [`Core::confirmed`], which the ledger of `walrelay-checkpoint` computes.
+//! - **A refused record is offered again first.** A frame is consumed only after the sink took its
+//!   record, so nothing overtakes it.
+//! - **A failed delivery restarts, it is never skipped.** The sink is thrown away with everything
+//!   it held and the slot is read again from what was confirmed: re-deliveries repeat a suffix of
+//!   what was sent and permute nothing.
+//! - **Feedback never stops** while there is a connection: it runs beside a full sink too.
+//! - One task; the batch of a socket read is the unit. Nothing is sent through a channel per row
+//!   and nothing is allocated per row.
+//!
+//! # Cancel safety
+//! [`Pipeline::run`] is ended by its shutdown future, not by being dropped. Dropping it is safe for
+//! the data (nothing unacknowledged is confirmed) but skips the drain, so that records in flight
+//! are sent again at the next start.
+
+#![forbid(unsafe_code)]
+
+mod backoff;
+mod machine;
+mod deliveries;
+mod error;
+mod pipeline;
+mod shutdown;
+mod source;
+mod stream;
+mod surroundings;
+
+pub use backoff::Backoff;
+pub use machine::{Core, CoreError, Counts, Outgoing, Step, TableName};
+pub use error::PipelineError;
+pub use pipeline::{Outcome, Pipeline, Settings};
+pub use source::{Opened, Resume, Source, SourceError, WalStream};
+pub use surroundings::{State, Surroundings};

@@ -1,0 +1,106 @@
+use std::error::Error;
+use std::fmt;
+
+use walrelay_lsn::{CommitEnd, Lsn, Xid};
+use walrelay_sink::{DeliveryError, Disposition};
+
+use crate::CoreError;
+
+/// Why a pipeline stopped, or why one attempt of it ended. `S` is the source's error, `K` the
+/// sink factory's.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
+    /// Connecting to Postgres or reading from it failed.
+    #[error("the replication connection failed")]
+    Source(#[source] S),
+    /// What came from Postgres cannot be carried.
+    #[error("the replication stream cannot be carried")]
+    Core(#[from] CoreError),
+    /// The sink could not be made.
+    #[error("the sink could not be opened")]
+    Sink(#[source] K),
+    /// A record was not delivered, and everything after it was not confirmed.
+    #[error("a record was not delivered{}", place(*transaction))]
+    Delivery {
+        /// The transaction the record belongs to, where it is known: number, start of its commit
+        /// record.
+        transaction: Option<(Xid, Lsn)>,
+        /// Why, and to which topic.
+        #[source]
+        source: DeliveryError,
+    },
+    /// The slot is not where this process left it: somebody else confirmed a later position.
+    #[error(
+        "the slot was moved from {left} to {found} by somebody else: what lies between was not \
+         relayed by this process"
+    )]
+    SlotMoved {
+        /// The last position this process may have confirmed.
+        left: CommitEnd,
+        /// Where the slot stands now.
+        found: CommitEnd,
+    },
+    /// The server is another one than before.
+    #[error("the server's system identifier changed from {before} to {now}")]
+    OtherServer {
+        /// As it was at the first connection.
+        before: String,
+        /// As it is now.
+        now: String,
+    },
+    /// The server was promoted: positions of the old timeline mean nothing on the new one.
+    #[error("the server's timeline changed from {before} to {now}")]
+    OtherTimeline {
+        /// As it was at the last connection.
+        before: u32,
+        /// As it is now.
+        now: u32,
+    },
+    /// Nothing came from Postgres for so long that the connection must be dead.
+    #[error("nothing was received from Postgres for {silent_for:?}, though a reply was asked for")]
+    Silent {
+        /// How long.
+        silent_for: std::time::Duration,
+    },
+}
+
+fn place(transaction: Option<(Xid, Lsn)>) -> String {
+    transaction.map_or_else(String::new, |(xid, commit)| {
+        format!(", in transaction {xid} that commits at {commit}")
+    })
+}
+
+impl<S: crate::SourceError, K: Error + 'static> PipelineError<S, K> {
+    /// What the error asks for; `sink` classifies the sink factory's own.
+    pub fn disposition(&self, sink: impl Fn(&K) -> Disposition) -> Disposition {
+        match self {
+            PipelineError::Source(error) => error.disposition(),
+            PipelineError::Core(error) => error.disposition(),
+            PipelineError::Sink(error) => sink(error),
+            PipelineError::Delivery { source, .. } => source.disposition,
+            // A new timeline is read again from the slot: an attempt of its own.
+            PipelineError::Silent { .. } | PipelineError::OtherTimeline { .. } => {
+                Disposition::Retryable
+            }
+            PipelineError::SlotMoved { .. } | PipelineError::OtherServer { .. } => {
+                Disposition::Fatal
+            }
+        }
+    }
+}
+
+/// An error with its causes on one line, for a log.
+pub(crate) struct Chain<'a>(pub(crate) &'a dyn Error);
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self.0, f)?;
+        let mut cause = self.0.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,443 @@
+//! The state machine: what a pipeline knows, and what follows from what happens to it.
+//!
+//! ```text
+//!  connected ──▶ frame ──▶ Step::Send ──▶ (sink takes it) ──▶ sent ──▶ frame …
+//!                  │  ▲        │
+//!                  │  └────────┘ (sink is full: the same frame again)
+//!                  ▼
+//!          disconnected ──▶ connected      acknowledgements reach the ring from other threads;
+//!                                          `advance` collects them into `confirmed`
+//! ```
+//!
+//! # After a reconnect
+//! Postgres sends again from the slot's `confirmed_flush_lsn`, while records of the connection that
+//! was lost may still be on their way to the broker. A transaction that was handed over whole is
+//! not handed over twice: its commit lies before [`Ledger::last_commit`], so it is passed over and
+//! its first copy goes on answering for it. One that was cut in the middle is sent again from its
+//! first record; what was sent of it belongs to no commit any more ([`Ledger::abandon`]).
+//! This rests on the log being the same log, which the pipeline checks: same system identifier,
+//! same timeline, and a slot that stands where we left it or before.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use walrelay_checkpoint::{AckRing, Ledger, LedgerError, Seq};
+use walrelay_event_router::{PlanError, RouteError, Routed, Router};
+use walrelay_lsn::{CommitEnd, Lsn, RelationId, Xid};
+use walrelay_pgoutput::{Begin, DecodeError, Insert, Message, PgTimestamp, Relation, decode};
+use walrelay_sink::{Disposition, Record};
+use walrelay_walsender::Frame;
+
+/// A table by schema and name, as the catalog spells them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TableName {
+    /// Its schema.
+    pub schema: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl fmt::Display for TableName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.schema, self.name)
+    }
+}
+
+/// Figures of a run. Each counts events of this process, repeats included.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Records the sink took.
+    pub records: u64,
+    /// Transactions whose commit was received, those without a record included.
+    pub transactions: u64,
+    /// Transactions passed over after a reconnect, as their first copy was handed over already.
+    pub repeats_avoided: u64,
+    /// UPDATEs of an outbox table: not events, ignored.
+    pub updates: u64,
+    /// DELETEs of an outbox table: not events, ignored.
+    pub deletes: u64,
+    /// TRUNCATEs of an outbox table: not events, ignored.
+    pub truncates: u64,
+    /// Logical messages, which this version does not carry.
+    pub logical_messages: u64,
+}
+
+impl Counts {
+    /// The sums of two runs.
+    #[must_use]
+    pub fn plus(self, other: Counts) -> Counts {
+        Counts {
+            records: self.records + other.records,
+            transactions: self.transactions + other.transactions,
+            repeats_avoided: self.repeats_avoided + other.repeats_avoided,
+            updates: self.updates + other.updates,
+            deletes: self.deletes + other.deletes,
+            truncates: self.truncates + other.truncates,
+            logical_messages: self.logical_messages + other.logical_messages,
+        }
+    }
+}
+
+/// What the machine refuses.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CoreError {
+    /// A message of the server is not what the protocol says. Never skipped: what cannot be read
+    /// may be an event.
+    #[error("a message from Postgres at {lsn} cannot be decoded")]
+    Decode {
+        /// Position of the message.
+        lsn: Lsn,
+        /// What is wrong with it.
+        #[source]
+        source: DecodeError,
+    },
+    /// A table is not shaped as the router's options say.
+    #[error("table {table} cannot be routed")]
+    Plan {
+        /// The table.
+        table: TableName,
+        /// What is missing.
+        #[source]
+        source: PlanError,
+    },
+    /// A row cannot be made a record.
+    #[error("a row of {table} cannot be routed, in transaction {xid} that commits at {commit}")]
+    Route {
+        /// The table.
+        table: TableName,
+        /// The transaction.
+        xid: Xid,
+        /// Where its commit record starts, for finding it in the log.
+        commit: Lsn,
+        /// Why.
+        #[source]
+        source: RouteError,
+    },
+    /// The publication carries a table that the configuration does not name. Passing over its rows
+    /// would lose events if it is, say, a partition of the outbox.
+    #[error("the publication carries table {table}, which the configuration does not name")]
+    ForeignTable {
+        /// The table.
+        table: TableName,
+    },
+    /// Messages came in an order the protocol excludes.
+    #[error("Postgres sent {what} at {lsn}, which the protocol excludes there")]
+    Sequence {
+        /// What came.
+        what: &'static str,
+        /// Where.
+        lsn: Lsn,
+    },
+    /// The ledger refused: a bug, or a server that goes backwards.
+    #[error("the ledger of acknowledgements refused at {lsn}")]
+    Ledger {
+        /// Where.
+        lsn: Lsn,
+        /// What it refused.
+        #[source]
+        source: LedgerError,
+    },
+}
+
+impl CoreError {
+    /// What the error asks for.
+    pub fn disposition(&self) -> Disposition {
+        match self {
+            CoreError::Plan { .. } | CoreError::ForeignTable { .. } => Disposition::Configuration,
+            CoreError::Decode { .. }
+            | CoreError::Route { .. }
+            | CoreError::Sequence { .. }
+            | CoreError::Ledger { .. } => Disposition::Fatal,
+        }
+    }
+}
+
+/// A record to offer to the sink.
+#[derive(Debug)]
+pub struct Outgoing<'a> {
+    routed: Routed<'a>,
+    seq: Seq,
+}
+
+impl Outgoing<'_> {
+    /// The record.
+    pub fn record(&self) -> Record<'_> {
+        self.routed.record()
+    }
+
+    /// The number under which its delivery is to be reported, and for [`Core::sent`].
+    pub fn seq(&self) -> Seq {
+        self.seq
+    }
+}
+
+/// What follows from a frame.
+#[derive(Debug)]
+pub enum Step<'a> {
+    /// Nothing is left to do with it: consume it.
+    Consumed,
+    /// As `Consumed`, and the server asks for a status update at once.
+    Reply,
+    /// Offer this to the sink. Taken: call [`Core::sent`] and consume the frame. Full: leave the
+    /// frame and give it to [`Core::frame`] again later; nothing has changed.
+    Send(Outgoing<'a>),
+    /// As many records are in flight as the ring can hold: come back with the same frame.
+    Blocked,
+}
+
+#[derive(Debug)]
+enum Table {
+    /// One of the configured tables; the router has its plan.
+    Outbox(TableName),
+    Foreign(TableName),
+}
+
+/// The transaction between a Begin and its Commit.
+#[derive(Debug, Clone, Copy)]
+struct OpenTransaction {
+    begin: Begin,
+    /// It was handed over whole on an earlier connection.
+    passed_over: bool,
+    records: u64,
+}
+
+/// The state of one pipeline, from the creation of its sink to that sink's end.
+#[derive(Debug)]
+pub struct Core {
+    router: Router,
+    configured: Arc<[TableName]>,
+    tables: HashMap<RelationId, Table>,
+    ledger: Ledger,
+    open: Option<OpenTransaction>,
+    /// Transactions that commit before this were handed over on an earlier connection.
+    handed_over: Option<CommitEnd>,
+    /// Highest position received on this connection.
+    received: Lsn,
+    /// The transaction that is followed to its acknowledgement, see `Surroundings::acknowledged`.
+    sample: Option<(CommitEnd, PgTimestamp)>,
+    counts: Counts,
+}
+
+impl Core {
+    /// A machine for a fresh sink that acknowledges into `ring`, on a slot that stands at
+    /// `confirmed`.
+    pub fn new(
+        router: Router,
+        configured: Arc<[TableName]>,
+        ring: Arc<AckRing>,
+        confirmed: CommitEnd,
+    ) -> Self {
+        Self {
+            router,
+            configured,
+            tables: HashMap::new(),
+            ledger: Ledger::new(ring, Some(confirmed)),
+            open: None,
+            handed_over: None,
+            received: confirmed.lsn(),
+            sample: None,
+            counts: Counts::default(),
+        }
+    }
+
+    /// A connection streams from `confirmed`, the slot's position. Call it before its first frame.
+    pub fn connected(&mut self, confirmed: CommitEnd) {
+        self.disconnected();
+        self.received = confirmed.lsn();
+        self.handed_over = self.ledger.last_commit();
+    }
+
+    /// The connection is gone, or will be given no more frames.
+    pub fn disconnected(&mut self) {
+        if self.open.take().is_some_and(|open| !open.passed_over) {
+            self.ledger.abandon();
+        }
+        // Relations are announced anew on each connection.
+        self.tables.clear();
+        self.router.clear();
+    }
+
+    /// Takes the next frame. It may be given again if nothing could be done with it, see [`Step`].
+    pub fn frame<'a>(&'a mut self, frame: &Frame<'a>) -> Result<Step<'a>, CoreError> {
+        match *frame {
+            Frame::Keepalive { wal_end, reply_requested, .. } => {
+                self.received = self.received.max(wal_end);
+                self.ledger.advance();
+                // The ledger knows of no open transaction while one is passed over.
+                if self.open.is_none() {
+                    self.ledger.idle(wal_end);
+                }
+                Ok(if reply_requested { Step::Reply } else { Step::Consumed })
+            }
+            Frame::XLogData { start, end, body, .. } => {
+                self.received = self.received.max(start).max(end);
+                let message =
+                    decode(body).map_err(|source| CoreError::Decode { lsn: start, source })?;
+                // By far the most frequent first.
+                if let Message::Insert(insert) = message {
+                    return self.insert(start, &insert);
+                }
+                self.other(start, &message)?;
+                Ok(Step::Consumed)
+            }
+        }
+    }
+
+    fn insert<'a>(&'a mut self, lsn: Lsn, insert: &Insert<'a>) -> Result<Step<'a>, CoreError> {
+        let Some(open) = &self.open else {
+            return Err(CoreError::Sequence { what: "a row outside a transaction", lsn });
+        };
+        if open.passed_over {
+            return Ok(Step::Consumed);
+        }
+        let table = match self.tables.get(&insert.relation) {
+            Some(Table::Outbox(table)) => table,
+            Some(Table::Foreign(table)) => {
+                return Err(CoreError::ForeignTable { table: table.clone() });
+            }
+            None => {
+                return Err(CoreError::Sequence { what: "a row of an unannounced table", lsn });
+            }
+        };
+        let Some(seq) = self.ledger.next_seq() else {
+            return Ok(Step::Blocked);
+        };
+        match self.router.route(insert.relation, &insert.tuple) {
+            Ok(routed) => Ok(Step::Send(Outgoing { routed, seq })),
+            Err(source) => Err(CoreError::Route {
+                table: table.clone(),
+                xid: open.begin.xid,
+                commit: open.begin.final_lsn,
+                source,
+            }),
+        }
+    }
+
+    fn other(&mut self, lsn: Lsn, message: &Message<'_>) -> Result<(), CoreError> {
+        match message {
+            Message::Begin(begin) => self.begin(lsn, *begin)?,
+            Message::Commit(commit) => {
+                let open = self
+                    .open
+                    .take()
+                    .ok_or(CoreError::Sequence { what: "a commit without a begin", lsn })?;
+                if open.passed_over {
+                    self.counts.repeats_avoided += 1;
+                } else {
+                    self.ledger
+                        .commit(commit.end)
+                        .map_err(|source| CoreError::Ledger { lsn, source })?;
+                    self.counts.transactions += 1;
+                    if open.records > 0 && self.sample.is_none() {
+                        self.sample = Some((commit.end, commit.commit_time));
+                    }
+                }
+            }
+            Message::Relation(relation) => self.relation(relation)?,
+            Message::Update(_) => self.counts.updates += 1,
+            Message::Delete(_) => self.counts.deletes += 1,
+            Message::Truncate(_) => self.counts.truncates += 1,
+            // Not asked for, and never a commit: a non-transactional one comes from outside any
+            // transaction, and its position must not move anything.
+            Message::Logical(_) => self.counts.logical_messages += 1,
+            Message::Origin(_) | Message::Type(_) => {}
+            Message::Insert(_) => {
+                return Err(CoreError::Sequence { what: "a row where none is taken", lsn });
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, lsn: Lsn, begin: Begin) -> Result<(), CoreError> {
+        if self.open.is_some() {
+            return Err(CoreError::Sequence { what: "a begin inside a transaction", lsn });
+        }
+        // `final_lsn` is where the commit record starts. Commit records do not overlap, so one that
+        // starts before the end of a commit that was handed over is that commit or an earlier one.
+        let passed_over = self.handed_over.is_some_and(|end| begin.final_lsn < end.lsn());
+        if !passed_over {
+            self.ledger.begin().map_err(|source| CoreError::Ledger { lsn, source })?;
+        }
+        self.open = Some(OpenTransaction { begin, passed_over, records: 0 });
+        Ok(())
+    }
+
+    fn relation(&mut self, relation: &Relation<'_>) -> Result<(), CoreError> {
+        let table = TableName {
+            schema: relation.namespace.to_owned(),
+            name: relation.name.to_owned(),
+        };
+        let entry = if self.configured.contains(&table) {
+            self.router
+                .relation(relation)
+                .map_err(|source| CoreError::Plan { table: table.clone(), source })?;
+            Table::Outbox(table)
+        } else {
+            Table::Foreign(table)
+        };
+        self.tables.insert(relation.id, entry);
+        Ok(())
+    }
+
+    /// The sink took the record that [`Step::Send`] offered under `seq`.
+    pub fn sent(&mut self, seq: Seq) -> Result<(), CoreError> {
+        let lsn = self.received;
+        self.ledger.sent(seq).map_err(|source| CoreError::Ledger { lsn, source })?;
+        self.counts.records += 1;
+        if let Some(open) = &mut self.open {
+            open.records += 1;
+        }
+        Ok(())
+    }
+
+    /// Collects acknowledgements; whether the position to confirm moved. A sampled transaction that
+    /// is now acknowledged is returned beside.
+    pub fn advance(&mut self) -> (bool, Option<(CommitEnd, PgTimestamp)>) {
+        let moved = self.ledger.advance().is_some();
+        let sample = match (self.sample, self.ledger.confirmed()) {
+            (Some((end, _)), Some(confirmed)) if end <= confirmed => self.sample.take(),
+            _ => None,
+        };
+        (moved, sample)
+    }
+
+    /// What may be reported to Postgres as flushed. Never moves backwards.
+    pub fn confirmed(&self) -> CommitEnd {
+        // The ledger was given a position to start from.
+        self.ledger.confirmed().unwrap_or(CommitEnd::from_slot(Lsn::ZERO))
+    }
+
+    /// What may be reported as written: the highest position received, at least what is confirmed.
+    pub fn received(&self) -> Lsn {
+        self.received.max(self.confirmed().lsn())
+    }
+
+    /// Records handed over and not acknowledged.
+    pub fn in_flight(&self) -> u64 {
+        self.ledger.in_flight()
+    }
+
+    /// Whether a transaction was begun and its commit not received yet.
+    pub fn is_inside_transaction(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// The transaction whose rows are being received, for errors: its number and where its commit
+    /// record starts.
+    pub fn transaction(&self) -> Option<(Xid, Lsn)> {
+        self.open.map(|open| (open.begin.xid, open.begin.final_lsn))
+    }
+
+    /// The figures so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Gives up the router, for the machine of the next sink.
+    pub fn into_router(mut self) -> Router {
+        self.router.clear();
+        self.router
+    }
+}

@@ -1,0 +1,328 @@
+//! The task around the state machine.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::spawn_blocking;
+use tracing::{debug, info, warn};
+use walrelay_checkpoint::AckRing;
+use walrelay_event_router::Router;
+use walrelay_lsn::CommitEnd;
+use walrelay_sink::{Disposition, SendError, Sink, SinkFactory};
+
+use crate::deliveries::Reports;
+use crate::error::Chain;
+use crate::machine::{Core, Counts, Step, TableName};
+use crate::shutdown::Shutdown;
+use crate::stream::Streaming;
+use crate::{Backoff, Opened, PipelineError, Resume, Source, State, Surroundings, WalStream};
+
+/// How a pipeline behaves.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The outbox tables. A publication that carries another one is an error.
+    pub tables: Arc<[TableName]>,
+    /// Records in flight at most; rounded up to a power of two.
+    pub max_in_flight_records: usize,
+    /// Longest time between two status updates. At most half of the server's `wal_sender_timeout`
+    /// and at most a second.
+    pub status_interval: Duration,
+    /// A connection from which nothing comes for so long, though replies are asked for with every
+    /// status update, is given up.
+    pub receive_timeout: Duration,
+    /// How long a stop may wait for acknowledgements and for the server to take the last status.
+    pub drain_timeout: Duration,
+    /// The first delay before a new attempt, see [`Backoff`].
+    pub backoff_initial: Duration,
+    /// The longest.
+    pub backoff_max: Duration,
+}
+
+/// How a pipeline that was asked to stop came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// All that was handed over is acknowledged and confirmed, and the server has taken it: the
+    /// next start repeats nothing.
+    Drained {
+        /// Where the slot stands.
+        confirmed: CommitEnd,
+    },
+    /// The drain timeout passed, or there was no connection to confirm over. Nothing is lost; the
+    /// next start repeats what was not confirmed.
+    Incomplete {
+        /// Records not acknowledged.
+        in_flight: u64,
+        /// The last position that may have reached the server.
+        confirmed: Option<CommitEnd>,
+    },
+}
+
+/// A sink, the ring it acknowledges into and the machine that reads the ring: made together,
+/// thrown away together.
+pub(crate) struct Generation<K> {
+    pub(crate) core: Core,
+    pub(crate) sink: K,
+    pub(crate) reports: Arc<Reports>,
+}
+
+/// One slot, one sink.
+#[derive(Debug)]
+pub struct Pipeline<S, F: SinkFactory, W> {
+    source: S,
+    factory: F,
+    surroundings: W,
+    settings: Settings,
+    /// At home here between generations.
+    router: Option<Router>,
+    generation: Option<Generation<F::Sink>>,
+    resume: Option<Resume>,
+    backoff: Backoff,
+    /// Of generations that ended.
+    counts: Counts,
+}
+
+type PipelineResult<T, S, F> =
+    Result<T, PipelineError<<S as Source>::Error, <F as SinkFactory>::Error>>;
+
+impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
+    /// A pipeline that has not connected to anything yet.
+    pub fn new(
+        source: S,
+        router: Router,
+        factory: F,
+        surroundings: W,
+        settings: Settings,
+    ) -> Self {
+        let backoff = Backoff::new(settings.backoff_initial, settings.backoff_max);
+        Self {
+            source,
+            factory,
+            surroundings,
+            settings,
+            router: Some(router),
+            generation: None,
+            resume: None,
+            backoff,
+            counts: Counts::default(),
+        }
+    }
+
+    /// The figures of the run so far.
+    pub fn counts(&self) -> Counts {
+        let running = self.generation.as_ref().map(|running| running.core.counts());
+        self.counts.plus(running.unwrap_or_default())
+    }
+
+    /// What the pipeline tells the world through.
+    pub fn surroundings(&self) -> &W {
+        &self.surroundings
+    }
+
+    /// Relays until `shutdown` resolves, then drains; or until an error that no retry can mend.
+    ///
+    /// # Errors
+    /// Those whose disposition is not [`Disposition::Retryable`]. What was acknowledged before the
+    /// error is confirmed where there still is a connection.
+    pub async fn run(&mut self, shutdown: impl Future<Output = ()>) -> PipelineResult<Outcome, S, F> {
+        let mut shutdown = Shutdown::new(pin!(shutdown));
+        loop {
+            let error = match self.attempt(&mut shutdown).await {
+                Ok(outcome) => {
+                    self.discard(Duration::ZERO).await;
+                    return Ok(outcome);
+                }
+                Err(error) => error,
+            };
+            let disposition = error.disposition(F::disposition);
+            let fresh_sink = matches!(
+                error,
+                PipelineError::Delivery { .. } | PipelineError::OtherTimeline { .. }
+            );
+            if fresh_sink || disposition != Disposition::Retryable {
+                self.discard(Duration::ZERO).await;
+            }
+            if disposition != Disposition::Retryable {
+                return Err(error);
+            }
+            let delay = self.backoff.next_delay();
+            warn!(error = %Chain(&error), retry_in = ?delay, "trying again");
+            self.surroundings.state(State::Waiting);
+            tokio::select! {
+                biased;
+                () = shutdown.asked() => return Ok(self.stopped_without_connection().await),
+                () = tokio::time::sleep(delay) => {}
+            }
+        }
+    }
+
+    /// One connection, from opening to its end.
+    async fn attempt(
+        &mut self,
+        shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
+    ) -> PipelineResult<Outcome, S, F> {
+        self.surroundings.state(State::Connecting);
+        let opened = tokio::select! {
+            biased;
+            () = shutdown.asked() => return Ok(self.stopped_without_connection().await),
+            opened = self.source.open(self.resume.as_ref()) => {
+                opened.map_err(PipelineError::Source)?
+            }
+        };
+        self.same_log(&opened)?;
+        let Opened { stream, system_id, timeline, confirmed, server_timeout } = opened;
+        let mut running = match self.generation.take() {
+            Some(running) => running,
+            None => self.generate(confirmed)?,
+        };
+        running.core.connected(confirmed);
+        info!(%confirmed, system_id, timeline, "streaming");
+        self.surroundings.state(State::Streaming);
+        let result = Streaming {
+            stream,
+            server_timeout,
+            running: &mut running,
+            settings: &self.settings,
+            surroundings: &mut self.surroundings,
+            backoff: &mut self.backoff,
+        }
+        .run(shutdown, &mut self.source)
+        .await;
+        running.core.disconnected();
+        self.resume = Some(Resume { system_id, timeline, confirmed: running.core.confirmed() });
+        self.generation = Some(running);
+        result
+    }
+
+    /// Whether the stream continues the log that this process has read so far.
+    fn same_log(&mut self, opened: &Opened<S::Stream>) -> PipelineResult<(), S, F> {
+        let Some(resume) = &self.resume else {
+            return Ok(());
+        };
+        if opened.system_id != resume.system_id {
+            return Err(PipelineError::OtherServer {
+                before: resume.system_id.clone(),
+                now: opened.system_id.clone(),
+            });
+        }
+        if opened.timeline != resume.timeline {
+            let before = resume.timeline;
+            // Start over from the slot: positions of another timeline must not be compared.
+            self.resume = None;
+            return Err(PipelineError::OtherTimeline { before, now: opened.timeline });
+        }
+        // Records in flight may have been acknowledged since the connection was lost; the server
+        // can only have heard of what was confirmed while it lasted.
+        if opened.confirmed > resume.confirmed {
+            return Err(PipelineError::SlotMoved {
+                left: resume.confirmed,
+                found: opened.confirmed,
+            });
+        }
+        Ok(())
+    }
+
+    fn generate(&mut self, confirmed: CommitEnd) -> PipelineResult<Generation<F::Sink>, S, F> {
+        let ring = Arc::new(AckRing::new(self.settings.max_in_flight_records));
+        let reports = Reports::new(Arc::clone(&ring));
+        let deliveries = Arc::clone(&reports);
+        let sink = self.factory.create(deliveries).map_err(PipelineError::Sink)?;
+        let router = self.router.take().unwrap_or_else(|| {
+            unreachable!("the router comes home when a generation is discarded")
+        });
+        let core = Core::new(router, Arc::clone(&self.settings.tables), ring, confirmed);
+        Ok(Generation { core, sink, reports })
+    }
+
+    /// Throws sink and machine away. What is in flight after `grace` is given up: it is not
+    /// confirmed, so it is sent again.
+    async fn discard(&mut self, grace: Duration) {
+        if let Some(Generation { core, sink, .. }) = self.generation.take() {
+            debug!(in_flight = core.in_flight(), "closing the sink");
+            self.counts = self.counts.plus(core.counts());
+            self.router = Some(core.into_router());
+            // Closing blocks. A panic in there leaves nothing to be done here.
+            if let Err(error) = spawn_blocking(move || sink.close(grace)).await {
+                warn!(%error, "closing the sink failed");
+            }
+        }
+    }
+
+    async fn stopped_without_connection(&mut self) -> Outcome {
+        let outcome = match &mut self.generation {
+            None => Outcome::Incomplete { in_flight: 0, confirmed: None },
+            Some(running) => {
+                running.core.advance();
+                Outcome::Incomplete {
+                    in_flight: running.core.in_flight(),
+                    confirmed: Some(running.core.confirmed()),
+                }
+            }
+        };
+        self.discard(Duration::ZERO).await;
+        outcome
+    }
+}
+
+/// What became of the frames in the buffer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Walk {
+    /// The sink is full; the frame at the front was offered and is to be offered again.
+    pub(crate) blocked: bool,
+    /// The server asked for a status update.
+    pub(crate) reply: bool,
+    /// Frames consumed.
+    pub(crate) frames: u64,
+}
+
+impl<K: Sink> Generation<K> {
+    /// Walks the batch of the last read: every whole frame in the buffer, or up to the end of the
+    /// open transaction if `to_commit`.
+    pub(crate) fn walk<T: WalStream, F: std::error::Error>(
+        &mut self,
+        stream: &mut T,
+        to_commit: bool,
+    ) -> Result<Walk, PipelineError<T::Error, F>>
+    where
+        T::Error: 'static,
+    {
+        let mut walk = Walk::default();
+        while !to_commit || self.core.is_inside_transaction() {
+            let Some(frame) = stream.peek().map_err(PipelineError::Source)? else {
+                break;
+            };
+            let taken = match self.core.frame(&frame)? {
+                Step::Consumed => None,
+                Step::Reply => {
+                    walk.reply = true;
+                    None
+                }
+                Step::Blocked => {
+                    walk.blocked = true;
+                    break;
+                }
+                Step::Send(outgoing) => {
+                    let seq = outgoing.seq();
+                    match self.sink.try_send(&outgoing.record(), seq.get()) {
+                        Ok(()) => Some(seq),
+                        Err(SendError::Full) => {
+                            walk.blocked = true;
+                            break;
+                        }
+                        Err(SendError::Refused(source)) => {
+                            let transaction = self.core.transaction();
+                            return Err(PipelineError::Delivery { transaction, source });
+                        }
+                    }
+                }
+            };
+            if let Some(seq) = taken {
+                self.core.sent(seq)?;
+            }
+            stream.consume();
+            walk.frames += 1;
+        }
+        Ok(walk)
+    }
+}

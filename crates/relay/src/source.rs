@@ -1,0 +1,95 @@
+use std::error::Error;
+use std::future::Future;
+use std::time::Duration;
+
+use walrelay_lsn::{CommitEnd, Lsn};
+use walrelay_sink::Disposition;
+use walrelay_walsender::{Frame, StatusUpdate};
+
+/// An error of a source that knows what it asks for.
+pub trait SourceError: Error + Send + Sync + 'static {
+    /// Retry, ask somebody to change something, or stop.
+    fn disposition(&self) -> Disposition;
+}
+
+/// What this process already knows of the slot when it connects again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resume {
+    /// `system_identifier` of the server that was read.
+    pub system_id: String,
+    /// Its timeline.
+    pub timeline: u32,
+    /// What was acknowledged, and so may be confirmed, the last time.
+    pub confirmed: CommitEnd,
+}
+
+/// A connection that streams.
+#[derive(Debug)]
+pub struct Opened<S> {
+    /// The stream, after `START_REPLICATION`.
+    pub stream: S,
+    /// `system_identifier` of the server.
+    pub system_id: String,
+    /// Its timeline.
+    pub timeline: u32,
+    /// The slot's `confirmed_flush_lsn` as read **after** the start: where the stream begins.
+    pub confirmed: CommitEnd,
+    /// The server's `wal_sender_timeout` for this connection, `None` where it is switched off.
+    /// Feedback keeps to half of it.
+    pub server_timeout: Option<Duration>,
+}
+
+/// Opens streams of one slot.
+pub trait Source: Send {
+    /// The streams.
+    type Stream: WalStream<Error = Self::Error>;
+    /// Why opening or reading failed.
+    type Error: SourceError;
+
+    /// Connects, checks (and where allowed creates) publication and slot, starts the stream **from
+    /// where the slot stands** and checks the slot once more.
+    ///
+    /// `resume` is `None` for the first connection of a process. Later ones must not create a slot
+    /// that is missing: it was there, so events are gone.
+    fn open(
+        &mut self,
+        resume: Option<&Resume>,
+    ) -> impl Future<Output = Result<Opened<Self::Stream>, Self::Error>>;
+
+    /// The slot's `confirmed_flush_lsn` as the server reports it now, read beside the stream.
+    fn confirmed_on_server(&mut self) -> impl Future<Output = Result<Lsn, Self::Error>>;
+}
+
+/// A stream of frames and the way back for feedback. The contract is that of
+/// [`walrelay_walsender::ReplicationStream`], the real one.
+pub trait WalStream {
+    /// Why it ended.
+    type Error: SourceError;
+
+    /// The next whole frame, borrowed; `None` if more bytes are needed. Does not consume.
+    fn peek(&mut self) -> Result<Option<Frame<'_>>, Self::Error>;
+    /// Drops the frame last peeked.
+    fn consume(&mut self);
+    /// One read from the socket. Cancel-safe.
+    fn read(&mut self) -> impl Future<Output = Result<usize, Self::Error>>;
+    /// Queues a standby status update.
+    fn queue_status(&mut self, update: StatusUpdate);
+    /// Writes what is queued. Cancel-safe.
+    fn flush(&mut self) -> impl Future<Output = Result<(), Self::Error>>;
+    /// Ends the stream in order: the server has taken the last status when this returns.
+    fn finish(self) -> impl Future<Output = Result<(), Self::Error>>;
+}
+
+impl SourceError for walrelay_walsender::Error {
+    fn disposition(&self) -> Disposition {
+        use walrelay_walsender::ErrorClass;
+        match self.class() {
+            // An unknown SQLSTATE is retried, loudly: indefinite unless proven otherwise.
+            ErrorClass::SlotInUse | ErrorClass::ServerUnavailable | ErrorClass::Unknown => {
+                Disposition::Retryable
+            }
+            ErrorClass::AccessDenied | ErrorClass::Configuration => Disposition::Configuration,
+            ErrorClass::WalGone | ErrorClass::Protocol => Disposition::Fatal,
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! The loop of one connection: walk what was read, collect acknowledgements, send feedback, wait.
+
+use std::error::Error;
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tracing::{info, warn};
+use walrelay_lsn::CommitEnd;
+use walrelay_sink::Sink;
+use walrelay_walsender::StatusUpdate;
+
+use crate::error::Chain;
+use crate::pipeline::{Generation, Settings};
+use crate::shutdown::Shutdown;
+use crate::{Backoff, Outcome, PipelineError, Source, SourceError, State, Surroundings, WalStream};
+
+/// Least time between two status updates: progress is reported at once, but a server that decodes
+/// for us is not woken for every transaction.
+const STATUS_GAP: Duration = Duration::from_millis(50);
+/// A sink that takes nothing for so long is worth a word to people.
+const BLOCKED_NOTICE: Duration = Duration::from_secs(1);
+/// How long what was acknowledged beside a failure may still be collected and confirmed.
+const SETTLE: Duration = Duration::from_secs(5);
+/// How often the control connection is asked whether the slot has taken the last status.
+const VERIFY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// One connection and all that it works with.
+pub(crate) struct Streaming<'a, T, K, W> {
+    pub(crate) stream: T,
+    /// The server's `wal_sender_timeout` for this connection.
+    pub(crate) server_timeout: Option<Duration>,
+    pub(crate) running: &'a mut Generation<K>,
+    pub(crate) settings: &'a Settings,
+    pub(crate) surroundings: &'a mut W,
+    pub(crate) backoff: &'a mut Backoff,
+}
+
+/// What was reported to the server, and when.
+struct Feedback {
+    sent_at: Instant,
+    confirmed: CommitEnd,
+    /// Queued and not written yet.
+    pending: bool,
+}
+
+impl Feedback {
+    fn due(&self, confirmed: CommitEnd, interval: Duration) -> Instant {
+        let progress = self.pending || confirmed > self.confirmed;
+        self.sent_at + if progress { STATUS_GAP.min(interval) } else { interval }
+    }
+}
+
+impl<T, K, W> Streaming<'_, T, K, W>
+where
+    T: WalStream,
+    T::Error: SourceError,
+    K: Sink,
+    W: Surroundings,
+{
+    /// Runs until the connection fails, a delivery fails, or `shutdown` and then the drain.
+    pub(crate) async fn run<S, F>(
+        mut self,
+        shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
+        source: &mut S,
+    ) -> Result<Outcome, PipelineError<T::Error, F>>
+    where
+        S: Source<Error = T::Error>,
+        F: Error + 'static,
+    {
+        let result = self.relay(shutdown).await;
+        match result {
+            Ok(drained) => {
+                let confirmed = self.running.core.confirmed();
+                let in_flight = self.running.core.in_flight();
+                let taken = self.wind_up(source).await;
+                Ok(if drained && taken {
+                    Outcome::Drained { confirmed }
+                } else {
+                    Outcome::Incomplete { in_flight, confirmed: Some(confirmed) }
+                })
+            }
+            // The connection is sound: confirm what is acknowledged, so that the next attempt
+            // repeats as little as can be.
+            Err(error @ (PipelineError::Core(_) | PipelineError::Delivery { .. })) => {
+                self.settle().await;
+                self.wind_up(source).await;
+                Err(error)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The loop. `Ok(true)`: drained. `Ok(false)`: the drain timeout passed.
+    async fn relay<F: Error + 'static>(
+        &mut self,
+        shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
+    ) -> Result<bool, PipelineError<T::Error, F>> {
+        let started = Instant::now();
+        let mut feedback = self.first_feedback();
+        let mut received_at = started;
+        let mut drain_until: Option<Instant> = None;
+        let mut blocked_since: Option<Instant> = None;
+        let mut noticed = false;
+        loop {
+            // Before the walk: an acknowledgement during it must not be slept over.
+            self.running.reports.ring().park();
+            // While draining, only the transaction that is open is read to its end: cut in the
+            // middle, its first records would be sent again by the next start.
+            let walk = self.running.walk(&mut self.stream, drain_until.is_some())?;
+            self.running.sink.nudge();
+            if let Some(source) = self.running.reports.failure() {
+                return Err(PipelineError::Delivery { transaction: None, source });
+            }
+            let moved = self.collect();
+            if moved || started.elapsed() > self.settings.backoff_max {
+                self.backoff.reset();
+            }
+
+            let now = Instant::now();
+            if walk.frames > 0 || walk.blocked {
+                received_at = now;
+            }
+            blocked_since = walk.blocked.then(|| {
+                if moved || walk.frames > 0 { now } else { blocked_since.unwrap_or(now) }
+            });
+            noticed = self.notice(noticed, blocked_since, drain_until.is_some());
+            if let Some(deadline) = drain_until {
+                let core = &self.running.core;
+                if !core.is_inside_transaction() && core.in_flight() == 0 {
+                    return Ok(true);
+                }
+                if now >= deadline {
+                    return Ok(false);
+                }
+            }
+
+            let due = feedback.due(self.running.core.confirmed(), self.interval());
+            if !feedback.pending && (walk.reply || now >= due) {
+                self.queue_status(&mut feedback, !walk.reply);
+            }
+            if feedback.pending {
+                self.write_status(&mut feedback).await?;
+            }
+
+            let reading = !walk.blocked
+                && (drain_until.is_none() || self.running.core.is_inside_transaction());
+            let silent_for = received_at.elapsed();
+            if reading && silent_for > self.settings.receive_timeout {
+                return Err(PipelineError::Silent { silent_for });
+            }
+            let due = feedback.due(self.running.core.confirmed(), self.interval());
+            let until = drain_until.map_or(due, |deadline| due.min(deadline));
+            tokio::select! {
+                biased;
+                () = shutdown.asked(), if drain_until.is_none() => {
+                    info!(in_flight = self.running.core.in_flight(), "draining");
+                    self.surroundings.state(State::Draining);
+                    drain_until = Some(Instant::now() + self.settings.drain_timeout);
+                }
+                read = self.stream.read(), if reading => {
+                    read.map_err(PipelineError::Source)?;
+                }
+                () = self.running.reports.woken() => {}
+                () = sleep_until(until) => {}
+            }
+            self.running.reports.ring().unpark();
+        }
+    }
+
+    /// Collects acknowledgements; whether the position to confirm moved.
+    fn collect(&mut self) -> bool {
+        let (moved, sample) = self.running.core.advance();
+        if let Some((end, committed)) = sample {
+            self.surroundings.acknowledged(end, committed);
+        }
+        moved
+    }
+
+    /// Says once that the sink is stuck, and once that it is not any more.
+    fn notice(&mut self, noticed: bool, blocked_since: Option<Instant>, draining: bool) -> bool {
+        let stuck = blocked_since.is_some_and(|since| since.elapsed() >= BLOCKED_NOTICE);
+        match (noticed, stuck) {
+            (false, true) => {
+                warn!(
+                    in_flight = self.running.core.in_flight(),
+                    confirmed = %self.running.core.confirmed(),
+                    "the sink takes nothing more: waiting for it, the slot keeps what follows"
+                );
+                self.surroundings.state(State::Blocked);
+                true
+            }
+            (true, false) if blocked_since.is_none() && !draining => {
+                info!("the sink takes records again");
+                self.surroundings.state(State::Streaming);
+                false
+            }
+            _ => noticed,
+        }
+    }
+
+    fn interval(&self) -> Duration {
+        let half = self.server_timeout.map_or(Duration::MAX, |timeout| timeout / 2);
+        self.settings.status_interval.min(half)
+    }
+
+    fn first_feedback(&self) -> Feedback {
+        Feedback {
+            sent_at: Instant::now(),
+            confirmed: self.running.core.confirmed(),
+            pending: false,
+        }
+    }
+
+    fn queue_status(&mut self, feedback: &mut Feedback, ask: bool) {
+        let confirmed = self.running.core.confirmed();
+        self.stream.queue_status(StatusUpdate {
+            written: self.running.core.received(),
+            flushed: confirmed,
+            applied: confirmed,
+            clock_us_since_2000: self.surroundings.wall_clock().micros(),
+            // An idle server answers with a keepalive, whose position is what lets an idle slot
+            // move. Never in the answer to one: that would go back and forth for ever.
+            reply_requested: ask,
+        });
+        *feedback = Feedback { sent_at: Instant::now(), confirmed, pending: true };
+    }
+
+    /// Writes what is queued, without waiting for a server that does not read: reading and
+    /// acknowledging go on, and it is tried again.
+    async fn write_status<F: Error + 'static>(
+        &mut self,
+        feedback: &mut Feedback,
+    ) -> Result<(), PipelineError<T::Error, F>> {
+        if let Ok(written) = timeout(Duration::from_millis(1), self.stream.flush()).await {
+            written.map_err(PipelineError::Source)?;
+            feedback.pending = false;
+        }
+        Ok(())
+    }
+
+    /// Collects acknowledgements of what is in flight beside or before a failure.
+    async fn settle(&mut self) {
+        let deadline = Instant::now() + SETTLE.min(self.settings.drain_timeout);
+        let mut feedback = self.first_feedback();
+        loop {
+            self.running.reports.ring().park();
+            self.collect();
+            let now = Instant::now();
+            if self.running.core.is_settled() || now >= deadline {
+                return;
+            }
+            // Feedback goes on; a connection that fails now changes nothing for the data.
+            let due = feedback.due(self.running.core.confirmed(), self.interval());
+            if !feedback.pending && now >= due {
+                self.queue_status(&mut feedback, false);
+            }
+            if feedback.pending {
+                if self.write_status::<std::convert::Infallible>(&mut feedback).await.is_err() {
+                    return;
+                }
+            }
+            let due = feedback.due(self.running.core.confirmed(), self.interval());
+            tokio::select! {
+                () = self.running.reports.woken() => {}
+                () = sleep_until(due.min(deadline)) => {}
+            }
+            self.running.reports.ring().unpark();
+        }
+    }
+
+    /// The orderly end: last status, a look whether it reached the slot, CopyDone. Whether the slot
+    /// stands at the confirmed position.
+    async fn wind_up<S: Source<Error = T::Error>>(mut self, source: &mut S) -> bool {
+        let mut feedback = self.first_feedback();
+        self.queue_status(&mut feedback, false);
+        let confirmed = self.running.core.confirmed();
+        let ended = timeout(self.settings.drain_timeout, async {
+            self.stream.flush().await?;
+            while source.confirmed_on_server().await? < confirmed.lsn() {
+                sleep(VERIFY_INTERVAL).await;
+            }
+            self.stream.finish().await
+        })
+        .await;
+        match ended {
+            Ok(Ok(())) => {
+                info!(%confirmed, "the slot has taken the last status");
+                true
+            }
+            Ok(Err(error)) => {
+                warn!(%confirmed, error = %Chain(&error), "the connection did not end in order");
+                false
+            }
+            Err(_) => {
+                warn!(%confirmed, "the server did not take the last status in time");
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+use std::time::Duration;
+
+use walrelay_lsn::Lsn;
+use walrelay_relay::TableName;
+use walrelay_walsender::{Error, Row, Session, quote_literal};
+
+use super::Wanted;
+
+/// What the catalogs say about all that is [`Wanted`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// The server and its settings.
+    pub server: ServerFacts,
+    /// Each wanted table, in the order asked; `None` where there is none of that name.
+    pub tables: Vec<(TableName, Option<TableFacts>)>,
+    /// The publication, if it exists.
+    pub publication: Option<PublicationFacts>,
+    /// The slot, if it exists.
+    pub slot: Option<SlotFacts>,
+}
+
+/// The server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerFacts {
+    /// `wal_level`.
+    pub wal_level: String,
+    /// `current_database()`.
+    pub database: String,
+    /// `wal_sender_timeout`; `None` where it is switched off.
+    pub wal_sender_timeout: Option<Duration>,
+}
+
+/// A table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableFacts {
+    /// Names of its columns, in order.
+    pub columns: Vec<String>,
+    /// `pg_class.relkind`: `r` ordinary, `p` partitioned, others cannot be published.
+    pub kind: String,
+    /// `relpersistence` is permanent; an unlogged table writes no WAL.
+    pub permanent: bool,
+}
+
+/// A publication.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublicationFacts {
+    /// It publishes INSERTs.
+    pub insert: bool,
+    /// The tables whose changes it carries, as they are announced in the stream: partitions stand
+    /// here themselves unless `publish_via_partition_root` is set.
+    pub tables: Vec<PublishedTable>,
+}
+
+/// A table of a publication.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublishedTable {
+    /// Its name.
+    pub table: TableName,
+    /// The columns it carries; `None` where the server's version knows no column lists.
+    pub columns: Option<Vec<String>>,
+    /// A row filter, as the server prints it.
+    pub row_filter: Option<String>,
+}
+
+/// A replication slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotFacts {
+    /// `logical` or `physical`.
+    pub kind: String,
+    /// Its output plugin.
+    pub plugin: Option<String>,
+    /// The database it decodes.
+    pub database: Option<String>,
+    /// The process that reads it now.
+    pub active_pid: Option<i64>,
+    /// `confirmed_flush_lsn`.
+    pub confirmed: Option<Lsn>,
+    /// `wal_status`: `reserved`, `extended`, `unreserved` or `lost`.
+    pub wal_status: Option<String>,
+}
+
+/// Reads the [`Facts`] over an ordinary session.
+pub async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Facts, Error> {
+    let server = server(session).await?;
+    let mut tables = Vec::new();
+    for name in &wanted.tables {
+        tables.push((name.clone(), table(session, name).await?));
+    }
+    let publication = publication(session, &wanted.publication).await?;
+    let slot = slot(session, &wanted.slot).await?;
+    Ok(Facts { server, tables, publication, slot })
+}
+
+fn text(row: &Row<'_>, column: &str) -> String {
+    row.get(column).unwrap_or_default().to_owned()
+}
+
+fn names(row: &Row<'_>, column: &str) -> Option<Vec<String>> {
+    // Arrays are asked for as JSON: an array literal of names has its own quoting.
+    row.get(column).and_then(|json| serde_json::from_str(json).ok())
+}
+
+async fn server(session: &mut Session) -> Result<ServerFacts, Error> {
+    let rows = session
+        .query(
+            "SELECT current_setting('wal_level') AS wal_level, current_database() AS database, \
+             (SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout') AS timeout",
+        )
+        .await?;
+    let mut facts = ServerFacts {
+        wal_level: String::new(),
+        database: String::new(),
+        wal_sender_timeout: None,
+    };
+    if let Some(row) = rows.iter().next() {
+        facts.wal_level = text(&row, "wal_level");
+        facts.database = text(&row, "database");
+        // In milliseconds; 0 is off.
+        let millis = row.get("timeout").and_then(|millis| millis.parse().ok());
+        facts.wal_sender_timeout = millis.filter(|millis| *millis > 0).map(Duration::from_millis);
+    }
+    Ok(facts)
+}
+
+async fn table(session: &mut Session, name: &TableName) -> Result<Option<TableFacts>, Error> {
+    let sql = format!(
+        "SELECT c.relkind::text AS kind, c.relpersistence = 'p' AS permanent, \
+         (SELECT json_agg(a.attname ORDER BY a.attnum) FROM pg_catalog.pg_attribute a \
+          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns \
+         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE n.nspname = {} AND c.relname = {} AND c.relkind IN ('r', 'p', 'v', 'm', 'f')",
+        quote_literal(&name.schema),
+        quote_literal(&name.name),
+    );
+    let rows = session.query(&sql).await?;
+    Ok(rows.iter().next().map(|row| TableFacts {
+        columns: names(&row, "columns").unwrap_or_default(),
+        kind: text(&row, "kind"),
+        permanent: row.get("permanent") == Some("t"),
+    }))
+}
+
+async fn publication(
+    session: &mut Session,
+    name: &str,
+) -> Result<Option<PublicationFacts>, Error> {
+    let literal = quote_literal(name);
+    let rows = session
+        .query(&format!(
+            "SELECT pubinsert FROM pg_catalog.pg_publication WHERE pubname = {literal}"
+        ))
+        .await?;
+    let Some(insert) = rows.iter().next().map(|row| row.get("pubinsert") == Some("t")) else {
+        return Ok(None);
+    };
+    // Column lists and row filters came with 15.
+    let lists = if session.server_version().major >= 15 {
+        "to_json(attnames) AS columns, rowfilter"
+    } else {
+        "NULL AS columns, NULL AS rowfilter"
+    };
+    let rows = session
+        .query(&format!(
+            "SELECT schemaname, tablename, {lists} FROM pg_catalog.pg_publication_tables \
+             WHERE pubname = {literal} ORDER BY 1, 2"
+        ))
+        .await?;
+    let tables = rows
+        .iter()
+        .map(|row| PublishedTable {
+            table: TableName { schema: text(&row, "schemaname"), name: text(&row, "tablename") },
+            columns: names(&row, "columns"),
+            row_filter: row.get("rowfilter").map(str::to_owned),
+        })
+        .collect();
+    Ok(Some(PublicationFacts { insert, tables }))
+}
+
+async fn slot(session: &mut Session, name: &str) -> Result<Option<SlotFacts>, Error> {
+    let sql = format!(
+        "SELECT slot_type, plugin, database, active_pid, confirmed_flush_lsn, wal_status \
+         FROM pg_catalog.pg_replication_slots WHERE slot_name = {}",
+        quote_literal(name)
+    );
+    let rows = session.query(&sql).await?;
+    Ok(rows.iter().next().map(|row| SlotFacts {
+        kind: text(&row, "slot_type"),
+        plugin: row.get("plugin").map(str::to_owned),
+        database: row.get("database").map(str::to_owned),
+        active_pid: row.get("active_pid").and_then(|pid| pid.parse().ok()),
+        confirmed: row.get("confirmed_flush_lsn").and_then(|lsn| lsn.parse().ok()),
+        wal_status: row.get("wal_status").map(str::to_owned),
+    }))
+}
+
+/// The slot's `confirmed_flush_lsn` now.
+pub(super) async fn confirmed_flush(
+    session: &mut Session,
+    name: &str,
+) -> Result<Option<Lsn>, Error> {
+    Ok(slot(session, name).await?.and_then(|slot| slot.confirmed))
+}

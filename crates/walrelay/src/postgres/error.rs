@@ -1,0 +1,268 @@
+use walrelay_lsn::Lsn;
+use walrelay_relay::{SourceError, TableName};
+use walrelay_sink::Disposition;
+use walrelay_walsender::quote_ident;
+
+/// Something about the database is not as the relay needs it. Nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetupError {
+    /// Logical decoding is off.
+    #[error("the server runs with wal_level = {found}; reading an outbox from the log needs logical")]
+    WalLevel {
+        /// The setting.
+        found: String,
+    },
+    /// A configured table does not exist.
+    #[error("table {table} does not exist in the database")]
+    TableMissing {
+        /// Its name.
+        table: TableName,
+    },
+    /// A configured table is a view, a foreign table, or unlogged.
+    #[error("{table} is not a table whose changes are written to the log")]
+    TableKind {
+        /// Its name.
+        table: TableName,
+    },
+    /// A table lacks columns that the router reads.
+    #[error("table {table} has no column {}", missing.join(", "))]
+    ColumnsMissing {
+        /// Its name.
+        table: TableName,
+        /// What is missing.
+        missing: Vec<String>,
+        /// What is there.
+        present: Vec<String>,
+    },
+    /// There is no publication and none may be created.
+    #[error("publication {publication} does not exist")]
+    PublicationMissing {
+        /// Its name.
+        publication: String,
+    },
+    /// There is a slot but no publication: rows committed meanwhile would be passed over.
+    #[error("publication {publication} does not exist, though slot {slot} does")]
+    PublicationGone {
+        /// The publication.
+        publication: String,
+        /// The slot.
+        slot: String,
+    },
+    /// The publication does not carry INSERTs.
+    #[error("publication {publication} does not publish inserts")]
+    PublicationWithoutInsert {
+        /// Its name.
+        publication: String,
+    },
+    /// The publication lacks a configured table.
+    #[error("publication {publication} does not carry table {}", list(tables))]
+    PublicationLacks {
+        /// Its name.
+        publication: String,
+        /// The tables.
+        tables: Vec<TableName>,
+    },
+    /// The publication carries tables that the configuration does not name.
+    #[error(
+        "publication {publication} carries {}, which [source] tables does not name",
+        list(tables)
+    )]
+    PublicationForeign {
+        /// Its name.
+        publication: String,
+        /// The tables.
+        tables: Vec<TableName>,
+    },
+    /// The publication's column list leaves out a column that the router reads.
+    #[error("publication {publication} leaves out column {} of table {table}", missing.join(", "))]
+    PublicationColumns {
+        /// Its name.
+        publication: String,
+        /// The table.
+        table: TableName,
+        /// What is missing.
+        missing: Vec<String>,
+    },
+    /// There is no slot and none may be created.
+    #[error("replication slot {slot} does not exist")]
+    SlotMissing {
+        /// Its name.
+        slot: String,
+    },
+    /// The slot this process was reading is gone, and with it the log it retained.
+    #[error("replication slot {slot}, which was being relayed, does not exist any more")]
+    SlotGone {
+        /// Its name.
+        slot: String,
+    },
+    /// The slot is of another kind.
+    #[error("replication slot {slot} is {kind} with plugin {plugin}; it must be logical with pgoutput")]
+    SlotPlugin {
+        /// Its name.
+        slot: String,
+        /// `logical` or `physical`.
+        kind: String,
+        /// Its plugin.
+        plugin: String,
+    },
+    /// The slot belongs to another database of the server.
+    #[error("replication slot {slot} decodes database {found}, not {connected}")]
+    SlotDatabase {
+        /// Its name.
+        slot: String,
+        /// Its database.
+        found: String,
+        /// The one connected to.
+        connected: String,
+    },
+    /// The server has removed log that the slot needs.
+    #[error(
+        "replication slot {slot} is lost: the server removed the log from {} on",
+        confirmed.map_or_else(|| "its position".to_owned(), |lsn| lsn.to_string())
+    )]
+    SlotLost {
+        /// Its name.
+        slot: String,
+        /// The last position that was confirmed.
+        confirmed: Option<Lsn>,
+    },
+}
+
+fn list(tables: &[TableName]) -> String {
+    tables.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+impl SetupError {
+    /// A short stable name, for documents and scripts.
+    pub fn id(&self) -> &'static str {
+        match self {
+            SetupError::WalLevel { .. } => "wal-level",
+            SetupError::TableMissing { .. } => "table-missing",
+            SetupError::TableKind { .. } => "table-kind",
+            SetupError::ColumnsMissing { .. } => "column-missing",
+            SetupError::PublicationMissing { .. } => "publication-missing",
+            SetupError::PublicationGone { .. } => "publication-gone",
+            SetupError::PublicationWithoutInsert { .. } => "publication-without-insert",
+            SetupError::PublicationLacks { .. } => "publication-lacks-table",
+            SetupError::PublicationForeign { .. } => "publication-foreign-table",
+            SetupError::PublicationColumns { .. } => "publication-lacks-column",
+            SetupError::SlotMissing { .. } => "slot-missing",
+            SetupError::SlotGone { .. } => "slot-gone",
+            SetupError::SlotPlugin { .. } => "slot-plugin",
+            SetupError::SlotDatabase { .. } => "slot-database",
+            SetupError::SlotLost { .. } => "slot-lost",
+        }
+    }
+
+    /// What to do about it.
+    pub fn remedy(&self) -> String {
+        match self {
+            SetupError::WalLevel { .. } => "run ALTER SYSTEM SET wal_level = 'logical' and restart \
+                the server; managed services name it rds.logical_replication = 1 (Amazon RDS, \
+                Aurora), cloudsql.logical_decoding = on (Google Cloud SQL) or wal_level in the \
+                server parameters (Azure)"
+                .to_owned(),
+            SetupError::TableMissing { table } => format!(
+                "create {table} (walrelay init --dry-run prints the SQL), or correct [source] \
+                 tables or the database in [source] url"
+            ),
+            SetupError::TableKind { .. } => "name an ordinary or partitioned table that is not \
+                UNLOGGED in [source] tables"
+                .to_owned(),
+            SetupError::ColumnsMissing { present, .. } => format!(
+                "the table has the columns {}; name yours in [router.debezium], such as \
+                 \"table.field.event.payload\" = \"…\"",
+                present.join(", ")
+            ),
+            SetupError::PublicationMissing { .. } => {
+                "run walrelay init, or set create = true in [source]".to_owned()
+            }
+            SetupError::PublicationGone { slot, .. } => format!(
+                "if nothing was written to the outbox since the publication was dropped, create it \
+                 again with walrelay init and start the relay; otherwise drop the slot as well \
+                 (SELECT pg_drop_replication_slot('{slot}')), run walrelay init, and publish the \
+                 rows of the meantime by inserting them anew"
+            ),
+            SetupError::PublicationWithoutInsert { publication } => format!(
+                "run ALTER PUBLICATION {} SET (publish = 'insert')",
+                quote_ident(publication)
+            ),
+            SetupError::PublicationLacks { publication, tables } => format!(
+                "run ALTER PUBLICATION {} ADD TABLE {}; rows written before that are not carried. \
+                 If the table is partitioned, SET (publish_via_partition_root = true)",
+                quote_ident(publication),
+                tables.iter().map(super::script::table).collect::<Vec<_>>().join(", ")
+            ),
+            SetupError::PublicationForeign { publication, .. } => format!(
+                "add them to [source] tables if they are outbox tables, or give the relay a \
+                 publication of its own; for partitions of an outbox run ALTER PUBLICATION {} SET \
+                 (publish_via_partition_root = true)",
+                quote_ident(publication)
+            ),
+            SetupError::PublicationColumns { publication, table, .. } => format!(
+                "run ALTER PUBLICATION {} SET TABLE {} without a column list, or with these columns",
+                quote_ident(publication),
+                super::script::table(table)
+            ),
+            SetupError::SlotMissing { .. } => {
+                "run walrelay init, or set create = true in [source]".to_owned()
+            }
+            SetupError::SlotGone { .. } => "events committed since may be lost to the relay: find \
+                out who dropped it, start walrelay again to create a new slot, and publish the rows \
+                of the meantime by inserting them anew"
+                .to_owned(),
+            SetupError::SlotPlugin { .. } => {
+                "give the relay a slot of its own: another name in [source] slot".to_owned()
+            }
+            SetupError::SlotDatabase { found, .. } => format!(
+                "connect to database {found} in [source] url, or give the relay a slot of its own"
+            ),
+            SetupError::SlotLost { slot, .. } => format!(
+                "drop it (SELECT pg_drop_replication_slot('{slot}')), start walrelay again to \
+                 create a new one, and publish the rows committed from that position on by inserting \
+                 them anew; raise max_slot_wal_keep_size so that it does not happen again"
+            ),
+        }
+    }
+
+    fn disposition(&self) -> Disposition {
+        match self {
+            SetupError::SlotGone { .. } | SetupError::SlotLost { .. } => Disposition::Fatal,
+            _ => Disposition::Configuration,
+        }
+    }
+}
+
+/// Why a stream could not be opened, or why it ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostgresError {
+    /// The connection, or the server's answer on it.
+    #[error(transparent)]
+    Wal(#[from] walrelay_walsender::Error),
+    /// The database is not as it must be.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// Another process reads the slot; the server lets in one at a time.
+    #[error("slot {slot} is being read by server process {}", pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string()))]
+    SlotBusy {
+        /// The slot.
+        slot: String,
+        /// The server process that reads it, if it was still there to be seen.
+        pid: Option<i64>,
+        /// The server's words.
+        #[source]
+        source: walrelay_walsender::Error,
+    },
+}
+
+impl SourceError for PostgresError {
+    fn disposition(&self) -> Disposition {
+        match self {
+            PostgresError::Wal(error) => error.disposition(),
+            PostgresError::Setup(error) => error.disposition(),
+            PostgresError::SlotBusy { .. } => Disposition::Retryable,
+        }
+    }
+}
