@@ -1,0 +1,191 @@
+#!/bin/sh
+# Fetches the real servers that the tests, the demo and the benchmarks run against, once:
+#
+#     scripts/fetch-servers.sh                     Kafka, Postgres 15 and 18
+#     scripts/fetch-servers.sh 14.20.0 16.11.0     Kafka, and these versions of Postgres
+#     scripts/fetch-servers.sh --list              where they are or would be; fetches nothing
+#
+# They go to $WALRELAY_CACHE, else to /var/cache/walrelay for root (servers are run by an unprivileged
+# account, which must be able to read them), else to ${XDG_CACHE_HOME:-~/.cache}/walrelay. The crate
+# walrelay-throwaway looks by the same rule. Needed: Maven, a JDK of 17 or newer, tar, xz. What is
+# there already is left alone; two runs at once wait for one another; a broken-off run leaves nothing
+# that could pass for a whole one.
+set -eu
+
+kafka=4.1.0
+log4j=2.24.3
+postgres_default='15.15.0 18.1.0'
+
+say() { printf 'fetch-servers: %s\n' "$*"; }
+die() {
+    printf 'fetch-servers: %s\n' "$*" >&2
+    exit 1
+}
+
+if [ -n "${WALRELAY_CACHE:-}" ]; then
+    cache=$WALRELAY_CACHE
+elif [ "$(id -u)" = 0 ]; then
+    cache=/var/cache/walrelay
+elif [ -n "${XDG_CACHE_HOME:-}" ]; then
+    cache=$XDG_CACHE_HOME/walrelay
+else
+    cache=${HOME:?"neither HOME nor WALRELAY_CACHE is set"}/.cache/walrelay
+fi
+
+list=no
+if [ "${1:-}" = --list ]; then
+    list=yes
+    shift
+fi
+versions=${*:-$postgres_default}
+
+case $(uname -s) in
+    Linux) system=linux ;;
+    Darwin) system=darwin ;;
+    *) die "there are no server binaries for $(uname -s); name running servers in WALRELAY_TEST_POSTGRES and WALRELAY_TEST_KAFKA" ;;
+esac
+case $(uname -m) in
+    x86_64 | amd64) machine=amd64 ;;
+    aarch64 | arm64) machine=arm64v8 ;;
+    *) die "there are no server binaries for $(uname -m); name running servers in WALRELAY_TEST_POSTGRES and WALRELAY_TEST_KAFKA" ;;
+esac
+
+# Whole when its mark is there and names the version asked for.
+have() { [ -f "$cache/$1/.version" ] && [ "$(cat "$cache/$1/.version")" = "$2" ]; }
+
+missing=
+have "kafka-$kafka" "$kafka" || missing="kafka-$kafka"
+for version in $versions; do
+    case $version in
+        [0-9]*.[0-9]*.[0-9]*) ;;
+        *) die "'$version' is no version of the Postgres binaries; they look like 15.15.0" ;;
+    esac
+    have "postgres-${version%%.*}" "$version" || missing="$missing postgres-$version"
+done
+if [ "$list" = yes ]; then
+    say "cache: $cache; missing: ${missing:-nothing}"
+    exit 0
+fi
+if [ -z "$missing" ]; then
+    say "all there, in $cache"
+    exit 0
+fi
+
+need() {
+    command -v "$1" >/dev/null 2>&1 ||
+        die "$1 is needed; on Debian and Ubuntu: apt-get install $2; on Fedora: dnf install $3; on macOS: brew install $4"
+}
+need java openjdk-17-jdk-headless java-17-openjdk-headless openjdk@17
+need mvn maven maven maven
+need xz xz-utils xz xz
+need tar tar tar gnu-tar
+java=$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)
+[ "${java:-0}" -ge 17 ] || die "Kafka $kafka needs Java 17 or newer; this is Java ${java:-unknown}"
+
+umask 022
+mkdir -p "$cache" 2>/dev/null || die "cannot make $cache; name another directory in WALRELAY_CACHE"
+[ -w "$cache" ] || die "cannot write to $cache; name another directory in WALRELAY_CACHE"
+
+# The lock is a directory, made atomically and holding its owner's pid: flock(1) is not everywhere.
+lock=$cache/.lock
+work=
+tidy() {
+    if [ -n "$work" ]; then rm -rf "$work"; fi
+    if [ "$(cat "$lock/pid" 2>/dev/null)" = "$$" ]; then rm -rf "$lock"; fi
+}
+trap tidy EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+told=no unowned=0
+until mkdir "$lock" 2>/dev/null; do
+    owner=$(cat "$lock/pid" 2>/dev/null || true)
+    if [ -z "$owner" ]; then
+        # Between its mkdir and its pid another run has an instant. After five seconds it is dead.
+        unowned=$((unowned + 1))
+    elif kill -0 "$owner" 2>/dev/null; then
+        unowned=0
+        if [ "$told" = no ]; then
+            say "waiting for another run (process $owner)"
+            told=yes
+        fi
+    else
+        unowned=99
+    fi
+    if [ "$unowned" -ge 5 ]; then
+        # Moved aside first: of two that wait, one succeeds, and neither can take away a new lock.
+        if mv "$lock" "$lock.dead.$$" 2>/dev/null; then rm -rf "$lock.dead.$$"; fi
+        unowned=0
+        continue
+    fi
+    sleep 1
+done
+printf '%s\n' "$$" >"$lock/pid"
+work=$(mktemp -d "$cache/.fetch.XXXXXX")
+
+# Puts a finished directory in its place, in one step.
+install_dir() { # built name version
+    printf '%s\n' "$3" >"$1/.version"
+    chmod -R a+rX "$1"
+    rm -rf "${cache:?}/$2.old"
+    if [ -e "$cache/$2" ]; then mv "$cache/$2" "$cache/$2.old"; fi
+    mv "$1" "$cache/$2"
+    rm -rf "${cache:?}/$2.old"
+    say "$cache/$2 is ready"
+}
+
+maven() {
+    mvn -B -q -f "$work/pom.xml" "$@" >"$work/mvn.log" 2>&1 || {
+        cat "$work/mvn.log" >&2
+        die "Maven could not fetch it (see above); behind a proxy or mirror, see ~/.m2/settings.xml"
+    }
+}
+
+pom() { # dependencies
+    cat >"$work/pom.xml" <<POM
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>walrelay.test</groupId>
+  <artifactId>servers</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>$1</dependencies>
+  <build><plugins><plugin>
+    <groupId>org.apache.maven.plugins</groupId>
+    <artifactId>maven-dependency-plugin</artifactId>
+    <version>3.8.1</version>
+  </plugin></plugins></build>
+</project>
+POM
+}
+
+dependency() { # group artifact version
+    printf '<dependency><groupId>%s</groupId><artifactId>%s</artifactId><version>%s</version></dependency>' "$@"
+}
+
+if ! have "kafka-$kafka" "$kafka"; then
+    say "fetching Apache Kafka $kafka (43 MB)"
+    pom "$(dependency org.apache.kafka kafka_2.13 "$kafka")$(dependency org.apache.logging.log4j log4j-slf4j-impl "$log4j")"
+    maven dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$work/kafka/libs"
+    [ -f "$work/kafka/libs/kafka_2.13-$kafka.jar" ] || die "Maven fetched no kafka_2.13-$kafka.jar"
+    install_dir "$work/kafka" "kafka-$kafka" "$kafka"
+fi
+
+for version in $versions; do
+    major=${version%%.*}
+    if have "postgres-$major" "$version"; then continue; fi
+    artifact=embedded-postgres-binaries-$system-$machine
+    say "fetching PostgreSQL $version for $system-$machine (15 MB)"
+    pom "$(dependency io.zonky.test.postgres "$artifact" "$version")"
+    maven dependency:unpack-dependencies -DoutputDirectory="$work/jar-$major"
+    archive=$(find "$work/jar-$major" -name '*.txz' | head -n 1)
+    [ -n "$archive" ] || die "$artifact $version holds no archive of binaries"
+    mkdir "$work/postgres-$major"
+    xz -dc "$archive" | tar -x -f - -C "$work/postgres-$major" --no-same-owner
+    found=$("$work/postgres-$major/bin/postgres" --version) ||
+        die "the fetched postgres does not run on this machine"
+    case $found in
+        *" $major."*) ;;
+        *) die "asked for PostgreSQL $version and got: $found" ;;
+    esac
+    install_dir "$work/postgres-$major" "postgres-$major" "$version"
+done
