@@ -1,0 +1,233 @@
+//! From a connection string to parameters and their values, in either of its two forms.
+
+use super::ConnInfoError;
+use super::build::{PARAMETERS, nearest};
+
+/// The parameters of a connection string, each at most once.
+#[derive(Default)]
+pub(super) struct Settings(Vec<(&'static str, String)>);
+
+impl Settings {
+    /// The value of a parameter. An empty one counts as not given.
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        let mut all = self.0.iter();
+        all.find(|(known, value)| *known == name && !value.is_empty())
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// `offset` is where the parameter stands in the connection string.
+    fn add(&mut self, offset: usize, name: &str, value: String) -> Result<(), ConnInfoError> {
+        let Some(&name) = PARAMETERS.iter().find(|known| **known == name) else {
+            // Something with other characters is more likely a piece of a password that should
+            // have been quoted than a name.
+            let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            let is_name = (1..=40).contains(&name.len()) && name.chars().all(plain);
+            return Err(ConnInfoError::UnknownParameter {
+                offset,
+                name: is_name.then(|| name.to_owned()),
+                nearest: if is_name { nearest(name) } else { None },
+            });
+        };
+        if self.0.iter().any(|(known, _)| *known == name) {
+            return Err(ConnInfoError::Duplicate { offset, name });
+        }
+        self.0.push((name, value));
+        Ok(())
+    }
+}
+
+pub(super) fn split(text: &str) -> Result<Settings, ConnInfoError> {
+    if let Some(offset) = text.find('\0') {
+        return syntax(offset, "a NUL character");
+    }
+    let start = text.len() - text.trim_start_matches(is_space).len();
+    let trimmed = text.trim_matches(is_space);
+    for scheme in ["postgres://", "postgresql://"] {
+        if let Some(rest) = trimmed.strip_prefix(scheme) {
+            return url(rest, start + scheme.len());
+        }
+    }
+    let first_word = trimmed.split(|c| is_space(c) || c == '=').next();
+    if first_word.is_some_and(|word| word.contains("://")) {
+        return syntax(start, "a URL must start with postgres:// or postgresql://");
+    }
+    keywords(text)
+}
+
+/// As C's `isspace`.
+fn is_space(c: char) -> bool {
+    matches!(c, ' ' | '\t'..='\r')
+}
+
+fn syntax<T>(offset: usize, problem: &'static str) -> Result<T, ConnInfoError> {
+    Err(ConnInfoError::Syntax { offset, problem })
+}
+
+/// `name = value name='quoted value'`; a backslash takes the next character as it is.
+fn keywords(text: &str) -> Result<Settings, ConnInfoError> {
+    let mut settings = Settings::default();
+    let mut rest = text.trim_start_matches(is_space);
+    while !rest.is_empty() {
+        let name_at = text.len() - rest.len();
+        let name_end = rest.find(|c| c == '=' || is_space(c));
+        let (name, after) = rest.split_at(name_end.unwrap_or(rest.len()));
+        let after = after.trim_start_matches(is_space);
+        let Some(after) = after.strip_prefix('=') else {
+            return syntax(
+                name_at + name.len(),
+                "no = after the name of a parameter (a value with spaces must be in single quotes)",
+            );
+        };
+        // libpq, too, goes over spaces here: `a= b=c` gives a the value `b=c`.
+        let raw = after.trim_start_matches(is_space);
+        let (value, after) = value(raw, text.len() - raw.len())?;
+        settings.add(name_at, name, value)?;
+        rest = after.trim_start_matches(is_space);
+    }
+    Ok(settings)
+}
+
+/// The value at the start of `raw`, and what comes after it.
+fn value(raw: &str, offset: usize) -> Result<(String, &str), ConnInfoError> {
+    let quoted = raw.strip_prefix('\'');
+    let mut chars = quoted.unwrap_or(raw).chars();
+    let mut value = String::new();
+    loop {
+        let here = chars.as_str();
+        match (chars.next(), quoted) {
+            (None, Some(_)) => return syntax(offset, "this quote is never closed"),
+            (None, None) => return Ok((value, "")),
+            (Some('\\'), _) => value.extend(chars.next()),
+            (Some('\''), Some(_)) => {
+                let after = chars.as_str();
+                if after.is_empty() || after.starts_with(is_space) {
+                    return Ok((value, after));
+                }
+                return syntax(
+                    offset + raw.len() - after.len(),
+                    "no space after the closing quote (a quote within a value is written \\')",
+                );
+            }
+            (Some(c), None) if is_space(c) => return Ok((value, here)),
+            (Some(c), _) => value.push(c),
+        }
+    }
+}
+
+/// `[user[:password]@][host[:port][,…]][/dbname][?name=value[&…]]`, percent-encoded; `text` is what
+/// comes after the scheme and `base` where it starts in the connection string.
+fn url(text: &str, base: usize) -> Result<Settings, ConnInfoError> {
+    let mut settings = Settings::default();
+    if let Some(at) = text.find(is_space) {
+        return syntax(base + at, "a space in a URL must be written %20");
+    }
+    let offset_of = |part: &str| base + (part.as_ptr() as usize - text.as_ptr() as usize);
+    let (before_query, query) = match text.split_once('?') {
+        Some((before, query)) => (before, Some(query)),
+        None => (text, None),
+    };
+    // The first @ ends the credentials if no / comes before it.
+    let authority_end = before_query.find('/');
+    let credentials_end = before_query[..authority_end.unwrap_or(before_query.len())].find('@');
+    let (credentials, rest) = match credentials_end {
+        Some(at) => (Some(&before_query[..at]), &before_query[at + 1..]),
+        None => (None, before_query),
+    };
+    if let Some(credentials) = credentials {
+        let (user, password) = match credentials.split_once(':') {
+            Some((user, password)) => (user, Some(password)),
+            None => (credentials, None),
+        };
+        for (name, raw) in [("user", Some(user)), ("password", password)] {
+            if let Some(raw) = raw.filter(|raw| !raw.is_empty()) {
+                settings.add(offset_of(raw), name, decode(raw, offset_of(raw))?)?;
+            }
+        }
+    }
+    let (servers, dbname) = match rest.split_once('/') {
+        Some((servers, dbname)) => (servers, Some(dbname)),
+        None => (rest, None),
+    };
+    let (mut hosts, mut ports) = (Vec::new(), Vec::new());
+    for server in servers.split(',') {
+        let (host, port) = host_and_port(server, offset_of(server))?;
+        hosts.push(decode(host, offset_of(host))?);
+        ports.push(decode(port, offset_of(port))?);
+    }
+    for (name, list) in [("host", hosts), ("port", ports)] {
+        if list.len() > 1 || !list[0].is_empty() {
+            settings.add(offset_of(servers), name, list.join(","))?;
+        }
+    }
+    if let Some(dbname) = dbname.filter(|dbname| !dbname.is_empty()) {
+        let offset = offset_of(dbname);
+        settings.add(offset, "dbname", decode(dbname, offset)?)?;
+    }
+    for pair in query.into_iter().flat_map(|query| query.split('&')) {
+        let offset = offset_of(pair);
+        let Some((name, value)) = pair.split_once('=') else {
+            return syntax(offset, "a parameter in the query without =");
+        };
+        if let Some(at) = value.find('=') {
+            return syntax(
+                offset_of(value) + at,
+                "a second = in a parameter of the query (within a value it is written %3D)",
+            );
+        }
+        let (name, value) = (decode(name, offset)?, decode(value, offset_of(value))?);
+        // As in JDBC's URLs; libpq has the same exception.
+        if (name.as_str(), value.as_str()) == ("ssl", "true") {
+            settings.add(offset, "sslmode", "require".to_owned())?;
+        } else {
+            settings.add(offset, &name, value)?;
+        }
+    }
+    Ok(settings)
+}
+
+fn host_and_port(server: &str, offset: usize) -> Result<(&str, &str), ConnInfoError> {
+    let Some(bracketed) = server.strip_prefix('[') else {
+        return Ok(server.split_once(':').unwrap_or((server, &server[..0])));
+    };
+    let Some((address, after)) = bracketed.split_once(']') else {
+        return syntax(offset, "this bracket is never closed");
+    };
+    if address.is_empty() {
+        return syntax(offset, "no IPv6 address between the brackets");
+    }
+    match after.strip_prefix(':') {
+        Some(port) => Ok((address, port)),
+        None if after.is_empty() => Ok((address, after)),
+        None => syntax(
+            offset + server.len() - after.len(),
+            "after an address in brackets only a port, a comma, / or ? can come",
+        ),
+    }
+}
+
+/// Undoes percent-encoding.
+fn decode(raw: &str, offset: usize) -> Result<String, ConnInfoError> {
+    let mut bytes = Vec::with_capacity(raw.len());
+    let mut rest = raw.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let here = offset + raw.len() - rest.len();
+        if byte != b'%' {
+            bytes.push(byte);
+            rest = after;
+            continue;
+        }
+        let digit = |at: usize| after.get(at).and_then(|&b| char::from(b).to_digit(16));
+        let (Some(high), Some(low)) = (digit(0), digit(1)) else {
+            return syntax(
+                here,
+                "no two hexadecimal digits after % (a percent sign is written %25)",
+            );
+        };
+        match (high << 4 | low) as u8 {
+            0 => return syntax(here, "%00"),
+            byte => bytes.push(byte),
+        }
+        rest = &after[2..];
+    }
+    String::from_utf8(bytes).or_else(|_| syntax(offset, "percent-encoded bytes that are not UTF-8"))
+}

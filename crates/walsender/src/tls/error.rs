@@ -1,0 +1,275 @@
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use rustls::CertificateError;
+use rustls::pki_types::{UnixTime, pem};
+
+use crate::conninfo::Host;
+
+/// Why there is no encrypted connection.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("{}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file is not in PEM form.
+    #[error("{} is not a PEM file: {}", .path.display(), pem_problem(.reason))]
+    Pem {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong; not shown as it is, since it may quote a line of a private key.
+        reason: pem::Error,
+    },
+    /// A file holds no certificate.
+    #[error("{} holds no certificate (BEGIN CERTIFICATE)", .path.display())]
+    NoCertificate {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A certificate in the file of root certificates cannot be used.
+    #[error("{}: certificate {number} cannot be trusted", .path.display())]
+    RootCertificate {
+        /// The file.
+        path: PathBuf,
+        /// Which of the file's certificates, from 1.
+        number: usize,
+        /// Why.
+        source: rustls::Error,
+    },
+    /// `sslmode=verify-ca` without root certificates.
+    #[error(
+        "sslmode=verify-ca needs root certificates: neither sslrootcert is given nor is there a \
+         ~/.postgresql/root.crt (with sslmode=verify-full those of the operating system are taken)"
+    )]
+    NoRootCertificates,
+    /// The operating system has no certificates to trust.
+    #[error("the operating system's certificate store holds no usable certificate")]
+    EmptySystemStore {
+        /// The first thing that went wrong while reading it, if any.
+        source: Option<rustls_native_certs::Error>,
+    },
+    /// The private key can be read by others.
+    #[error(
+        "private key {} has mode {mode:04o}: group and others must have no access (chmod 600), or, \
+         if root owns it, the group may read it (chmod 640)",
+        .path.display()
+    )]
+    KeyPermissions {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The private key is protected by a passphrase.
+    #[error(
+        "private key {} is encrypted, which is not supported: decrypt it (openssl pkey -in … -out …) \
+         and protect it by its permissions",
+        .path.display()
+    )]
+    KeyEncrypted {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file holds no private key.
+    #[error("{} holds no private key (PKCS#8, PKCS#1 or SEC1 in PEM)", .path.display())]
+    NoKey {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The client's certificate and key do not go together, or one of them is unusable.
+    #[error(
+        "client certificate {} and private key {}", .certificate.display(), .key.display()
+    )]
+    ClientKeyPair {
+        /// The certificate's file.
+        certificate: PathBuf,
+        /// The key's file.
+        key: PathBuf,
+        /// Why.
+        source: rustls::Error,
+    },
+    /// The cryptography provider lacks what TLS 1.2 and 1.3 need.
+    #[error("the cryptography provider cannot do TLS 1.2 and 1.3")]
+    Provider {
+        /// What is missing.
+        source: rustls::Error,
+    },
+    /// TLS is for TCP only; the server does not offer it on a unix socket.
+    #[error("{host} is a unix socket: there is no TLS on it")]
+    UnixSocket {
+        /// The host.
+        host: String,
+    },
+    /// The host's name cannot stand in a certificate, so it cannot be verified.
+    #[error("{host}: no certificate can hold this host name, so sslmode=verify-full must fail")]
+    HostName {
+        /// The host.
+        host: String,
+    },
+    /// The server's certificate was not issued by a trusted authority.
+    #[error("{host}: the server's certificate was issued by none of the authorities in {roots}")]
+    UnknownIssuer {
+        /// The host.
+        host: String,
+        /// Where the trusted certificates are from.
+        roots: String,
+    },
+    /// The server's certificate is for other hosts.
+    #[error("{host}: the server's certificate is not for this name{}", listed(.presented))]
+    WrongHost {
+        /// The host.
+        host: String,
+        /// What the certificate is for, as far as it says so.
+        presented: Vec<String>,
+    },
+    /// The server's certificate, or one above it, has expired.
+    #[error("{host}: the server's certificate expired{}", ago(.not_after))]
+    Expired {
+        /// The host.
+        host: String,
+        /// Until when it was valid, if known.
+        not_after: Option<SystemTime>,
+    },
+    /// The server's certificate, or one above it, is not valid yet; one of the clocks may be wrong.
+    #[error("{host}: the server's certificate is not valid yet{}; is the clock right?", ahead(.not_before))]
+    NotYetValid {
+        /// The host.
+        host: String,
+        /// From when on it is valid, if known.
+        not_before: Option<SystemTime>,
+    },
+    /// The server's certificate was refused for another reason.
+    #[error("{host}: the server's certificate is refused")]
+    Certificate {
+        /// The host.
+        host: String,
+        /// Why.
+        source: rustls::Error,
+    },
+    /// The two sides could not agree, or one of them broke the rules of TLS.
+    #[error("{host}: TLS handshake failed")]
+    Protocol {
+        /// The host.
+        host: String,
+        /// What happened, or what the server's alert said.
+        source: rustls::Error,
+    },
+    /// The connection broke during the handshake.
+    #[error("{host}: the connection broke during the TLS handshake")]
+    Handshake {
+        /// The host.
+        host: String,
+        /// How.
+        source: io::Error,
+    },
+}
+
+impl TlsError {
+    /// Whether the same attempt may succeed later: the connection broke. Everything else needs
+    /// somebody to change a configuration, a certificate or a clock.
+    pub const fn is_transient(&self) -> bool {
+        matches!(self, Self::Handshake { .. })
+    }
+
+    pub(super) fn from_handshake(host: &Host, roots: Option<&str>, error: io::Error) -> Self {
+        let host = host.to_string();
+        let Some(tls) = error
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<rustls::Error>())
+        else {
+            return Self::Handshake {
+                host,
+                source: error,
+            };
+        };
+        let rustls::Error::InvalidCertificate(problem) = tls else {
+            return Self::Protocol {
+                host,
+                source: tls.clone(),
+            };
+        };
+        match problem {
+            CertificateError::UnknownIssuer => Self::UnknownIssuer {
+                host,
+                roots: roots.unwrap_or("no file").to_owned(),
+            },
+            CertificateError::NotValidForName => Self::WrongHost {
+                host,
+                presented: Vec::new(),
+            },
+            CertificateError::NotValidForNameContext { presented, .. } => Self::WrongHost {
+                host,
+                presented: presented.clone(),
+            },
+            CertificateError::Expired => Self::Expired {
+                host,
+                not_after: None,
+            },
+            CertificateError::ExpiredContext { not_after, .. } => Self::Expired {
+                host,
+                not_after: system_time(*not_after),
+            },
+            CertificateError::NotValidYet => Self::NotYetValid {
+                host,
+                not_before: None,
+            },
+            CertificateError::NotValidYetContext { not_before, .. } => Self::NotYetValid {
+                host,
+                not_before: system_time(*not_before),
+            },
+            _ => Self::Certificate {
+                host,
+                source: tls.clone(),
+            },
+        }
+    }
+}
+
+fn system_time(time: UnixTime) -> Option<SystemTime> {
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(time.as_secs()))
+}
+
+/// Without what the file holds: it may be a private key.
+fn pem_problem(error: &pem::Error) -> &'static str {
+    match error {
+        pem::Error::MissingSectionEnd { .. } => "an END line is missing",
+        pem::Error::IllegalSectionStart { .. } => "a BEGIN line is malformed",
+        pem::Error::Base64Decode(_) => "the base64 between BEGIN and END is malformed",
+        _ => "unreadable",
+    }
+}
+
+fn listed(names: &[String]) -> String {
+    if names.is_empty() {
+        " (it holds no subjectAltName; the common name does not count)".to_owned()
+    } else {
+        format!(" but for {}", names.join(", "))
+    }
+}
+
+fn ago(time: &Option<SystemTime>) -> String {
+    time.and_then(|time| SystemTime::now().duration_since(time).ok())
+        .map_or_else(String::new, |age| format!(" {} ago", rough(age)))
+}
+
+fn ahead(time: &Option<SystemTime>) -> String {
+    time.and_then(|time| time.duration_since(SystemTime::now()).ok())
+        .map_or_else(String::new, |wait| format!(", only in {}", rough(wait)))
+}
+
+/// A length of time with one unit, for people.
+fn rough(time: Duration) -> String {
+    match time.as_secs() {
+        secs @ 0..120 => format!("{secs} s"),
+        secs @ 120..7_200 => format!("{} min", secs / 60),
+        secs @ 7_200..172_800 => format!("{} h", secs / 3_600),
+        secs => format!("{} days", secs / 86_400),
+    }
+}

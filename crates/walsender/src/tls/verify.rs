@@ -1,0 +1,182 @@
+use std::path::Path;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::crypto::{
+    WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+    verify_tls13_signature_with_raw_key,
+};
+use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+
+use super::TlsError;
+use super::der::Certificate;
+
+/// What of the server's certificate is verified, apart from its being the server's own.
+#[derive(Debug)]
+pub(super) enum Check {
+    /// Nothing.
+    Nothing,
+    /// That it leads to a trusted certificate and is valid now.
+    Chain(Trust),
+    /// That, and that it is for the host.
+    ChainAndName(Trust),
+}
+
+/// The certificates to trust.
+#[derive(Debug)]
+pub(super) struct Trust {
+    store: RootCertStore,
+    /// The single certificates of a root file. A server that shows one of these itself is trusted
+    /// as well: the documentation's recipe for a quick start ("Creating Certificates") makes a
+    /// self-signed certificate that is its own authority, which is copied to the clients, and
+    /// `webpki` would refuse an authority's certificate as a server's.
+    pinned: Vec<CertificateDer<'static>>,
+}
+
+impl Trust {
+    pub(super) fn in_file(
+        path: &Path,
+        certificates: Vec<CertificateDer<'static>>,
+    ) -> Result<Self, TlsError> {
+        let mut store = RootCertStore::empty();
+        for (index, certificate) in certificates.iter().enumerate() {
+            store
+                .add(certificate.clone())
+                .map_err(|source| TlsError::RootCertificate {
+                    path: path.to_owned(),
+                    number: index + 1,
+                    source,
+                })?;
+        }
+        Ok(Self {
+            store,
+            pinned: certificates,
+        })
+    }
+
+    /// Certificates of the operating system that cannot be used are left out; there are some in
+    /// every store.
+    pub(super) fn of_system() -> Result<Self, TlsError> {
+        let found = rustls_native_certs::load_native_certs();
+        let mut store = RootCertStore::empty();
+        let (usable, _unusable) = store.add_parsable_certificates(found.certs);
+        if usable == 0 {
+            let source = found.errors.into_iter().next();
+            return Err(TlsError::EmptySystemStore { source });
+        }
+        Ok(Self {
+            store,
+            pinned: Vec::new(),
+        })
+    }
+}
+
+/// Verifies what the `sslmode` asks for.
+#[derive(Debug)]
+pub(super) struct Verifier {
+    algorithms: WebPkiSupportedAlgorithms,
+    check: Check,
+}
+
+impl Verifier {
+    pub(super) fn new(algorithms: WebPkiSupportedAlgorithms, check: Check) -> Self {
+        Self { algorithms, check }
+    }
+
+    fn verify_chain(
+        &self,
+        trust: &Trust,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        if trust.pinned.iter().any(|pinned| pinned == certificate) {
+            return verify_validity(certificate, now);
+        }
+        verify_server_cert_signed_by_trust_anchor(
+            &ParsedCertificate::try_from(certificate)?,
+            &trust.store,
+            intermediates,
+            now,
+            self.algorithms.all,
+        )
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        match &self.check {
+            Check::Nothing => {}
+            Check::Chain(trust) => self.verify_chain(trust, end_entity, intermediates, now)?,
+            Check::ChainAndName(trust) => {
+                self.verify_chain(trust, end_entity, intermediates, now)?;
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+            }
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        // `webpki` reads version 3 only. Where nothing but the key matters there is no reason to
+        // refuse the version 1 that `openssl x509 -req` made until lately; the signature is
+        // verified with the key in it.
+        if let (Check::Nothing, Some(parsed)) = (&self.check, Certificate::parse(certificate))
+            && parsed.is_version_1
+        {
+            return verify_tls13_signature_with_raw_key(
+                message,
+                &SubjectPublicKeyInfoDer::from(parsed.public_key_info),
+                signature,
+                &self.algorithms,
+            );
+        }
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+fn verify_validity(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), Error> {
+    let parsed = Certificate::parse(certificate).ok_or(CertificateError::BadEncoding)?;
+    let (not_before, not_after) = parsed.validity;
+    if now < not_before {
+        return Err(CertificateError::NotValidYetContext {
+            time: now,
+            not_before,
+        }
+        .into());
+    }
+    if now > not_after {
+        return Err(CertificateError::ExpiredContext {
+            time: now,
+            not_after,
+        }
+        .into());
+    }
+    Ok(())
+}
