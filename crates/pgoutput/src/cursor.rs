@@ -1,0 +1,214 @@
+use core::str;
+
+use crate::error::{DecodeError, Fault, Field};
+use crate::{Column, MessageKind, Value};
+
+/// The bytes of a body that are still to be read.
+///
+/// The one reader of the wire's words: [`decode`](crate::decode) validates with it, and the
+/// iterators over values and columns walk with it again, so the two cannot disagree.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cursor<'a> {
+    rest: &'a [u8],
+}
+
+/// A fault whose place is known from the end only: a cursor does not know where its body began.
+#[derive(Clone, Copy)]
+pub(crate) struct Broken {
+    field: Field,
+    left: usize,
+    fault: Fault,
+}
+
+impl Broken {
+    #[cold]
+    pub(crate) fn of(self, message: MessageKind, body: &[u8]) -> DecodeError {
+        DecodeError::Malformed {
+            message,
+            field: self.field,
+            offset: body.len().saturating_sub(self.left),
+            fault: self.fault,
+        }
+    }
+}
+
+pub(crate) type Read<T> = Result<T, Broken>;
+
+impl<'a> Cursor<'a> {
+    #[inline]
+    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// The bytes between here and `end`, which has read on from here.
+    #[inline]
+    pub(crate) fn until(self, end: Self) -> &'a [u8] {
+        let len = self.rest.len().saturating_sub(end.rest.len());
+        self.rest.get(..len).unwrap_or_default()
+    }
+
+    /// `fault` at the byte that would be read next.
+    #[cold]
+    pub(crate) fn broken(self, field: Field, fault: Fault) -> Broken {
+        Broken {
+            field,
+            left: self.rest.len(),
+            fault,
+        }
+    }
+
+    #[cold]
+    fn truncated(self, field: Field, needed: usize) -> Broken {
+        self.broken(
+            field,
+            Fault::Truncated {
+                needed,
+                left: self.rest.len(),
+            },
+        )
+    }
+
+    #[inline]
+    fn array<const N: usize>(&mut self, field: Field) -> Read<[u8; N]> {
+        let Some((head, rest)) = self.rest.split_first_chunk::<N>() else {
+            return Err(self.truncated(field, N));
+        };
+        self.rest = rest;
+        Ok(*head)
+    }
+
+    #[inline]
+    pub(crate) fn bytes(&mut self, field: Field, len: usize) -> Read<&'a [u8]> {
+        let Some((head, rest)) = self.rest.split_at_checked(len) else {
+            return Err(self.truncated(field, len));
+        };
+        self.rest = rest;
+        Ok(head)
+    }
+
+    #[inline]
+    pub(crate) fn u8(&mut self, field: Field) -> Read<u8> {
+        self.array(field).map(u8::from_be_bytes)
+    }
+
+    #[inline]
+    pub(crate) fn u32(&mut self, field: Field) -> Read<u32> {
+        self.array(field).map(u32::from_be_bytes)
+    }
+
+    #[inline]
+    pub(crate) fn i32(&mut self, field: Field) -> Read<i32> {
+        self.array(field).map(i32::from_be_bytes)
+    }
+
+    #[inline]
+    pub(crate) fn u64(&mut self, field: Field) -> Read<u64> {
+        self.array(field).map(u64::from_be_bytes)
+    }
+
+    #[inline]
+    pub(crate) fn i64(&mut self, field: Field) -> Read<i64> {
+        self.array(field).map(i64::from_be_bytes)
+    }
+
+    /// An Int16 that counts something.
+    #[inline]
+    pub(crate) fn count(&mut self, field: Field) -> Read<u16> {
+        let start = *self;
+        let found = self.array(field).map(i16::from_be_bytes)?;
+        u16::try_from(found).map_err(|_| {
+            start.broken(
+                field,
+                Fault::Negative {
+                    found: found.into(),
+                },
+            )
+        })
+    }
+
+    /// An Int32 that counts something or gives a length.
+    #[inline]
+    pub(crate) fn length(&mut self, field: Field) -> Read<usize> {
+        let start = *self;
+        let found = self.i32(field)?;
+        usize::try_from(found).map_err(|_| start.broken(field, Fault::Negative { found }))
+    }
+
+    /// A byte of flags of which only those in `known` may be set.
+    pub(crate) fn flags(&mut self, field: Field, known: u8) -> Read<u8> {
+        let start = *self;
+        let found = self.u8(field)?;
+        if found & !known == 0 {
+            Ok(found)
+        } else {
+            Err(start.broken(field, Fault::UnknownFlags { found, known }))
+        }
+    }
+
+    /// A zero-terminated string.
+    pub(crate) fn string(&mut self, field: Field) -> Read<&'a str> {
+        let start = *self;
+        let Some(len) = self.rest.iter().position(|&byte| byte == 0) else {
+            return Err(self.broken(field, Fault::Unterminated));
+        };
+        let text = self.bytes(field, len)?;
+        self.u8(field)?;
+        str::from_utf8(text).map_err(|error| {
+            // Points at the first bad byte rather than at the beginning of the name.
+            let left = start.rest.len().saturating_sub(error.valid_up_to());
+            Broken {
+                field,
+                left,
+                fault: Fault::NotUtf8,
+            }
+        })
+    }
+
+    /// A namespace. The server sends an empty string for `pg_catalog`
+    /// (`logicalrep_write_namespace` in its `proto.c`).
+    pub(crate) fn namespace(&mut self) -> Read<&'a str> {
+        self.string(Field::Namespace)
+            .map(|name| if name.is_empty() { "pg_catalog" } else { name })
+    }
+
+    /// One column of TupleData.
+    #[inline]
+    pub(crate) fn value(&mut self) -> Read<Value<'a>> {
+        let start = *self;
+        match self.u8(Field::ValueKind)? {
+            b'n' => Ok(Value::Null),
+            b'u' => Ok(Value::UnchangedToast),
+            b't' => self.sized().map(Value::Text),
+            b'b' => self.sized().map(Value::Binary),
+            found => {
+                let known = "'n', 'u', 't', 'b'";
+                Err(start.broken(Field::ValueKind, Fault::UnknownTag { found, known }))
+            }
+        }
+    }
+
+    #[inline]
+    fn sized(&mut self) -> Read<&'a [u8]> {
+        let len = self.length(Field::ValueLength)?;
+        self.bytes(Field::Value, len)
+    }
+
+    /// One column of a Relation message.
+    pub(crate) fn column(&mut self) -> Read<Column<'a>> {
+        Ok(Column {
+            is_key: self.flags(Field::ColumnFlags, 1)? != 0,
+            name: self.string(Field::ColumnName)?,
+            type_oid: walrelay_lsn::TypeOid::new(self.u32(Field::TypeOid)?),
+            type_modifier: self.i32(Field::TypeModifier)?,
+        })
+    }
+
+    /// Fails unless everything was read.
+    #[inline]
+    pub(crate) fn finish(self) -> Read<()> {
+        match self.rest.len() {
+            0 => Ok(()),
+            count => Err(self.broken(Field::End, Fault::TrailingBytes { count })),
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! The server's side, for tests and tools: every message into bytes.
+//!
+//! A relay has no use for it. Fake servers, benchmarks and property tests have, and [`Table`] makes
+//! the common case short: a Relation message and the text rows that go with it.
+//!
+//! ```
+//! use walrelay_lsn::{Lsn, RelationId, TypeOid, Xid};
+//! use walrelay_pgoutput::{PgTimestamp, encode};
+//!
+//! let outbox = encode::Table::new(RelationId::new(16400), "public", "outbox")
+//!     .key("id", TypeOid::new(2950))
+//!     .column("payload", TypeOid::new(3802));
+//! let time = PgTimestamp::new(0);
+//! let transaction: [Vec<u8>; 4] = [
+//!     encode::begin(Lsn::new(0x100), time, Xid::new(7)),
+//!     outbox.relation(),
+//!     outbox.insert(&[Some("018f5a3e-7c1d-7b1a-9c55-0123456789ab"), None]),
+//!     encode::commit(Lsn::new(0x100), Lsn::new(0x130), time),
+//! ];
+//! # for body in transaction { walrelay_pgoutput::decode(&body).unwrap(); }
+//! ```
+//!
+//! # Panics
+//! Where it is given what no server can send: a zero byte in a name, more than 32767 columns, a
+//! value of 2 GiB. A mistake in a test should fail there.
+
+extern crate alloc;
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use walrelay_lsn::{Lsn, RelationId, TypeOid, Xid};
+
+use crate::{Column, Message, MessageKind, OldTuple, PgTimestamp, ReplicaIdentity, Value};
+
+/// A Begin message.
+pub fn begin(final_lsn: Lsn, commit_time: PgTimestamp, xid: Xid) -> Vec<u8> {
+    Body::new(MessageKind::Begin)
+        .int64(final_lsn.get())
+        .int64(commit_time.get().cast_unsigned())
+        .int32(xid.get())
+        .0
+}
+
+/// A Commit message.
+pub fn commit(commit_lsn: Lsn, end_lsn: Lsn, commit_time: PgTimestamp) -> Vec<u8> {
+    Body::new(MessageKind::Commit)
+        .int8(0)
+        .int64(commit_lsn.get())
+        .int64(end_lsn.get())
+        .int64(commit_time.get().cast_unsigned())
+        .0
+}
+
+/// An Origin message.
+pub fn origin(commit_lsn: Lsn, name: &str) -> Vec<u8> {
+    Body::new(MessageKind::Origin)
+        .int64(commit_lsn.get())
+        .string(name)
+        .0
+}
+
+/// A Relation message. The namespace `pg_catalog` becomes the empty string, as from a server.
+pub fn relation<'c>(
+    id: RelationId,
+    namespace: &str,
+    name: &str,
+    replica_identity: ReplicaIdentity,
+    columns: impl ExactSizeIterator<Item = Column<'c>>,
+) -> Vec<u8> {
+    let mut body = Body::new(MessageKind::Relation)
+        .int32(id.get())
+        .namespace(namespace)
+        .string(name)
+        .int8(replica_identity.tag())
+        .count(columns.len());
+    for column in columns {
+        body = body
+            .int8(column.is_key.into())
+            .string(column.name)
+            .int32(column.type_oid.get())
+            .int32(column.type_modifier.cast_unsigned());
+    }
+    body.0
+}
+
+/// A Type message. The namespace `pg_catalog` becomes the empty string, as from a server.
+pub fn type_name(oid: TypeOid, namespace: &str, name: &str) -> Vec<u8> {
+    Body::new(MessageKind::Type)
+        .int32(oid.get())
+        .namespace(namespace)
+        .string(name)
+        .0
+}
+
+/// An Insert message.
+pub fn insert(relation: RelationId, row: &[Value<'_>]) -> Vec<u8> {
+    Body::new(MessageKind::Insert)
+        .int32(relation.get())
+        .tuple(b'N', row.iter().copied())
+        .0
+}
+
+/// What an old row is, before it is a [`Tuple`](crate::Tuple).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OldRow<'a> {
+    /// `K`: the columns of the replica identity.
+    Key(&'a [Value<'a>]),
+    /// `O`: all columns.
+    Full(&'a [Value<'a>]),
+}
+
+/// An Update message.
+pub fn update(relation: RelationId, old: Option<OldRow<'_>>, new: &[Value<'_>]) -> Vec<u8> {
+    let mut body = Body::new(MessageKind::Update).int32(relation.get());
+    if let Some(old) = old {
+        body = body.old(old);
+    }
+    body.tuple(b'N', new.iter().copied()).0
+}
+
+/// A Delete message.
+pub fn delete(relation: RelationId, old: OldRow<'_>) -> Vec<u8> {
+    Body::new(MessageKind::Delete)
+        .int32(relation.get())
+        .old(old)
+        .0
+}
+
+/// A Truncate message.
+pub fn truncate(
+    cascade: bool,
+    restart_identity: bool,
+    relations: impl ExactSizeIterator<Item = RelationId>,
+) -> Vec<u8> {
+    let body = Body::new(MessageKind::Truncate)
+        .length(relations.len())
+        .int8(u8::from(cascade) | u8::from(restart_identity) << 1);
+    relations
+        .fold(body, |body, relation| body.int32(relation.get()))
+        .0
+}
+
+/// A logical decoding message.
+pub fn logical(transactional: bool, lsn: Lsn, prefix: &str, content: &[u8]) -> Vec<u8> {
+    Body::new(MessageKind::Logical)
+        .int8(transactional.into())
+        .int64(lsn.get())
+        .string(prefix)
+        .sized(content)
+        .0
+}
+
+/// Any message, back into the bytes it was decoded from.
+pub fn message(message: &Message<'_>) -> Vec<u8> {
+    match message {
+        Message::Begin(m) => begin(m.final_lsn, m.commit_time, m.xid),
+        Message::Commit(m) => commit(m.commit_lsn, m.end.lsn(), m.commit_time),
+        Message::Origin(m) => origin(m.commit_lsn, m.name),
+        Message::Relation(m) => {
+            relation(m.id, m.namespace, m.name, m.replica_identity, m.columns())
+        }
+        Message::Type(m) => type_name(m.oid, m.namespace, m.name),
+        Message::Insert(m) => {
+            Body::new(MessageKind::Insert)
+                .int32(m.relation.get())
+                .tuple(b'N', m.tuple.values())
+                .0
+        }
+        Message::Update(m) => {
+            let body = Body::new(MessageKind::Update).int32(m.relation.get());
+            m.old
+                .into_iter()
+                .fold(body, Body::decoded_old)
+                .tuple(b'N', m.new.values())
+                .0
+        }
+        Message::Delete(m) => {
+            Body::new(MessageKind::Delete)
+                .int32(m.relation.get())
+                .decoded_old(m.old)
+                .0
+        }
+        Message::Truncate(m) => truncate(m.cascade, m.restart_identity, m.relations()),
+        Message::Logical(m) => logical(m.transactional, m.lsn, m.prefix, m.content),
+    }
+}
+
+/// A table to write Relation and Insert messages of.
+#[derive(Debug, Clone)]
+pub struct Table {
+    id: RelationId,
+    namespace: String,
+    name: String,
+    replica_identity: ReplicaIdentity,
+    columns: Vec<(String, bool, TypeOid)>,
+}
+
+impl Table {
+    /// A table without columns and with the default replica identity.
+    pub fn new(id: RelationId, namespace: &str, name: &str) -> Self {
+        Self {
+            id,
+            namespace: namespace.into(),
+            name: name.into(),
+            replica_identity: ReplicaIdentity::Default,
+            columns: Vec::new(),
+        }
+    }
+
+    /// With another replica identity. Which columns are of the key is up to [`Table::key`].
+    #[must_use]
+    pub fn replica_identity(mut self, replica_identity: ReplicaIdentity) -> Self {
+        self.replica_identity = replica_identity;
+        self
+    }
+
+    /// With one more column, part of the key.
+    #[must_use]
+    pub fn key(mut self, name: &str, type_oid: TypeOid) -> Self {
+        self.columns.push((name.into(), true, type_oid));
+        self
+    }
+
+    /// With one more column.
+    #[must_use]
+    pub fn column(mut self, name: &str, type_oid: TypeOid) -> Self {
+        self.columns.push((name.into(), false, type_oid));
+        self
+    }
+
+    /// How rows refer to it.
+    pub const fn id(&self) -> RelationId {
+        self.id
+    }
+
+    /// Its Relation message.
+    pub fn relation(&self) -> Vec<u8> {
+        let columns = self.columns.iter().map(|(name, is_key, type_oid)| Column {
+            name,
+            is_key: *is_key,
+            type_oid: *type_oid,
+            type_modifier: -1,
+        });
+        relation(
+            self.id,
+            &self.namespace,
+            &self.name,
+            self.replica_identity,
+            columns,
+        )
+    }
+
+    /// The Insert message of a row of text values, `None` for NULL.
+    ///
+    /// # Panics
+    /// Where the number of values is not that of the columns.
+    #[track_caller]
+    pub fn insert(&self, row: &[Option<&str>]) -> Vec<u8> {
+        assert_eq!(
+            row.len(),
+            self.columns.len(),
+            "one value for each column of {:?}",
+            self.name
+        );
+        let values = row.iter().map(|value| match value {
+            Some(text) => Value::Text(text.as_bytes()),
+            None => Value::Null,
+        });
+        Body::new(MessageKind::Insert)
+            .int32(self.id.get())
+            .tuple(b'N', values)
+            .0
+    }
+}
+
+/// A body being written.
+struct Body(Vec<u8>);
+
+impl Body {
+    fn new(kind: MessageKind) -> Self {
+        Self(Vec::with_capacity(64)).int8(kind.tag())
+    }
+
+    fn int8(mut self, number: u8) -> Self {
+        self.0.push(number);
+        self
+    }
+
+    fn int32(mut self, number: u32) -> Self {
+        self.0.extend_from_slice(&number.to_be_bytes());
+        self
+    }
+
+    fn int64(mut self, number: u64) -> Self {
+        self.0.extend_from_slice(&number.to_be_bytes());
+        self
+    }
+
+    fn count(mut self, count: usize) -> Self {
+        assert!(count <= 0x7FFF, "{count} columns do not fit an Int16");
+        self.0.extend_from_slice(&(count as u16).to_be_bytes());
+        self
+    }
+
+    fn length(self, len: usize) -> Self {
+        assert!(len <= 0x7FFF_FFFF, "{len} does not fit an Int32");
+        self.int32(len as u32)
+    }
+
+    fn sized(self, bytes: &[u8]) -> Self {
+        let mut body = self.length(bytes.len());
+        body.0.extend_from_slice(bytes);
+        body
+    }
+
+    fn string(mut self, text: &str) -> Self {
+        assert!(
+            !text.contains('\0'),
+            "{text:?} cannot be sent as a zero-terminated string"
+        );
+        self.0.extend_from_slice(text.as_bytes());
+        self.int8(0)
+    }
+
+    fn namespace(self, name: &str) -> Self {
+        self.string(if name == "pg_catalog" { "" } else { name })
+    }
+
+    fn tuple<'v>(self, kind: u8, values: impl ExactSizeIterator<Item = Value<'v>>) -> Self {
+        let body = self.int8(kind).count(values.len());
+        values.fold(body, |body, value| match value {
+            Value::Null => body.int8(b'n'),
+            Value::UnchangedToast => body.int8(b'u'),
+            Value::Text(bytes) => body.int8(b't').sized(bytes),
+            Value::Binary(bytes) => body.int8(b'b').sized(bytes),
+        })
+    }
+
+    fn old(self, old: OldRow<'_>) -> Self {
+        match old {
+            OldRow::Key(row) => self.tuple(b'K', row.iter().copied()),
+            OldRow::Full(row) => self.tuple(b'O', row.iter().copied()),
+        }
+    }
+
+    fn decoded_old(self, old: OldTuple<'_>) -> Self {
+        match old {
+            OldTuple::Key(tuple) => self.tuple(b'K', tuple.values()),
+            OldTuple::Full(tuple) => self.tuple(b'O', tuple.values()),
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Tests of the decoder through its public interface.
+
+#[cfg(test)]
+mod corpus;
+#[cfg(test)]
+mod hostile;
+#[cfg(test)]
+mod recorded;
+#[cfg(test)]
+mod roundtrip;
