@@ -1,0 +1,125 @@
+//! What was read from a socket and not used yet.
+
+/// How much is asked of the socket at a time when streaming.
+pub(crate) const STREAM_CHUNK: usize = 256 * 1024;
+/// Answers to commands are small.
+pub(crate) const SESSION_CHUNK: usize = 8 * 1024;
+
+/// Bytes in the order they came: appended at the end, used up from the front, in one piece of
+/// memory.
+///
+/// It grows with what **arrives**, never with what a length field announces: by a quarter of what
+/// it holds, so that a message of any size costs a constant number of copies per byte. When a giant
+/// message has been used up, the memory is given back.
+#[derive(Debug)]
+pub(crate) struct ReadBuffer {
+    bytes: Vec<u8>,
+    /// Everything before this has been used.
+    used: usize,
+    chunk: usize,
+}
+
+impl ReadBuffer {
+    pub(crate) fn new(chunk: usize) -> Self {
+        Self {
+            bytes: Vec::with_capacity(chunk),
+            used: 0,
+            chunk,
+        }
+    }
+
+    /// Changes how much is asked for at a time, from the next [`Self::room`] on.
+    pub(crate) fn set_chunk(&mut self, chunk: usize) {
+        self.chunk = chunk;
+    }
+
+    pub(crate) fn unread(&self) -> &[u8] {
+        &self.bytes[self.used..]
+    }
+
+    pub(crate) fn advance(&mut self, count: usize) {
+        self.used += count;
+        debug_assert!(self.used <= self.bytes.len(), "more used than was there");
+        if self.used >= self.bytes.len() {
+            self.clear();
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.used = 0;
+    }
+
+    /// The buffer as a place to append to, with room for at least an eighth of a chunk.
+    pub(crate) fn room(&mut self) -> &mut Vec<u8> {
+        let unread = self.bytes.len() - self.used;
+        let oversized = self.bytes.capacity() > 2 * self.chunk && unread <= self.chunk / 2;
+        let undersized = self.bytes.capacity() < self.chunk;
+        if oversized || undersized {
+            let mut fresh = Vec::with_capacity(self.chunk.max(unread));
+            fresh.extend_from_slice(self.unread());
+            self.bytes = fresh;
+            self.used = 0;
+        }
+        if !self.has_room() {
+            if self.used > 0 {
+                self.bytes.drain(..self.used);
+                self.used = 0;
+            }
+            if !self.has_room() {
+                self.bytes.reserve_exact(self.chunk.max(unread / 4));
+            }
+        }
+        &mut self.bytes
+    }
+
+    /// Whether [`Self::room`] would neither move nor grow anything for lack of room.
+    pub(crate) fn has_room(&self) -> bool {
+        self.bytes.capacity() - self.bytes.len() >= self.chunk / 8
+    }
+
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grows_with_what_arrives_and_shrinks_back() {
+        let mut buffer = ReadBuffer::new(1024);
+        for _ in 0..1000 {
+            let room = buffer.room();
+            assert!(room.capacity() - room.len() >= 128);
+            room.extend_from_slice(&[7; 128]);
+        }
+        assert_eq!(buffer.unread().len(), 128_000);
+        assert!(buffer.capacity() < 2 * 128_000);
+        buffer.advance(127_990);
+        assert_eq!(buffer.room().len(), 10);
+        assert_eq!(buffer.unread(), [7; 10]);
+        assert_eq!(buffer.capacity(), 1024);
+    }
+
+    #[test]
+    fn what_is_unread_survives_moving() {
+        let mut buffer = ReadBuffer::new(64);
+        let mut next = 0_u8;
+        let mut expected = 0_u8;
+        for _ in 0..200 {
+            for _ in 0..7 {
+                buffer.room().push(next);
+                next = next.wrapping_add(1);
+            }
+            while buffer.unread().len() > 3 {
+                assert_eq!(buffer.unread()[0], expected);
+                expected = expected.wrapping_add(1);
+                buffer.advance(1);
+            }
+        }
+        assert_eq!(buffer.capacity(), 64);
+    }
+}

@@ -1,0 +1,344 @@
+//! From a list of hosts to a socket that is logged in.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use postgres_protocol::message::backend::Message;
+use postgres_protocol::message::frontend;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::time::timeout;
+
+use crate::auth::authenticate;
+use crate::conninfo::{ConnInfo, Host, Keepalives, SslMode, TargetSessionAttrs};
+use crate::error::{Error, ErrorClass, ServerError};
+use crate::session::{Session, SessionKind};
+use crate::tls::TlsContext;
+use crate::wire::{Incoming, LOGIN_MESSAGE, Transport, Wire};
+
+/// A place to connect to: one address of one host.
+enum Target {
+    Tcp(SocketAddr),
+    Unix,
+}
+
+/// Tries all addresses of all hosts in order.
+pub(crate) async fn connect(
+    info: &ConnInfo,
+    kind: SessionKind,
+    settings: &[(&str, &str)],
+) -> Result<Session, Error> {
+    let plan = Plan {
+        info,
+        kind,
+        settings,
+        tls: TlsContext::new(info)?,
+    };
+    let mut attempts = Vec::new();
+    let wanted = info.target_session_attrs;
+    if wanted == TargetSessionAttrs::PreferStandby {
+        match plan
+            .try_all(TargetSessionAttrs::Standby, &mut attempts)
+            .await
+        {
+            Ok(Some(session)) => return Ok(session),
+            Ok(None) => {}
+            Err(error) => return Err(error),
+        }
+        // Nobody is a standby: whatever else failed will be tried, and reported, again.
+        attempts.clear();
+        if let Some(session) = plan.try_all(TargetSessionAttrs::Any, &mut attempts).await? {
+            return Ok(session);
+        }
+    } else if let Some(session) = plan.try_all(wanted, &mut attempts).await? {
+        return Ok(session);
+    }
+    Err(match attempts.len() {
+        1 => attempts.remove(0),
+        _ => Error::NoServer {
+            attempts: attempts.into(),
+        },
+    })
+}
+
+struct Plan<'a> {
+    info: &'a ConnInfo,
+    kind: SessionKind,
+    settings: &'a [(&'a str, &'a str)],
+    tls: Option<TlsContext>,
+}
+
+impl Plan<'_> {
+    /// `Ok(None)` if none would do; why not has been appended to `attempts`.
+    ///
+    /// A server that is there and refuses us ends the search, as in libpq: the others would refuse
+    /// us too, and each attempt counts as a failed login.
+    async fn try_all(
+        &self,
+        wanted: TargetSessionAttrs,
+        attempts: &mut Vec<Error>,
+    ) -> Result<Option<Session>, Error> {
+        for host in &self.info.hosts {
+            let targets = match self.targets(host).await {
+                Ok(targets) => targets,
+                Err(error) => {
+                    attempts.push(error);
+                    continue;
+                }
+            };
+            for target in targets {
+                match self
+                    .within_timeout(host, self.open(host, &target, wanted))
+                    .await
+                {
+                    Ok(session) => return Ok(Some(session)),
+                    Err(error) => {
+                        tracing::debug!(host = %host, error = %error, "no session");
+                        let refused = matches!(
+                            error.class(),
+                            ErrorClass::AccessDenied | ErrorClass::Configuration
+                        );
+                        let of_this_server =
+                            matches!(error, Error::Tls(_) | Error::TlsNotOffered { .. });
+                        if refused && !of_this_server && attempts.is_empty() {
+                            return Err(error);
+                        }
+                        attempts.push(error);
+                        if refused && !of_this_server {
+                            return Ok(None);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    async fn within_timeout<T>(
+        &self,
+        host: &Host,
+        attempt: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let after = self.info.connect_timeout;
+        // On the heap: it holds everything from the resolver to the login.
+        timeout(after, Box::pin(attempt)).await.unwrap_or_else(|_| {
+            Err(Error::Timeout {
+                host: host.to_string().into(),
+                after,
+            })
+        })
+    }
+
+    async fn targets(&self, host: &Host) -> Result<Vec<Target>, Error> {
+        let Some((name, port)) = host.tcp_target() else {
+            return Ok(vec![Target::Unix]);
+        };
+        let resolve = async {
+            let found = lookup_host((name.as_str(), port))
+                .await
+                .map_err(|error| io_error(host, "resolving the host name", error))?;
+            Ok(found.map(Target::Tcp).collect::<Vec<_>>())
+        };
+        let targets = self.within_timeout(host, resolve).await?;
+        if targets.is_empty() {
+            let none = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+            return Err(io_error(host, "resolving the host name", none));
+        }
+        Ok(targets)
+    }
+
+    /// One attempt: socket, encryption, login, and whether it is a server that will do.
+    async fn open(
+        &self,
+        host: &Host,
+        target: &Target,
+        wanted: TargetSessionAttrs,
+    ) -> Result<Session, Error> {
+        let transport = match target {
+            Target::Tcp(address) => {
+                let socket = TcpStream::connect(address)
+                    .await
+                    .map_err(|error| io_error(host, "connecting", error))?;
+                tune(&socket, self.info.keepalives)
+                    .map_err(|error| io_error(host, "setting up the socket", error))?;
+                self.encrypt(host, socket).await?
+            }
+            Target::Unix => {
+                let path = host.socket_path().unwrap_or_default();
+                let socket = UnixStream::connect(path)
+                    .await
+                    .map_err(|error| io_error(host, "connecting", error))?;
+                Transport::Unix(socket)
+            }
+        };
+        let mut wire = Wire::new(transport, host.to_string().into());
+        self.queue_startup(&mut wire)?;
+        authenticate(&mut wire, self.info, host).await?;
+        let mut session = until_ready(wire, host).await?;
+        match is_wanted(&mut session, wanted).await? {
+            None => Ok(session),
+            Some(found) => {
+                session.close().await;
+                Err(Error::WrongServer {
+                    host: host.to_string().into(),
+                    wanted,
+                    found,
+                })
+            }
+        }
+    }
+
+    /// Asks for TLS and sets it up, as far as `sslmode` wants it.
+    async fn encrypt(&self, host: &Host, mut socket: TcpStream) -> Result<Transport, Error> {
+        let Some(tls) = &self.tls else {
+            return Ok(Transport::Tcp(socket));
+        };
+        let mut request = bytes::BytesMut::new();
+        frontend::ssl_request(&mut request);
+        socket
+            .write_all(&request)
+            .await
+            .map_err(|error| io_error(host, "asking for TLS", error))?;
+        // More than the one byte that is due would be taken for what comes through the encrypted
+        // connection although anybody could have sent it (CVE-2021-23222).
+        let mut answer = [0; 16];
+        let read = socket
+            .read(&mut answer)
+            .await
+            .map_err(|error| io_error(host, "asking for TLS", error))?;
+        match (answer[0], read) {
+            (_, 0) => Err(Error::Closed {
+                what: "the server closed the connection when asked for TLS",
+            }),
+            // An error's words would come from nobody knows whom, so they are not shown
+            // (CVE-2024-10977). A server that is out of processes answers so.
+            (b'E', _) => Err(Error::Closed {
+                what: "the server answered with an error when asked for TLS",
+            }),
+            (b'S' | b'N', 2..) => Err(Error::protocol(
+                "unencrypted data after the answer to the request for TLS; somebody may be \
+                 interfering with the connection",
+            )),
+            (b'S', _) => {
+                let stream = tls.handshake(host, socket).await?;
+                Ok(Transport::Tls(Box::new(stream)))
+            }
+            (b'N', _) if self.info.ssl_mode == SslMode::Prefer => Ok(Transport::Tcp(socket)),
+            (b'N', _) => Err(Error::TlsNotOffered {
+                host: host.to_string().into(),
+            }),
+            _ => Err(Error::protocol(
+                "the answer to the request for TLS is not Postgres'",
+            )),
+        }
+    }
+
+    /// What is fixed here makes the text form of values the same whatever the server's or the
+    /// role's defaults are. `TimeZone` is left alone: a `timestamptz` names its offset.
+    fn queue_startup(&self, wire: &mut Wire) -> Result<(), Error> {
+        let info = self.info;
+        let mut parameters = vec![
+            ("user", info.user.as_str()),
+            ("database", info.dbname.as_str()),
+            ("application_name", info.application_name.as_str()),
+            ("client_encoding", "UTF8"),
+            ("DateStyle", "ISO"),
+            ("IntervalStyle", "postgres"),
+            ("extra_float_digits", "3"),
+        ];
+        if self.kind == SessionKind::Replication {
+            parameters.push(("replication", "database"));
+        }
+        if let Some(options) = &info.options {
+            parameters.push(("options", options));
+        }
+        parameters.extend_from_slice(self.settings);
+        wire.queue("a parameter of the connection", |out| {
+            frontend::startup_message(parameters, out)
+        })
+    }
+}
+
+/// Small messages at once, and an end to waiting for a peer that is gone.
+fn tune(socket: &TcpStream, keepalives: Option<Keepalives>) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    if let Some(keepalives) = keepalives {
+        let probes = TcpKeepalive::new()
+            .with_time(keepalives.idle)
+            .with_interval(keepalives.interval)
+            .with_retries(keepalives.retries);
+        SockRef::from(socket).set_tcp_keepalive(&probes)?;
+    }
+    Ok(())
+}
+
+/// Collects what the server says between AuthenticationOk and its first ReadyForQuery.
+async fn until_ready(mut wire: Wire, host: &Host) -> Result<Session, Error> {
+    let mut parameters = Vec::new();
+    let mut backend_pid = 0;
+    loop {
+        match wire.receive(LOGIN_MESSAGE).await? {
+            Incoming::Message(Message::ParameterStatus(body)) => {
+                let text = |part: io::Result<&str>| {
+                    part.map(str::to_owned)
+                        .map_err(|error| Error::malformed("ParameterStatus", &error))
+                };
+                parameters.push((text(body.name())?, text(body.value())?));
+            }
+            Incoming::Message(Message::BackendKeyData(body)) => backend_pid = body.process_id(),
+            Incoming::Message(Message::ReadyForQuery(_)) => break,
+            Incoming::Message(Message::ErrorResponse(body)) => {
+                return Err(ServerError::parse(body.fields()).into());
+            }
+            _ => return Err(Error::protocol("unexpected message after the login")),
+        }
+    }
+    Session::new(wire, host.clone(), parameters, backend_pid)
+}
+
+/// What the server is instead of what is wanted; `None` if it will do.
+async fn is_wanted(
+    session: &mut Session,
+    wanted: TargetSessionAttrs,
+) -> Result<Option<&'static str>, Error> {
+    use TargetSessionAttrs::{Any, PreferStandby, Primary, ReadOnly, ReadWrite, Standby};
+    Ok(match wanted {
+        Any | PreferStandby => None,
+        Primary => in_recovery(session).await?.then_some("on a standby"),
+        Standby => (!in_recovery(session).await?).then_some("on a primary"),
+        ReadWrite => read_only(session).await?.then_some("read-only"),
+        ReadOnly => (!read_only(session).await?).then_some("read-write"),
+    })
+}
+
+async fn in_recovery(session: &mut Session) -> Result<bool, Error> {
+    // Reported since version 14, but not by every pooler in between.
+    if let Some(value) = session.parameter("in_hot_standby") {
+        return Ok(value == "on");
+    }
+    let rows = session
+        .query("SELECT pg_catalog.pg_is_in_recovery()")
+        .await?;
+    Ok(rows.first().and_then(|row| row.get(0)) == Some("t"))
+}
+
+async fn read_only(session: &mut Session) -> Result<bool, Error> {
+    if in_recovery(session).await? {
+        return Ok(true);
+    }
+    if let Some(value) = session.parameter("default_transaction_read_only") {
+        return Ok(value == "on");
+    }
+    let rows = session.query("SHOW transaction_read_only").await?;
+    Ok(rows.first().and_then(|row| row.get(0)) == Some("on"))
+}
+
+fn io_error(host: &Host, doing: &'static str, error: io::Error) -> Error {
+    Error::Io {
+        host: host.to_string().into(),
+        doing,
+        source: Arc::new(error),
+    }
+}

@@ -1,0 +1,325 @@
+//! Why something did not work, and what kind of reason that is.
+
+mod class;
+mod server;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use class::ErrorClass;
+pub use server::{ServerError, SqlState};
+
+use crate::{ConnInfoError, ServerVersion, TargetSessionAttrs, TlsError};
+
+/// Everything that can go wrong between us and a server.
+///
+/// [`Error::class`] says what it means; the variants say what happened. An error can be cloned,
+/// because a stream that has failed reports the same failure again. No variant holds a password;
+/// the words of the server are passed on as they are.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused: no such host, connection refused, reset …
+    #[error("{host}: {doing}")]
+    Io {
+        /// The server, as a person would write it.
+        host: Arc<str>,
+        /// What was being done.
+        doing: &'static str,
+        /// Why it did not work.
+        source: Arc<io::Error>,
+    },
+    /// It took longer than `connect_timeout`.
+    #[error("{host}: no session within {after:?}")]
+    Timeout {
+        /// The server.
+        host: Arc<str>,
+        /// The time that was allowed.
+        after: Duration,
+    },
+    /// Encryption could not be set up: the files it needs, the handshake, or a certificate that is
+    /// not to be trusted.
+    #[error(transparent)]
+    Tls(Arc<TlsError>),
+    /// The connection string demands encryption and the server has none.
+    #[error("{host}: the server does not offer TLS and sslmode demands it")]
+    TlsNotOffered {
+        /// The server.
+        host: Arc<str>,
+    },
+    /// The server asked for something that the connection string does not allow.
+    #[error("{host}: the server asked for {asked}, which is not allowed: {remedy}")]
+    AuthMethodRefused {
+        /// The server.
+        host: Arc<str>,
+        /// What the server asked for.
+        asked: &'static str,
+        /// What to change.
+        remedy: &'static str,
+    },
+    /// The server asked for a password and there is none.
+    #[error(
+        "{host}: the server asks for a password and neither the connection string nor a password file has one for this host, database and user"
+    )]
+    PasswordMissing {
+        /// The server.
+        host: Arc<str>,
+    },
+    /// SCRAM did not come to a good end: the server may not be the one it claims to be.
+    #[error("{host}: SCRAM authentication: {problem}")]
+    Scram {
+        /// The server.
+        host: Arc<str>,
+        /// What went wrong.
+        problem: &'static str,
+        /// What the exchange complained of, if it did.
+        source: Option<Arc<io::Error>>,
+    },
+    /// `channel_binding=require` cannot be had.
+    #[error("{host}: channel_binding=require: {problem}")]
+    ChannelBinding {
+        /// The server.
+        host: Arc<str>,
+        /// Why not.
+        problem: &'static str,
+    },
+    /// The server is not one that `target_session_attrs` asks for.
+    #[error("{host}: the session is {found}, target_session_attrs={wanted}")]
+    WrongServer {
+        /// The server.
+        host: Arc<str>,
+        /// What was asked for.
+        wanted: TargetSessionAttrs,
+        /// What the server is.
+        found: &'static str,
+    },
+    /// None of several hosts or addresses would do.
+    #[error("no server would do: {}", Listed(.attempts))]
+    NoServer {
+        /// What was tried, in order, and why it failed.
+        attempts: Arc<[Error]>,
+    },
+    /// The server answered with an error.
+    #[error(transparent)]
+    Server(Arc<ServerError>),
+    /// The server is too old for what was asked.
+    #[error("{feature} needs Postgres {needs}; the server is {server}")]
+    TooOld {
+        /// What was asked.
+        feature: &'static str,
+        /// The first version that has it.
+        needs: u32,
+        /// What the server is.
+        server: ServerVersion,
+    },
+    /// What came is not the protocol as documented.
+    #[error("protocol error: {what}")]
+    Protocol {
+        /// What is wrong with it.
+        what: Cow<'static, str>,
+    },
+    /// The other side ended the connection or the stream without giving a reason.
+    #[error("{what}")]
+    Closed {
+        /// How it ended.
+        what: &'static str,
+    },
+    /// The connection string, or the password file it leads to, cannot be used.
+    #[error(transparent)]
+    ConnInfo(Arc<ConnInfoError>),
+    /// A command or a setting cannot be sent, because it contains a NUL character.
+    #[error("{what} contains a NUL character, which Postgres cannot take")]
+    Nul {
+        /// What contains it.
+        what: &'static str,
+    },
+}
+
+impl Error {
+    /// The SQLSTATE, if it was the server that complained.
+    pub fn sqlstate(&self) -> Option<&str> {
+        match self {
+            Self::Server(error) => Some(error.sqlstate.as_str()),
+            _ => None,
+        }
+    }
+
+    /// What the server said, if it was the server that complained.
+    pub fn server(&self) -> Option<&ServerError> {
+        match self {
+            Self::Server(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// What this means for a relay.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Server(error) => error.class(),
+            Self::Io { source, .. } => of_io(source),
+            Self::Timeout { .. } | Self::WrongServer { .. } | Self::Closed { .. } => {
+                ErrorClass::ServerUnavailable
+            }
+            Self::Tls(error) if error.is_transient() => ErrorClass::ServerUnavailable,
+            Self::Tls(_)
+            | Self::TlsNotOffered { .. }
+            | Self::AuthMethodRefused { .. }
+            | Self::PasswordMissing { .. }
+            | Self::Scram { .. }
+            | Self::ChannelBinding { .. }
+            | Self::TooOld { .. }
+            | Self::ConnInfo(_)
+            | Self::Nul { .. } => ErrorClass::Configuration,
+            Self::Protocol { .. } => ErrorClass::Protocol,
+            // One host that may come back is reason enough to try again.
+            Self::NoServer { attempts } => {
+                let mut classes = attempts.iter().map(Error::class);
+                let first = classes.next().unwrap_or(ErrorClass::Unknown);
+                if first.is_retryable() {
+                    first
+                } else {
+                    classes.find(|class| class.is_retryable()).unwrap_or(first)
+                }
+            }
+        }
+    }
+
+    /// Whether trying again, with a back-off, can help. See [`ErrorClass::is_retryable`].
+    pub fn is_retryable(&self) -> bool {
+        self.class().is_retryable()
+    }
+
+    pub(crate) fn protocol(what: impl Into<Cow<'static, str>>) -> Self {
+        Self::Protocol { what: what.into() }
+    }
+
+    /// An `io::Error` of postgres-protocol, which uses it for messages it cannot parse.
+    pub(crate) fn malformed(what: &str, source: &io::Error) -> Self {
+        Self::protocol(format!("{what}: {source}"))
+    }
+}
+
+impl From<ServerError> for Error {
+    fn from(error: ServerError) -> Self {
+        Self::Server(Arc::new(error))
+    }
+}
+
+impl From<ConnInfoError> for Error {
+    fn from(error: ConnInfoError) -> Self {
+        Self::ConnInfo(Arc::new(error))
+    }
+}
+
+impl From<TlsError> for Error {
+    fn from(error: TlsError) -> Self {
+        Self::Tls(Arc::new(error))
+    }
+}
+
+/// Whatever breaks a connection may pass, but for one thing: a server that refuses the client's
+/// certificate says so, in TLS 1.3, only after the handshake.
+fn of_io(error: &io::Error) -> ErrorClass {
+    use rustls::AlertDescription as Alert;
+    let tls = error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match tls {
+        Some(rustls::Error::AlertReceived(
+            Alert::BadCertificate
+            | Alert::UnsupportedCertificate
+            | Alert::CertificateRevoked
+            | Alert::CertificateExpired
+            | Alert::CertificateUnknown
+            | Alert::CertificateRequired
+            | Alert::UnknownCA
+            | Alert::AccessDenied,
+        )) => ErrorClass::Configuration,
+        _ => ErrorClass::ServerUnavailable,
+    }
+}
+
+/// One failure after the other, each with its chain of reasons: a list has no single source.
+struct Listed<'a>(&'a [Error]);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("; ")?;
+            }
+            write!(f, "{error}")?;
+            let mut source = std::error::Error::source(error);
+            while let Some(reason) = source {
+                write!(f, ": {reason}")?;
+                source = reason.source();
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(host: &str) -> Error {
+        Error::Io {
+            host: host.into(),
+            doing: "connecting",
+            source: Arc::new(io::ErrorKind::ConnectionRefused.into()),
+        }
+    }
+
+    fn no_password() -> Error {
+        Error::PasswordMissing {
+            host: "db2:5432".into(),
+        }
+    }
+
+    #[test]
+    fn errors_are_small_enough_to_return() {
+        assert!(size_of::<Error>() <= 64, "{}", size_of::<Error>());
+    }
+
+    #[test]
+    fn a_list_names_each_host_with_its_reason() {
+        let error = Error::NoServer {
+            attempts: [refused("db1:5432"), no_password()].into(),
+        };
+        let text = error.to_string();
+        assert!(
+            text.contains("db1:5432: connecting: connection refused"),
+            "{text}"
+        );
+        assert!(
+            text.contains("db2:5432: the server asks for a password"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_list_is_retried_if_any_of_it_may_pass() {
+        let class = |attempts: &[Error]| {
+            Error::NoServer {
+                attempts: attempts.into(),
+            }
+            .class()
+        };
+        assert_eq!(
+            class(&[no_password(), refused("a")]),
+            ErrorClass::ServerUnavailable
+        );
+        assert_eq!(
+            class(&[refused("a"), no_password()]),
+            ErrorClass::ServerUnavailable
+        );
+        assert_eq!(
+            class(&[no_password(), no_password()]),
+            ErrorClass::Configuration
+        );
+    }
+}

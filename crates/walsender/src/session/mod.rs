@@ -1,0 +1,304 @@
+//! A logged-in connection that takes commands.
+
+mod replication;
+mod rows;
+
+use std::fmt;
+use std::io;
+
+use fallible_iterator::FallibleIterator;
+use postgres_protocol::message::backend::{DataRowBody, Message, RowDescriptionBody};
+use postgres_protocol::message::frontend;
+
+pub use replication::{CreatedSlot, SlotOptions, StartReplication, SystemIdentity};
+pub use rows::{ColumnIndex, Row, Rows, RowsIter};
+
+use crate::conninfo::{ConnInfo, Host};
+use crate::error::{Error, ServerError};
+use crate::framing::MAX_MESSAGE;
+use crate::wire::{Incoming, Wire};
+
+/// What a session is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SessionKind {
+    /// Ordinary SQL.
+    Sql,
+    /// Replication commands, and SQL too (`replication=database`). It takes one of the server's
+    /// `max_wal_senders`, and the role needs REPLICATION.
+    Replication,
+}
+
+/// A server's version: 15.18 is major 15, minor 18.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServerVersion {
+    /// What brings new features.
+    pub major: u32,
+    /// What brings repairs; 0 for a version that is not released yet.
+    pub minor: u32,
+}
+
+impl ServerVersion {
+    /// Reads the parameter `server_version`: `15.18 (Debian 15.18-0+deb12u1)`, `18beta1`, `17devel`.
+    fn parse(text: &str) -> Option<Self> {
+        let digits = |text: &str| {
+            let end = text
+                .find(|character: char| !character.is_ascii_digit())
+                .unwrap_or(text.len());
+            (text[..end].parse().ok(), end)
+        };
+        let (major, end) = digits(text);
+        let minor = text[end..]
+            .strip_prefix('.')
+            .and_then(|rest| digits(rest).0);
+        Some(Self {
+            major: major?,
+            minor: minor.unwrap_or(0),
+        })
+    }
+}
+
+impl fmt::Display for ServerVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// A connection that is logged in and ready for commands by the simple query protocol.
+///
+/// # Cancel safety
+/// A command whose future is dropped stays under way: the next one first waits for its end and
+/// throws its answer away. The connection remains usable. After [`Error::Io`], [`Error::Closed`],
+/// [`Error::Protocol`] or a FATAL error it is not; make a new one.
+///
+/// Dropping a session closes the socket without a word; [`Session::close`] says good-bye.
+#[derive(Debug)]
+pub struct Session {
+    pub(crate) wire: Wire,
+    host: Host,
+    parameters: Vec<(String, String)>,
+    version: ServerVersion,
+    backend_pid: i32,
+    /// How many ReadyForQuery are to come before the server is ours.
+    owed: u32,
+}
+
+impl Session {
+    /// Connects and logs in: tries the hosts of `info` in order, every address that a name has,
+    /// each for `connect_timeout` at most, until one is found that `target_session_attrs` accepts.
+    ///
+    /// `settings` are run-time parameters that hold from the first moment, such as
+    /// `("wal_sender_timeout", "5s")`. Fixed besides are `client_encoding`, `DateStyle`,
+    /// `IntervalStyle` and `extra_float_digits`, so that values have one text form.
+    ///
+    /// With `sslmode=prefer` the connection is unencrypted if the server says that it has no TLS;
+    /// unlike libpq nothing is tried a second time the other way after a failure.
+    ///
+    /// A password file is read only if `info` names one: give it the one of `PGPASSFILE` or
+    /// `~/.pgpass` there if it exists.
+    ///
+    /// # Errors
+    /// If there was one attempt only, its own error. [`Error::NoServer`] lists several. A server
+    /// that refuses the login ends the search, as in libpq.
+    pub async fn connect(
+        info: &ConnInfo,
+        kind: SessionKind,
+        settings: &[(&str, &str)],
+    ) -> Result<Self, Error> {
+        Box::pin(crate::connect::connect(info, kind, settings)).await
+    }
+
+    pub(crate) fn new(
+        wire: Wire,
+        host: Host,
+        parameters: Vec<(String, String)>,
+        backend_pid: i32,
+    ) -> Result<Self, Error> {
+        let version = parameters
+            .iter()
+            .find(|(name, _)| name == "server_version")
+            .and_then(|(_, value)| ServerVersion::parse(value))
+            .ok_or_else(|| Error::protocol("the server does not report its version"))?;
+        tracing::debug!(host = %host, %version, encrypted = wire.is_encrypted(), "logged in");
+        Ok(Self {
+            wire,
+            host,
+            parameters,
+            version,
+            backend_pid,
+            owed: 0,
+        })
+    }
+
+    /// A parameter as the server last reported it: `server_version`, `in_hot_standby`, `TimeZone` …
+    /// Only those that Postgres reports of its own accord (documentation, "Asynchronous
+    /// Operations").
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        self.parameters
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// The server's version.
+    pub fn server_version(&self) -> ServerVersion {
+        self.version
+    }
+
+    /// Which of the hosts this is.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Whether the connection is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.wire.is_encrypted()
+    }
+
+    /// The process that serves this session, as in `pg_stat_activity.pid`.
+    pub fn backend_pid(&self) -> i32 {
+        self.backend_pid
+    }
+
+    /// Runs one statement, or several with semicolons between (then in one transaction, unless
+    /// they say otherwise), and returns the rows of the last that returned rows.
+    ///
+    /// The rows are held in memory: this is for catalogs, not for data.
+    ///
+    /// # Errors
+    /// [`Error::Server`] for the first error; the session remains usable unless it is FATAL. `COPY`
+    /// is answered with a failure.
+    pub async fn query(&mut self, sql: &str) -> Result<Rows, Error> {
+        self.settle().await?;
+        self.wire
+            .queue("the statement", |out| frontend::query(sql, out))?;
+        self.owed += 1;
+        let mut rows = Rows::default();
+        match self.answer(&mut rows).await? {
+            Answer::Done => Ok(rows),
+            Answer::CopyBoth => Err(Error::protocol(
+                "replication must be started with Session::start_replication",
+            )),
+        }
+    }
+
+    /// Waits for the end of a command whose future was dropped.
+    async fn settle(&mut self) -> Result<(), Error> {
+        while self.owed > 0 {
+            match self.answer(&mut Rows::default()).await {
+                Ok(Answer::Done) => {}
+                Ok(Answer::CopyBoth) => {
+                    return Err(Error::protocol("a dropped command started replication"));
+                }
+                // It belongs to the command that nobody waits for. If the session did not survive
+                // it, the next thing to be written or read will say so.
+                Err(Error::Server(error)) if !error.ends_session() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what is queued and reads up to the next ReadyForQuery, or to CopyBothResponse.
+    async fn answer(&mut self, rows: &mut Rows) -> Result<Answer, Error> {
+        self.wire.flush().await?;
+        let mut failure: Option<Error> = None;
+        loop {
+            let incoming = match self.wire.receive(MAX_MESSAGE).await {
+                Ok(Incoming::Message(message)) => message,
+                Ok(Incoming::CopyBoth) => return Ok(Answer::CopyBoth),
+                // What the server said before it went away is the better reason.
+                Err(error) => return Err(failure.unwrap_or(error)),
+            };
+            match incoming {
+                Message::ReadyForQuery(_) => {
+                    self.owed = self.owed.saturating_sub(1);
+                    return failure.map_or(Ok(Answer::Done), Err);
+                }
+                Message::RowDescription(body) => rows.begin(column_names(&body)?),
+                Message::DataRow(body) => rows.push(values(&body)?)?,
+                Message::ErrorResponse(body) => {
+                    let error = ServerError::parse(body.fields());
+                    if error.ends_session() {
+                        return Err(error.into());
+                    }
+                    failure.get_or_insert(error.into());
+                }
+                Message::ParameterStatus(body) => {
+                    let text = |part: io::Result<&str>| part.unwrap_or_default().to_owned();
+                    let (name, value) = (text(body.name()), text(body.value()));
+                    match self.parameters.iter_mut().find(|(known, _)| *known == name) {
+                        Some((_, known)) => *known = value,
+                        None => self.parameters.push((name, value)),
+                    }
+                }
+                Message::CopyInResponse(_) => {
+                    self.wire.queue("a refusal", |out| {
+                        frontend::copy_fail("COPY FROM STDIN is not supported", out)
+                    })?;
+                    self.wire.flush().await?;
+                }
+                Message::CommandComplete(_)
+                | Message::EmptyQueryResponse
+                | Message::CopyOutResponse(_)
+                | Message::CopyData(_)
+                | Message::CopyDone => {}
+                _ => return Err(Error::protocol("unexpected answer to a command")),
+            }
+        }
+    }
+
+    /// Ends the session in order. Nothing is reported: it is over either way.
+    pub async fn close(self) {
+        self.wire.terminate().await;
+    }
+}
+
+enum Answer {
+    Done,
+    CopyBoth,
+}
+
+fn column_names(body: &RowDescriptionBody) -> Result<Vec<String>, Error> {
+    body.fields()
+        .map(|field| Ok(field.name().to_owned()))
+        .collect()
+        .map_err(|error| Error::malformed("RowDescription", &error))
+}
+
+fn values(body: &DataRowBody) -> Result<Vec<Option<String>>, Error> {
+    let text = |range: std::ops::Range<usize>| {
+        str::from_utf8(&body.buffer()[range])
+            .map(str::to_owned)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    };
+    body.ranges()
+        .map(|range| range.map(text).transpose())
+        .collect()
+        .map_err(|error| Error::malformed("DataRow", &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions() {
+        for (text, major, minor) in [
+            ("15.18 (Debian 15.18-0+deb12u1)", 15, 18),
+            ("14.0", 14, 0),
+            ("18beta1", 18, 0),
+            ("17devel", 17, 0),
+            ("16rc1", 16, 0),
+            ("16", 16, 0),
+        ] {
+            assert_eq!(
+                ServerVersion::parse(text),
+                Some(ServerVersion { major, minor }),
+                "{text}"
+            );
+        }
+        for text in ["", "devel", ".1", "99999999999.1"] {
+            assert_eq!(ServerVersion::parse(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The commands of the replication grammar.
+//!
+//! Source: PostgreSQL documentation, "Streaming Replication Protocol"; `repl_gram.y`.
+
+use postgres_protocol::message::frontend;
+use walrelay_lsn::Lsn;
+
+use super::{Answer, Row, Rows, Session};
+use crate::error::Error;
+use crate::quote::{quote_ident, replication_literal};
+use crate::stream::ReplicationStream;
+
+/// Who the server is, and where its log ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SystemIdentity {
+    /// Made by initdb; the same on a primary and its standbys. Positions of different systems have
+    /// nothing to do with each other.
+    pub system_id: String,
+    /// Raised by every promotion.
+    pub timeline: u32,
+    /// How far the log is on disk.
+    pub flushed: Lsn,
+    /// The database of the session.
+    pub dbname: Option<String>,
+}
+
+/// What kind of slot to create.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SlotOptions {
+    /// Whether standbys are to keep a copy of it (17 and newer).
+    pub failover: bool,
+    /// Whether it goes with the session that created it.
+    pub temporary: bool,
+}
+
+/// A slot that was created just now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CreatedSlot {
+    /// Its name.
+    pub name: String,
+    /// Transactions that commit after this are streamed; those before are not.
+    pub consistent_point: Lsn,
+    /// Its output plugin.
+    pub plugin: String,
+}
+
+/// What to stream, and from where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StartReplication {
+    /// The slot.
+    pub slot: String,
+    /// From where on. [`Lsn::ZERO`]: from where the slot stands. A position behind the slot is
+    /// **silently moved forward** to it; one ahead of it is obeyed, and what lies between is
+    /// skipped for good.
+    pub start: Lsn,
+    /// The publications whose tables are wanted.
+    pub publications: Vec<String>,
+    /// Whether messages of `pg_logical_emit_message` are wanted, too (14 and newer).
+    pub messages: bool,
+    /// Version of pgoutput's messages. With 1 a transaction is sent after its commit, whole.
+    pub proto_version: u32,
+}
+
+impl StartReplication {
+    fn command(&self) -> String {
+        let publications: Vec<_> = self
+            .publications
+            .iter()
+            .map(|name| quote_ident(name))
+            .collect();
+        let mut command = format!(
+            "START_REPLICATION SLOT {} LOGICAL {} (proto_version '{}', publication_names {}",
+            quote_ident(&self.slot),
+            self.start,
+            self.proto_version,
+            replication_literal(&publications.join(",")),
+        );
+        if self.messages {
+            command.push_str(", messages 'true'");
+        }
+        command.push(')');
+        command
+    }
+}
+
+impl Session {
+    /// Asks who the server is. For sessions of
+    /// [`SessionKind::Replication`](crate::SessionKind::Replication).
+    pub async fn identify_system(&mut self) -> Result<SystemIdentity, Error> {
+        let rows = self.query("IDENTIFY_SYSTEM").await?;
+        let row = the_row(&rows)?;
+        Ok(SystemIdentity {
+            system_id: text(row, "systemid")?.to_owned(),
+            timeline: text(row, "timeline")?
+                .parse()
+                .map_err(|_| Error::protocol("IDENTIFY_SYSTEM: timeline is no number"))?,
+            flushed: lsn(row, "xlogpos")?,
+            dbname: row.get("dbname").map(str::to_owned),
+        })
+    }
+
+    /// Creates a logical slot for pgoutput, without exporting a snapshot. It waits until all
+    /// transactions that are open now have ended. For sessions of
+    /// [`SessionKind::Replication`](crate::SessionKind::Replication).
+    ///
+    /// # Errors
+    /// [`Error::TooOld`] for a failover slot before 17. [`Error::Server`] with 42710 if it exists,
+    /// 53400 if there are too many, 55000 if the server's `wal_level` is not `logical`.
+    pub async fn create_logical_slot(
+        &mut self,
+        name: &str,
+        options: SlotOptions,
+    ) -> Result<CreatedSlot, Error> {
+        let command = create_slot_command(name, options, self.server_version())?;
+        let rows = self.query(&command).await?;
+        let row = the_row(&rows)?;
+        Ok(CreatedSlot {
+            name: text(row, "slot_name")?.to_owned(),
+            consistent_point: lsn(row, "consistent_point")?,
+            plugin: text(row, "output_plugin")?.to_owned(),
+        })
+    }
+
+    /// Starts streaming. The session becomes the stream; if the server refuses, it is closed.
+    ///
+    /// # Errors
+    /// [`Error::Server`]; its class tells a slot in use from one that is lost. See [`Error::class`].
+    pub async fn start_replication(
+        mut self,
+        command: &StartReplication,
+    ) -> Result<ReplicationStream, Error> {
+        match self.try_start(&command.command()).await {
+            Ok(()) => Ok(ReplicationStream::new(self.wire)),
+            Err(error) => {
+                // The server's reason is known; that it may not hear our good-bye is no other one.
+                self.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn try_start(&mut self, command: &str) -> Result<(), Error> {
+        self.settle().await?;
+        self.wire.queue("a name in START_REPLICATION", |out| {
+            frontend::query(command, out)
+        })?;
+        self.owed += 1;
+        match self.answer(&mut Rows::default()).await? {
+            Answer::CopyBoth => Ok(()),
+            Answer::Done => Err(Error::protocol("START_REPLICATION ended without a stream")),
+        }
+    }
+}
+
+fn create_slot_command(
+    name: &str,
+    options: SlotOptions,
+    server: super::ServerVersion,
+) -> Result<String, Error> {
+    if options.failover && server.major < 17 {
+        return Err(Error::TooOld {
+            feature: "a failover slot",
+            needs: 17,
+            server,
+        });
+    }
+    let name = quote_ident(name);
+    let temporary = if options.temporary { " TEMPORARY" } else { "" };
+    let how = match (server.major, options.failover) {
+        (..15, _) => "NOEXPORT_SNAPSHOT",
+        (_, false) => "(SNAPSHOT 'nothing')",
+        (_, true) => "(SNAPSHOT 'nothing', FAILOVER)",
+    };
+    Ok(format!(
+        "CREATE_REPLICATION_SLOT {name}{temporary} LOGICAL pgoutput {how}"
+    ))
+}
+
+fn the_row(rows: &Rows) -> Result<Row<'_>, Error> {
+    rows.first()
+        .ok_or_else(|| Error::protocol("a replication command returned no row"))
+}
+
+fn text<'a>(row: Row<'a>, column: &'static str) -> Result<&'a str, Error> {
+    row.get(column)
+        .ok_or_else(|| Error::protocol(format!("a replication command returned no {column}")))
+}
+
+fn lsn(row: Row<'_>, column: &'static str) -> Result<Lsn, Error> {
+    text(row, column)?.parse().map_err(|_| {
+        Error::protocol(format!(
+            "a replication command returned a {column} that is no position"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ServerVersion;
+
+    #[test]
+    fn start_names_slot_and_publications_whatever_they_contain() {
+        let command = StartReplication {
+            slot: "s".to_owned(),
+            start: Lsn::new(0x16_B374_D848),
+            publications: vec!["p".to_owned(), r#"it's "odd", p\2"#.to_owned()],
+            messages: true,
+            proto_version: 1,
+        };
+        assert_eq!(
+            command.command(),
+            r#"START_REPLICATION SLOT "s" LOGICAL 16/B374D848 (proto_version '1', publication_names '"p","it''s ""odd"", p\2"', messages 'true')"#
+        );
+        let plain = StartReplication {
+            start: Lsn::ZERO,
+            publications: vec!["p".to_owned()],
+            messages: false,
+            ..command
+        };
+        assert_eq!(
+            plain.command(),
+            r#"START_REPLICATION SLOT "s" LOGICAL 0/0 (proto_version '1', publication_names '"p"')"#
+        );
+    }
+
+    #[test]
+    fn create_speaks_the_grammar_of_the_version() {
+        let create = |major, failover, temporary| {
+            let options = SlotOptions {
+                failover,
+                temporary,
+            };
+            create_slot_command("s", options, ServerVersion { major, minor: 1 })
+        };
+        for (major, failover, temporary, expected) in [
+            (
+                14,
+                false,
+                false,
+                r#""s" LOGICAL pgoutput NOEXPORT_SNAPSHOT"#,
+            ),
+            (
+                14,
+                false,
+                true,
+                r#""s" TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT"#,
+            ),
+            (
+                15,
+                false,
+                false,
+                r#""s" LOGICAL pgoutput (SNAPSHOT 'nothing')"#,
+            ),
+            (
+                17,
+                true,
+                false,
+                r#""s" LOGICAL pgoutput (SNAPSHOT 'nothing', FAILOVER)"#,
+            ),
+        ] {
+            let command = create(major, failover, temporary).unwrap();
+            assert_eq!(command, format!("CREATE_REPLICATION_SLOT {expected}"));
+        }
+        let error = create(16, true, false).unwrap_err();
+        assert!(matches!(error, Error::TooOld { needs: 17, .. }), "{error}");
+    }
+}

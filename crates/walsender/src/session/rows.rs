@@ -1,0 +1,158 @@
+use std::fmt;
+
+use crate::error::Error;
+
+/// What a statement returned, as text.
+///
+/// `Debug` gives the columns and how many rows there are, never a value.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Rows {
+    columns: Vec<String>,
+    rows: Vec<Vec<Option<String>>>,
+}
+
+impl Rows {
+    /// The names of the columns; empty if no statement returned rows.
+    pub fn columns(&self) -> &[String] {
+        &self.columns
+    }
+
+    /// How many rows there are.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The first row.
+    pub fn first(&self) -> Option<Row<'_>> {
+        self.iter().next()
+    }
+
+    /// The rows in the order in which they came.
+    pub fn iter(&self) -> RowsIter<'_> {
+        RowsIter {
+            columns: &self.columns,
+            rows: self.rows.iter(),
+        }
+    }
+
+    /// Another statement's rows begin: those before are forgotten.
+    pub(super) fn begin(&mut self, columns: Vec<String>) {
+        self.columns = columns;
+        self.rows.clear();
+    }
+
+    pub(super) fn push(&mut self, row: Vec<Option<String>>) -> Result<(), Error> {
+        if row.len() != self.columns.len() {
+            return Err(Error::protocol(format!(
+                "a row of {} values under {} columns",
+                row.len(),
+                self.columns.len()
+            )));
+        }
+        self.rows.push(row);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rows")
+            .field("columns", &self.columns)
+            .field("rows", &self.rows.len())
+            .finish()
+    }
+}
+
+impl<'a> IntoIterator for &'a Rows {
+    type Item = Row<'a>;
+    type IntoIter = RowsIter<'a>;
+
+    fn into_iter(self) -> RowsIter<'a> {
+        self.iter()
+    }
+}
+
+/// Goes through [`Rows`].
+#[derive(Clone)]
+pub struct RowsIter<'a> {
+    columns: &'a [String],
+    rows: std::slice::Iter<'a, Vec<Option<String>>>,
+}
+
+impl<'a> Iterator for RowsIter<'a> {
+    type Item = Row<'a>;
+
+    fn next(&mut self) -> Option<Row<'a>> {
+        self.rows.next().map(|values| Row {
+            columns: self.columns,
+            values,
+        })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.rows.size_hint()
+    }
+}
+
+impl ExactSizeIterator for RowsIter<'_> {}
+
+impl fmt::Debug for RowsIter<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RowsIter")
+            .field("left", &self.rows.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// One row.
+#[derive(Clone, Copy)]
+pub struct Row<'a> {
+    columns: &'a [String],
+    values: &'a [Option<String>],
+}
+
+impl<'a> Row<'a> {
+    /// A value by the column's number, from 0, or its name; `None` for NULL, and for a column that
+    /// is not there (the first wins if there are several of that name).
+    pub fn get(&self, column: impl ColumnIndex) -> Option<&'a str> {
+        self.values.get(column.find(self.columns)?)?.as_deref()
+    }
+}
+
+impl fmt::Debug for Row<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Row")
+            .field("columns", &self.columns)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How a column is named: a number or a name.
+pub trait ColumnIndex: sealed::Sealed {
+    /// The column's number.
+    #[doc(hidden)]
+    fn find(&self, columns: &[String]) -> Option<usize>;
+}
+
+impl ColumnIndex for usize {
+    fn find(&self, _columns: &[String]) -> Option<usize> {
+        Some(*self)
+    }
+}
+
+impl ColumnIndex for &str {
+    fn find(&self, columns: &[String]) -> Option<usize> {
+        columns.iter().position(|column| column == self)
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for usize {}
+    impl Sealed for &str {}
+}
