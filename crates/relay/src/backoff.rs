@@ -12,12 +12,18 @@ pub struct Backoff {
 impl Backoff {
     /// A back-off whose first delay is at most `initial` and no delay is above `max`.
     pub fn new(initial: Duration, max: Duration) -> Self {
-        Self { initial: initial.min(max), max, attempt: 0 }
+        Self {
+            initial: initial.min(max),
+            max,
+            attempt: 0,
+        }
     }
 
     /// The next delay.
     pub fn next_delay(&mut self) -> Duration {
-        let step = self.initial.saturating_mul(1_u32.checked_shl(self.attempt).unwrap_or(u32::MAX));
+        let step = self
+            .initial
+            .saturating_mul(1_u32.checked_shl(self.attempt).unwrap_or(u32::MAX));
         let step = step.min(self.max);
         self.attempt = self.attempt.saturating_add(1).min(31);
         step.mul_f64(0.5 + 0.5 * fastrand::f64())
@@ -45,7 +51,10 @@ mod tests {
         for round in 0..200_u32 {
             let step = initial.saturating_mul(2_u32.saturating_pow(round)).min(max);
             let delay = backoff.next_delay();
-            assert!(delay <= step && delay >= step / 2, "round {round}: {delay:?} of {step:?}");
+            assert!(
+                delay <= step && delay >= step / 2,
+                "round {round}: {delay:?} of {step:?}"
+            );
         }
         backoff.reset();
         assert!(backoff.next_delay() <= initial);

@@ -16,7 +16,11 @@ pub(crate) struct Reports {
 
 impl Reports {
     pub(crate) fn new(ring: Arc<AckRing>) -> Arc<Self> {
-        Arc::new(Self { ring, failure: Mutex::new(None), wake: Notify::new() })
+        Arc::new(Self {
+            ring,
+            failure: Mutex::new(None),
+            wake: Notify::new(),
+        })
     }
 
     pub(crate) fn ring(&self) -> &Arc<AckRing> {

@@ -30,9 +30,9 @@
 #![forbid(unsafe_code)]
 
 mod backoff;
-mod machine;
 mod deliveries;
 mod error;
+mod machine;
 mod pipeline;
 mod shutdown;
 mod source;
@@ -40,8 +40,8 @@ mod stream;
 mod surroundings;
 
 pub use backoff::Backoff;
-pub use machine::{Core, CoreError, Counts, Outgoing, Step, TableName};
 pub use error::PipelineError;
+pub use machine::{Core, CoreError, Counts, Outgoing, Step, TableName};
 pub use pipeline::{Outcome, Pipeline, Settings};
 pub use source::{Opened, Resume, Source, SourceError, WalStream};
 pub use surroundings::{State, Surroundings};

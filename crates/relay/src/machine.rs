@@ -100,7 +100,7 @@ pub enum CoreError {
         table: TableName,
         /// What is missing.
         #[source]
-        source: PlanError,
+        source: Box<PlanError>,
     },
     /// A row cannot be made a record.
     #[error("a row of {table} cannot be routed, in transaction {xid} that commits at {commit}")]
@@ -113,7 +113,7 @@ pub enum CoreError {
         commit: Lsn,
         /// Why.
         #[source]
-        source: RouteError,
+        source: Box<RouteError>,
     },
     /// The publication carries a table that the configuration does not name. Passing over its rows
     /// would lose events if it is, say, a partition of the outbox.
@@ -213,6 +213,8 @@ pub struct Core {
     open: Option<OpenTransaction>,
     /// Transactions that commit before this were handed over on an earlier connection.
     handed_over: Option<CommitEnd>,
+    /// The number after the last record that was handed over.
+    next: u64,
     /// Highest position received on this connection.
     received: Lsn,
     /// The transaction that is followed to its acknowledgement, see `Surroundings::acknowledged`.
@@ -236,6 +238,7 @@ impl Core {
             ledger: Ledger::new(ring, Some(confirmed)),
             open: None,
             handed_over: None,
+            next: 0,
             received: confirmed.lsn(),
             sample: None,
             counts: Counts::default(),
@@ -262,16 +265,26 @@ impl Core {
     /// Takes the next frame. It may be given again if nothing could be done with it, see [`Step`].
     pub fn frame<'a>(&'a mut self, frame: &Frame<'a>) -> Result<Step<'a>, CoreError> {
         match *frame {
-            Frame::Keepalive { wal_end, reply_requested, .. } => {
+            Frame::Keepalive {
+                wal_end,
+                reply_requested,
+                ..
+            } => {
                 self.received = self.received.max(wal_end);
                 self.ledger.advance();
                 // The ledger knows of no open transaction while one is passed over.
                 if self.open.is_none() {
                     self.ledger.idle(wal_end);
                 }
-                Ok(if reply_requested { Step::Reply } else { Step::Consumed })
+                Ok(if reply_requested {
+                    Step::Reply
+                } else {
+                    Step::Consumed
+                })
             }
-            Frame::XLogData { start, end, body, .. } => {
+            Frame::XLogData {
+                start, end, body, ..
+            } => {
                 self.received = self.received.max(start).max(end);
                 let message =
                     decode(body).map_err(|source| CoreError::Decode { lsn: start, source })?;
@@ -287,7 +300,10 @@ impl Core {
 
     fn insert<'a>(&'a mut self, lsn: Lsn, insert: &Insert<'a>) -> Result<Step<'a>, CoreError> {
         let Some(open) = &self.open else {
-            return Err(CoreError::Sequence { what: "a row outside a transaction", lsn });
+            return Err(CoreError::Sequence {
+                what: "a row outside a transaction",
+                lsn,
+            });
         };
         if open.passed_over {
             return Ok(Step::Consumed);
@@ -295,10 +311,15 @@ impl Core {
         let table = match self.tables.get(&insert.relation) {
             Some(Table::Outbox(table)) => table,
             Some(Table::Foreign(table)) => {
-                return Err(CoreError::ForeignTable { table: table.clone() });
+                return Err(CoreError::ForeignTable {
+                    table: table.clone(),
+                });
             }
             None => {
-                return Err(CoreError::Sequence { what: "a row of an unannounced table", lsn });
+                return Err(CoreError::Sequence {
+                    what: "a row of an unannounced table",
+                    lsn,
+                });
             }
         };
         let Some(seq) = self.ledger.next_seq() else {
@@ -310,7 +331,7 @@ impl Core {
                 table: table.clone(),
                 xid: open.begin.xid,
                 commit: open.begin.final_lsn,
-                source,
+                source: Box::new(source),
             }),
         }
     }
@@ -319,10 +340,10 @@ impl Core {
         match message {
             Message::Begin(begin) => self.begin(lsn, *begin)?,
             Message::Commit(commit) => {
-                let open = self
-                    .open
-                    .take()
-                    .ok_or(CoreError::Sequence { what: "a commit without a begin", lsn })?;
+                let open = self.open.take().ok_or(CoreError::Sequence {
+                    what: "a commit without a begin",
+                    lsn,
+                })?;
                 if open.passed_over {
                     self.counts.repeats_avoided += 1;
                 } else {
@@ -344,7 +365,10 @@ impl Core {
             Message::Logical(_) => self.counts.logical_messages += 1,
             Message::Origin(_) | Message::Type(_) => {}
             Message::Insert(_) => {
-                return Err(CoreError::Sequence { what: "a row where none is taken", lsn });
+                return Err(CoreError::Sequence {
+                    what: "a row where none is taken",
+                    lsn,
+                });
             }
         }
         Ok(())
@@ -352,15 +376,26 @@ impl Core {
 
     fn begin(&mut self, lsn: Lsn, begin: Begin) -> Result<(), CoreError> {
         if self.open.is_some() {
-            return Err(CoreError::Sequence { what: "a begin inside a transaction", lsn });
+            return Err(CoreError::Sequence {
+                what: "a begin inside a transaction",
+                lsn,
+            });
         }
         // `final_lsn` is where the commit record starts. Commit records do not overlap, so one that
         // starts before the end of a commit that was handed over is that commit or an earlier one.
-        let passed_over = self.handed_over.is_some_and(|end| begin.final_lsn < end.lsn());
+        let passed_over = self
+            .handed_over
+            .is_some_and(|end| begin.final_lsn < end.lsn());
         if !passed_over {
-            self.ledger.begin().map_err(|source| CoreError::Ledger { lsn, source })?;
+            self.ledger
+                .begin()
+                .map_err(|source| CoreError::Ledger { lsn, source })?;
         }
-        self.open = Some(OpenTransaction { begin, passed_over, records: 0 });
+        self.open = Some(OpenTransaction {
+            begin,
+            passed_over,
+            records: 0,
+        });
         Ok(())
     }
 
@@ -372,7 +407,10 @@ impl Core {
         let entry = if self.configured.contains(&table) {
             self.router
                 .relation(relation)
-                .map_err(|source| CoreError::Plan { table: table.clone(), source })?;
+                .map_err(|source| CoreError::Plan {
+                    table: table.clone(),
+                    source: Box::new(source),
+                })?;
             Table::Outbox(table)
         } else {
             Table::Foreign(table)
@@ -384,7 +422,10 @@ impl Core {
     /// The sink took the record that [`Step::Send`] offered under `seq`.
     pub fn sent(&mut self, seq: Seq) -> Result<(), CoreError> {
         let lsn = self.received;
-        self.ledger.sent(seq).map_err(|source| CoreError::Ledger { lsn, source })?;
+        self.ledger
+            .sent(seq)
+            .map_err(|source| CoreError::Ledger { lsn, source })?;
+        self.next = seq.get() + 1;
         self.counts.records += 1;
         if let Some(open) = &mut self.open {
             open.records += 1;
@@ -406,7 +447,9 @@ impl Core {
     /// What may be reported to Postgres as flushed. Never moves backwards.
     pub fn confirmed(&self) -> CommitEnd {
         // The ledger was given a position to start from.
-        self.ledger.confirmed().unwrap_or(CommitEnd::from_slot(Lsn::ZERO))
+        self.ledger
+            .confirmed()
+            .unwrap_or(CommitEnd::from_slot(Lsn::ZERO))
     }
 
     /// What may be reported as written: the highest position received, at least what is confirmed.
@@ -417,6 +460,19 @@ impl Core {
     /// Records handed over and not acknowledged.
     pub fn in_flight(&self) -> u64 {
         self.ledger.in_flight()
+    }
+
+    /// Whether waiting for acknowledgements cannot move the confirmed position any more: all are
+    /// there, or the next one that is missing has failed.
+    pub fn is_settled(&self) -> bool {
+        let outstanding = self.in_flight();
+        let lowest = self.next - outstanding;
+        outstanding == 0
+            || self
+                .ledger
+                .ring()
+                .nacked()
+                .is_some_and(|seq| seq.get() <= lowest)
     }
 
     /// Whether a transaction was begun and its commit not received yet.

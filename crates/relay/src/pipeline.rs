@@ -61,6 +61,7 @@ pub enum Outcome {
 
 /// A sink, the ring it acknowledges into and the machine that reads the ring: made together,
 /// thrown away together.
+#[derive(Debug)]
 pub(crate) struct Generation<K> {
     pub(crate) core: Core,
     pub(crate) sink: K,
@@ -88,13 +89,7 @@ type PipelineResult<T, S, F> =
 
 impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
     /// A pipeline that has not connected to anything yet.
-    pub fn new(
-        source: S,
-        router: Router,
-        factory: F,
-        surroundings: W,
-        settings: Settings,
-    ) -> Self {
+    pub fn new(source: S, router: Router, factory: F, surroundings: W, settings: Settings) -> Self {
         let backoff = Backoff::new(settings.backoff_initial, settings.backoff_max);
         Self {
             source,
@@ -111,7 +106,10 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
 
     /// The figures of the run so far.
     pub fn counts(&self) -> Counts {
-        let running = self.generation.as_ref().map(|running| running.core.counts());
+        let running = self
+            .generation
+            .as_ref()
+            .map(|running| running.core.counts());
         self.counts.plus(running.unwrap_or_default())
     }
 
@@ -125,8 +123,12 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
     /// # Errors
     /// Those whose disposition is not [`Disposition::Retryable`]. What was acknowledged before the
     /// error is confirmed where there still is a connection.
-    pub async fn run(&mut self, shutdown: impl Future<Output = ()>) -> PipelineResult<Outcome, S, F> {
-        let mut shutdown = Shutdown::new(pin!(shutdown));
+    pub async fn run(
+        &mut self,
+        shutdown: impl Future<Output = ()>,
+    ) -> PipelineResult<Outcome, S, F> {
+        let shutdown = pin!(shutdown);
+        let mut shutdown = Shutdown::new(shutdown);
         loop {
             let error = match self.attempt(&mut shutdown).await {
                 Ok(outcome) => {
@@ -171,7 +173,13 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             }
         };
         self.same_log(&opened)?;
-        let Opened { stream, system_id, timeline, confirmed, server_timeout } = opened;
+        let Opened {
+            stream,
+            system_id,
+            timeline,
+            confirmed,
+            server_timeout,
+        } = opened;
         let mut running = match self.generation.take() {
             Some(running) => running,
             None => self.generate(confirmed)?,
@@ -190,7 +198,11 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         .run(shutdown, &mut self.source)
         .await;
         running.core.disconnected();
-        self.resume = Some(Resume { system_id, timeline, confirmed: running.core.confirmed() });
+        self.resume = Some(Resume {
+            system_id,
+            timeline,
+            confirmed: running.core.confirmed(),
+        });
         self.generation = Some(running);
         result
     }
@@ -210,7 +222,10 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             let before = resume.timeline;
             // Start over from the slot: positions of another timeline must not be compared.
             self.resume = None;
-            return Err(PipelineError::OtherTimeline { before, now: opened.timeline });
+            return Err(PipelineError::OtherTimeline {
+                before,
+                now: opened.timeline,
+            });
         }
         // Records in flight may have been acknowledged since the connection was lost; the server
         // can only have heard of what was confirmed while it lasted.
@@ -227,12 +242,19 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         let ring = Arc::new(AckRing::new(self.settings.max_in_flight_records));
         let reports = Reports::new(Arc::clone(&ring));
         let deliveries = Arc::clone(&reports);
-        let sink = self.factory.create(deliveries).map_err(PipelineError::Sink)?;
+        let sink = self
+            .factory
+            .create(deliveries)
+            .map_err(PipelineError::Sink)?;
         let router = self.router.take().unwrap_or_else(|| {
             unreachable!("the router comes home when a generation is discarded")
         });
         let core = Core::new(router, Arc::clone(&self.settings.tables), ring, confirmed);
-        Ok(Generation { core, sink, reports })
+        Ok(Generation {
+            core,
+            sink,
+            reports,
+        })
     }
 
     /// Throws sink and machine away. What is in flight after `grace` is given up: it is not
@@ -251,7 +273,10 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
 
     async fn stopped_without_connection(&mut self) -> Outcome {
         let outcome = match &mut self.generation {
-            None => Outcome::Incomplete { in_flight: 0, confirmed: None },
+            None => Outcome::Incomplete {
+                in_flight: 0,
+                confirmed: None,
+            },
             Some(running) => {
                 running.core.advance();
                 Outcome::Incomplete {
@@ -312,7 +337,10 @@ impl<K: Sink> Generation<K> {
                         }
                         Err(SendError::Refused(source)) => {
                             let transaction = self.core.transaction();
-                            return Err(PipelineError::Delivery { transaction, source });
+                            return Err(PipelineError::Delivery {
+                                transaction,
+                                source,
+                            });
                         }
                     }
                 }

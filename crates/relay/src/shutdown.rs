@@ -9,7 +9,10 @@ pub(crate) struct Shutdown<'a, F> {
 
 impl<'a, F: Future<Output = ()>> Shutdown<'a, F> {
     pub(crate) fn new(signal: Pin<&'a mut F>) -> Self {
-        Self { signal, asked: false }
+        Self {
+            signal,
+            asked: false,
+        }
     }
 
     /// Waits for the wish. Cancel-safe; returns at once if it was uttered before.

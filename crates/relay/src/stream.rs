@@ -47,7 +47,12 @@ struct Feedback {
 impl Feedback {
     fn due(&self, confirmed: CommitEnd, interval: Duration) -> Instant {
         let progress = self.pending || confirmed > self.confirmed;
-        self.sent_at + if progress { STATUS_GAP.min(interval) } else { interval }
+        self.sent_at
+            + if progress {
+                STATUS_GAP.min(interval)
+            } else {
+                interval
+            }
     }
 }
 
@@ -77,7 +82,10 @@ where
                 Ok(if drained && taken {
                     Outcome::Drained { confirmed }
                 } else {
-                    Outcome::Incomplete { in_flight, confirmed: Some(confirmed) }
+                    Outcome::Incomplete {
+                        in_flight,
+                        confirmed: Some(confirmed),
+                    }
                 })
             }
             // The connection is sound: confirm what is acknowledged, so that the next attempt
@@ -110,7 +118,10 @@ where
             let walk = self.running.walk(&mut self.stream, drain_until.is_some())?;
             self.running.sink.nudge();
             if let Some(source) = self.running.reports.failure() {
-                return Err(PipelineError::Delivery { transaction: None, source });
+                return Err(PipelineError::Delivery {
+                    transaction: None,
+                    source,
+                });
             }
             let moved = self.collect();
             if moved || started.elapsed() > self.settings.backoff_max {
@@ -122,7 +133,11 @@ where
                 received_at = now;
             }
             blocked_since = walk.blocked.then(|| {
-                if moved || walk.frames > 0 { now } else { blocked_since.unwrap_or(now) }
+                if moved || walk.frames > 0 {
+                    now
+                } else {
+                    blocked_since.unwrap_or(now)
+                }
             });
             noticed = self.notice(noticed, blocked_since, drain_until.is_some());
             if let Some(deadline) = drain_until {
@@ -200,7 +215,9 @@ where
     }
 
     fn interval(&self) -> Duration {
-        let half = self.server_timeout.map_or(Duration::MAX, |timeout| timeout / 2);
+        let half = self
+            .server_timeout
+            .map_or(Duration::MAX, |timeout| timeout / 2);
         self.settings.status_interval.min(half)
     }
 
@@ -218,12 +235,16 @@ where
             written: self.running.core.received(),
             flushed: confirmed,
             applied: confirmed,
-            clock_us_since_2000: self.surroundings.wall_clock().micros(),
+            clock_us_since_2000: self.surroundings.wall_clock().get(),
             // An idle server answers with a keepalive, whose position is what lets an idle slot
             // move. Never in the answer to one: that would go back and forth for ever.
             reply_requested: ask,
         });
-        *feedback = Feedback { sent_at: Instant::now(), confirmed, pending: true };
+        *feedback = Feedback {
+            sent_at: Instant::now(),
+            confirmed,
+            pending: true,
+        };
     }
 
     /// Writes what is queued, without waiting for a server that does not read: reading and
@@ -256,7 +277,11 @@ where
                 self.queue_status(&mut feedback, false);
             }
             if feedback.pending {
-                if self.write_status::<std::convert::Infallible>(&mut feedback).await.is_err() {
+                if self
+                    .write_status::<std::convert::Infallible>(&mut feedback)
+                    .await
+                    .is_err()
+                {
                     return;
                 }
             }
