@@ -1,4 +1,6 @@
 //! What the decoder understood must encode to the same bytes again.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|body: &[u8]| walrelay_pgoutput::fuzzing::encodes_what_it_decoded(body));
+libfuzzer_sys::fuzz_target!(
+    |body: &[u8]| walrelay_pgoutput::fuzzing::encodes_what_it_decoded(body)
+);

@@ -172,7 +172,8 @@ impl<'a> Cursor<'a> {
     }
 
     /// One column of TupleData.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "see Values::next")]
+    #[inline(always)]
     pub(crate) fn value(&mut self) -> Read<Value<'a>> {
         let start = *self;
         match self.u8(Field::ValueKind)? {

@@ -16,8 +16,9 @@
 //! # Invariants
 //! - **Never panics**, whatever the bytes: no indexing and no unchecked arithmetic in the decoder,
 //!   held by lints.
-//! - **Never allocates.** The crate is `no_std` and only [`encode`] may name `alloc`, so a length
-//!   field cannot reserve anything; it is compared with the bytes that are there.
+//! - **Never allocates.** The crate is `no_std` and only [`encode`] and what drives the fuzz targets
+//!   name `alloc`, so a length field cannot reserve anything; it is compared with the bytes that are
+//!   there.
 //! - **One pass.** [`decode`] has validated the whole body, to its last byte, before it returns
 //!   `Ok`. Walking a tuple's values or a relation's columns afterwards cannot fail.
 //! - **Nothing is skipped.** An unknown tag, flag or byte too many is an error: a message that is

@@ -67,7 +67,10 @@ pub struct Values<'a> {
 impl<'a> Iterator for Values<'a> {
     type Item = Value<'a>;
 
-    #[inline]
+    // Left to itself the compiler makes this a call that hands each value over through memory, and
+    // walking a row of seven columns takes three times as long.
+    #[expect(clippy::inline_always, reason = "measured: 45 ns a row against 140")]
+    #[inline(always)]
     fn next(&mut self) -> Option<Value<'a>> {
         self.left = self.left.checked_sub(1)?;
         self.cursor.value().ok()
