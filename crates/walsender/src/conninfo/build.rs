@@ -184,6 +184,8 @@ pub(super) fn nearest(name: &str) -> Option<&'static str> {
 
 pub(super) fn build(settings: &Settings) -> Result<ConnInfo, ConnInfoError> {
     refuse_what_is_not_done(settings)?;
+    // First, because a / in the password of a URL shows here.
+    let hosts = hosts(settings)?;
     let user = settings.get("user").ok_or(ConnInfoError::MissingUser)?;
     let ssl_root_cert = settings.get("sslrootcert").map(|value| match value {
         "system" => RootCert::System,
@@ -221,7 +223,7 @@ pub(super) fn build(settings: &Settings) -> Result<ConnInfo, ConnInfoError> {
         }
     }
     Ok(ConnInfo {
-        hosts: hosts(settings)?,
+        hosts,
         user: user.to_owned(),
         password: settings.get("password").map(Into::into),
         dbname: settings.get("dbname").unwrap_or(user).to_owned(),

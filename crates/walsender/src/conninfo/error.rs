@@ -18,7 +18,7 @@ pub enum ConnInfoError {
         problem: &'static str,
     },
     /// There is no parameter of that name.
-    #[error("connection string, byte {offset}: unknown parameter{}{}", shown(.name), suggested(.nearest))]
+    #[error("connection string, byte {offset}: unknown parameter{}{}", shown(.name.as_deref()), suggested(.nearest.as_deref()))]
     UnknownParameter {
         /// The byte in the string, from 0, at which the name starts.
         offset: usize,
@@ -36,7 +36,7 @@ pub enum ConnInfoError {
         reason: &'static str,
     },
     /// A value that the parameter cannot have.
-    #[error("connection parameter {name}{}: expected {expected}", equals(.value))]
+    #[error("connection parameter {name}{}: expected {expected}", equals(.value.as_deref()))]
     InvalidValue {
         /// The parameter.
         name: &'static str,
@@ -109,17 +109,14 @@ pub enum ConnInfoError {
     },
 }
 
-fn shown(name: &Option<String>) -> String {
-    name.as_ref()
-        .map_or_else(String::new, |name| format!(" {name}"))
+fn shown(name: Option<&str>) -> String {
+    name.map_or_else(String::new, |name| format!(" {name}"))
 }
 
-fn suggested(nearest: &Option<&'static str>) -> String {
+fn suggested(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |nearest| format!("; did you mean {nearest}?"))
 }
 
-fn equals(value: &Option<String>) -> String {
-    value
-        .as_ref()
-        .map_or_else(String::new, |value| format!("={value:?}"))
+fn equals(value: Option<&str>) -> String {
+    value.map_or_else(String::new, |value| format!("={value:?}"))
 }

@@ -15,21 +15,21 @@ const CONTEXT_0: u8 = 0xA0;
 
 /// A reader of consecutive elements.
 #[derive(Clone, Copy)]
-struct Reader<'a>(&'a [u8]);
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 /// One element.
 #[derive(Clone, Copy)]
-struct Element<'a> {
-    tag: u8,
-    content: &'a [u8],
+pub(super) struct Element<'a> {
+    pub(super) tag: u8,
+    pub(super) content: &'a [u8],
     /// With tag and length.
-    whole: &'a [u8],
+    pub(super) whole: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
     /// The next element; `None` at the end and for anything that is not definite-length DER with a
     /// one-byte tag.
-    fn next(&mut self) -> Option<Element<'a>> {
+    pub(super) fn next(&mut self) -> Option<Element<'a>> {
         let input = self.0;
         let (&tag, rest) = input.split_first()?;
         let (&first, rest) = rest.split_first()?;
@@ -56,7 +56,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The content of the next element, which must have this tag.
-    fn expect(&mut self, tag: u8) -> Option<&'a [u8]> {
+    pub(super) fn expect(&mut self, tag: u8) -> Option<&'a [u8]> {
         let element = self.next()?;
         (element.tag == tag).then_some(element.content)
     }
@@ -109,7 +109,7 @@ impl<'a> Certificate<'a> {
 }
 
 /// Of `parameters`, a sequence that starts with an explicitly tagged algorithm identifier.
-fn pss_hash<'a>(mut parameters: Reader<'a>) -> Option<&'a [u8]> {
+fn pss_hash(mut parameters: Reader<'_>) -> Option<&[u8]> {
     let mut fields = Reader(parameters.expect(SEQUENCE)?);
     let mut hash = Reader(fields.expect(CONTEXT_0)?);
     Reader(hash.expect(SEQUENCE)?).expect(OBJECT_IDENTIFIER)
@@ -170,7 +170,7 @@ mod tests {
             content: text,
             whole: text,
         };
-        time(element).map(UnixTime::as_secs)
+        time(element).map(|time| time.as_secs())
     }
 
     #[test]

@@ -33,9 +33,8 @@ fn hash_of(algorithm: &[u8], pss_hash: Option<&[u8]>) -> Option<&'static Algorit
 
     if let Some(arc) = algorithm.strip_prefix(RSA) {
         return match arc {
-            // MD5, SHA-1
-            [4 | 5] => Some(&SHA256),
-            [11] => Some(&SHA256),
+            // MD5 (4) and SHA-1 (5) count as SHA-256.
+            [4 | 5 | 11] => Some(&SHA256),
             [12] => Some(&SHA384),
             [13] => Some(&SHA512),
             [14] => Some(&SHA224),
@@ -54,12 +53,48 @@ fn hash_of(algorithm: &[u8], pss_hash: Option<&[u8]>) -> Option<&'static Algorit
         };
     }
     match algorithm.strip_prefix(ECDSA)? {
-        // SHA-1
-        [1] => Some(&SHA256),
+        // SHA-1 (1) counts as SHA-256.
+        [1] | [3, 2] => Some(&SHA256),
         [3, 1] => Some(&SHA224),
-        [3, 2] => Some(&SHA256),
         [3, 3] => Some(&SHA384),
         [3, 4] => Some(&SHA512),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_that_of_the_signature_algorithm() {
+        let rsa = |last| [&[0x2A, 0x86, 0x48, 0x86, 0xF7, 0x0D, 1, 1][..], &[last]].concat();
+        let ecdsa = |last: &[u8]| [&[0x2A, 0x86, 0x48, 0xCE, 0x3D, 4][..], last].concat();
+        let nist = |last| [&[0x60, 0x86, 0x48, 1, 0x65, 3, 4, 2][..], &[last]].concat();
+        for (algorithm, pss_hash, expected) in [
+            (rsa(4), None, Some(&SHA256)), // MD5
+            (rsa(5), None, Some(&SHA256)), // SHA-1
+            (rsa(2), None, None),          // MD2
+            (rsa(11), None, Some(&SHA256)),
+            (rsa(12), None, Some(&SHA384)),
+            (rsa(13), None, Some(&SHA512)),
+            (rsa(14), None, Some(&SHA224)),
+            (rsa(10), None, Some(&SHA256)), // PSS with SHA-1
+            (rsa(10), Some(nist(1)), Some(&SHA256)),
+            (rsa(10), Some(nist(2)), Some(&SHA384)),
+            (rsa(10), Some(nist(3)), Some(&SHA512)),
+            (rsa(10), Some(nist(4)), Some(&SHA224)),
+            (rsa(10), Some(nist(8)), None),     // SHA3-256
+            (ecdsa(&[1]), None, Some(&SHA256)), // SHA-1
+            (ecdsa(&[3, 1]), None, Some(&SHA224)),
+            (ecdsa(&[3, 2]), None, Some(&SHA256)),
+            (ecdsa(&[3, 3]), None, Some(&SHA384)),
+            (ecdsa(&[3, 4]), None, Some(&SHA512)),
+            (ecdsa(&[3, 9]), None, None),
+            (vec![0x2B, 0x65, 0x70], None, None), // Ed25519
+        ] {
+            let hash = hash_of(&algorithm, pss_hash.as_deref());
+            assert_eq!(hash, expected, "{algorithm:?} {pss_hash:?}");
+        }
     }
 }

@@ -130,7 +130,7 @@ pub enum TlsError {
         presented: Vec<String>,
     },
     /// The server's certificate, or one above it, has expired.
-    #[error("{host}: the server's certificate expired{}", ago(.not_after))]
+    #[error("{host}: the server's certificate expired{}", ago(.not_after.as_ref()))]
     Expired {
         /// The host.
         host: String,
@@ -138,7 +138,7 @@ pub enum TlsError {
         not_after: Option<SystemTime>,
     },
     /// The server's certificate, or one above it, is not valid yet; one of the clocks may be wrong.
-    #[error("{host}: the server's certificate is not valid yet{}; is the clock right?", ahead(.not_before))]
+    #[error("{host}: the server's certificate is not valid yet{}; is the clock right?", ahead(.not_before.as_ref()))]
     NotYetValid {
         /// The host.
         host: String,
@@ -254,12 +254,12 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-fn ago(time: &Option<SystemTime>) -> String {
-    time.and_then(|time| SystemTime::now().duration_since(time).ok())
+fn ago(time: Option<&SystemTime>) -> String {
+    time.and_then(|time| SystemTime::now().duration_since(*time).ok())
         .map_or_else(String::new, |age| format!(" {} ago", rough(age)))
 }
 
-fn ahead(time: &Option<SystemTime>) -> String {
+fn ahead(time: Option<&SystemTime>) -> String {
     time.and_then(|time| time.duration_since(SystemTime::now()).ok())
         .map_or_else(String::new, |wait| format!(", only in {}", rough(wait)))
 }
