@@ -1,0 +1,41 @@
+# The ways in. `make demo` and `make test` install what they need where they can: scripts/bootstrap.sh.
+
+CARGO ?= cargo
+
+.PHONY: help build demo test test-loom lint ci clean
+
+help:
+	@echo "make demo    watch an outbox arrive in Kafka: throwaway Postgres, embedded broker"
+	@echo "             (DEMO_SECONDS=10 to end by itself, else Ctrl-C)"
+	@echo "make build   the binary, in target/release/walrelay"
+	@echo "make test    all tests, against real servers"
+	@echo "make lint    formatting and clippy"
+	@echo "make ci      everything a change must pass (.ci/run)"
+
+build:
+	@scripts/bootstrap.sh build
+	$(CARGO) build --locked --release -p walrelay
+
+demo:
+	@scripts/bootstrap.sh demo
+	@$(CARGO) run --locked --release -p walrelay -- demo
+
+test:
+	@scripts/bootstrap.sh test
+	$(CARGO) test --locked --workspace
+	@$(MAKE) --no-print-directory test-loom
+	@echo "make test: all tests passed"
+
+# Every interleaving of the threads that share the acknowledgements, by model.
+test-loom:
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test --locked -p walrelay-checkpoint --release --test loom
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+
+ci:
+	.ci/run
+
+clean:
+	$(CARGO) clean

@@ -1,0 +1,173 @@
+#!/bin/sh
+# Checks what this tree needs from the machine, and installs what is missing where it can:
+#
+#     scripts/bootstrap.sh build     a C and C++ compiler, make, pkg-config, OpenSSL and zlib to build librdkafka with
+#     scripts/bootstrap.sh demo      and a PostgreSQL server
+#     scripts/bootstrap.sh test      and Java and Maven, and with them the servers of scripts/fetch-servers.sh
+#     scripts/bootstrap.sh ci        and Python's venv, for the linters
+#
+# It installs with apt-get, as root or with a sudo that asks nothing. Elsewhere it says what to install and ends
+# with status 1. It starts no server and leaves none behind; what is there already is left alone.
+set -eu
+cd "$(dirname "$0")/.."
+
+say() { printf 'bootstrap: %s\n' "$*"; }
+die() {
+    printf 'bootstrap: %s\n' "$*" >&2
+    exit 1
+}
+
+mode=${1:-build}
+case $mode in
+    build) level=1 ;;
+    demo) level=2 ;;
+    test) level=3 ;;
+    ci) level=4 ;;
+    *) die "'$mode' is not one of build, demo, test, ci" ;;
+esac
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# Rust is the one thing it does not install: how is the user's choice.
+check_rust() {
+    have cargo || die "cargo is not in PATH; install Rust with rustup (in ~/.cargo/bin when it is installed already)"
+    # With rustup this fetches the toolchain that rust-toolchain.toml names, if need be.
+    found=$(cargo --version) || die "cargo does not run"
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+    found=${found#cargo }
+    found=${found%% *}
+    newest=$(printf '%s\n' "$wanted.0" "${found%%-*}" | sort -t . -k 1,1n -k 2,2n -k 3,3n | tail -n 1)
+    [ "$newest" = "${found%%-*}" ] || die "Rust $wanted or newer is needed; this is $found"
+}
+
+# Where walrelay-throwaway looks for one.
+have_postgres() {
+    if have postgres; then return 0; fi
+    cache=${WALRELAY_CACHE:-}
+    if [ -z "$cache" ]; then
+        if [ "$(id -u)" = 0 ]; then
+            cache=/var/cache/walrelay
+        else
+            cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/walrelay
+        fi
+    fi
+    for postgres in \
+        ${WALRELAY_POSTGRES_BIN:+"$WALRELAY_POSTGRES_BIN/postgres"} \
+        /usr/lib/postgresql/*/bin/postgres /usr/pgsql-*/bin/postgres \
+        /opt/homebrew/opt/postgresql@*/bin/postgres /usr/local/opt/postgresql@*/bin/postgres \
+        "$cache"/postgres-*/bin/postgres; do
+        if [ -x "$postgres" ]; then return 0; fi
+    done
+    return 1
+}
+
+have_java() {
+    have java || return 1
+    java=$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)
+    [ "${java:-0}" -ge 17 ]
+}
+
+# Running servers that the environment names spare their download.
+servers_are_named() { [ -n "${WALRELAY_TEST_POSTGRES:-}" ] && [ -n "${WALRELAY_TEST_KAFKA:-}" ]; }
+
+# Sets $missing to Debian's names of what is missing.
+look() {
+    missing=
+    # librdkafka's configure is written for bash and asks for a C++ compiler too.
+    have bash || missing="$missing bash"
+    have cc || missing="$missing gcc libc6-dev"
+    have c++ || missing="$missing g++"
+    have make || missing="$missing make"
+    have pkg-config || missing="$missing pkg-config"
+    pkg-config --exists openssl 2>/dev/null || missing="$missing libssl-dev"
+    pkg-config --exists zlib 2>/dev/null || missing="$missing zlib1g-dev"
+    if [ "$level" -ge 2 ]; then
+        have_postgres || missing="$missing postgresql"
+    fi
+    if [ "$level" -ge 3 ] && ! servers_are_named; then
+        have_java || missing="$missing java"
+        have mvn || missing="$missing maven"
+        have tar || missing="$missing tar"
+        have xz || missing="$missing xz-utils"
+    fi
+    if [ "$level" -ge 4 ]; then
+        python3 -c 'import venv, ensurepip' 2>/dev/null || missing="$missing python3-venv"
+    fi
+    missing=${missing# }
+}
+
+explain() {
+    say "missing: $missing"
+    if have apt-get; then
+        say "install it with:  apt-get install --no-install-recommends $(printf '%s' "$missing" | sed 's/\<java\>/openjdk-17-jre-headless/')"
+    elif have dnf; then
+        say "install it with:  dnf install gcc gcc-c++ make pkgconf-pkg-config openssl-devel zlib-devel postgresql-server java-21-openjdk-headless maven xz"
+    elif have brew; then
+        say "install it with:  xcode-select --install; brew install pkgconf openssl@3 postgresql@17 openjdk@21 maven xz"
+    else
+        say "those are Debian's names of the packages; your system has them by similar ones"
+    fi
+}
+
+# The package that is a Java of 17 or newer, in this release of the distribution.
+java_package() {
+    for version in 17 21 25; do
+        if apt-cache show "openjdk-$version-jre-headless" >/dev/null 2>&1; then
+            printf 'openjdk-%s-jre-headless' "$version"
+            return
+        fi
+    done
+    die "no package of Java 17 or newer is known here; install one and run this again"
+}
+
+drop_in=/etc/postgresql-common/createcluster.d/walrelay-bootstrap.conf
+tidy() { $sudo rm -f "$drop_in"; }
+
+apt() { $sudo env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=600 "$@"; }
+
+install_missing() {
+    say "installing: $missing"
+    apt update
+    packages=
+    for name in $missing; do
+        case $name in
+            java) name=$(java_package) ;;
+            postgresql)
+                # Only the programs are wanted. Debian's package would make a cluster and start it.
+                trap tidy EXIT
+                trap 'exit 130' INT
+                trap 'exit 143' TERM HUP
+                $sudo mkdir -p "${drop_in%/*}"
+                echo "create_main_cluster = false" | $sudo tee "$drop_in" >/dev/null
+                ;;
+        esac
+        packages="$packages $name"
+    done
+    # shellcheck disable=SC2086 # words, on purpose
+    apt install --no-install-recommends $packages
+}
+
+check_rust
+look
+if [ -n "$missing" ]; then
+    sudo=
+    if [ "$(id -u)" != 0 ]; then
+        if have sudo && sudo -n true 2>/dev/null; then
+            sudo=sudo
+        else
+            explain
+            die "cannot install it: this is not root, and sudo is not there or asks for a password"
+        fi
+    fi
+    if ! have apt-get; then
+        explain
+        die "cannot install it: only apt-get is known here"
+    fi
+    install_missing
+    look
+    [ -z "$missing" ] || die "still missing after the installation: $missing"
+fi
+if [ "$level" -ge 3 ] && ! servers_are_named; then
+    scripts/fetch-servers.sh
+fi
+say "all that '$mode' needs is here"
