@@ -93,9 +93,9 @@ fn prerequisite(error: &ServerError) -> ErrorClass {
                 .as_deref()
                 .is_some_and(|detail| detail.contains(*words))
     };
-    if SETTINGS.iter().any(|words| says(&words)) {
+    if SETTINGS.iter().any(says) {
         ErrorClass::Configuration
-    } else if FOR_NOW.iter().any(|words| says(&words)) {
+    } else if FOR_NOW.iter().any(says) {
         ErrorClass::ServerUnavailable
     } else {
         ErrorClass::WalGone

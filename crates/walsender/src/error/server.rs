@@ -34,8 +34,8 @@ impl fmt::Display for SqlState {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{severity}: {message} (SQLSTATE {sqlstate}){}{}",
-    part("; ", detail),
-    part("; hint: ", hint)
+    part("; ", .detail.as_deref()),
+    part("; hint: ", .hint.as_deref())
 )]
 #[non_exhaustive]
 pub struct ServerError {
@@ -51,9 +51,8 @@ pub struct ServerError {
     pub hint: Option<String>,
 }
 
-fn part(label: &str, text: &Option<String>) -> String {
-    text.as_ref()
-        .map_or_else(String::new, |text| format!("{label}{text}"))
+fn part(label: &str, text: Option<&str>) -> String {
+    text.map_or_else(String::new, |text| format!("{label}{text}"))
 }
 
 impl ServerError {

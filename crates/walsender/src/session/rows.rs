@@ -136,17 +136,17 @@ impl fmt::Debug for Row<'_> {
 pub trait ColumnIndex: sealed::Sealed {
     /// The column's number.
     #[doc(hidden)]
-    fn find(&self, columns: &[String]) -> Option<usize>;
+    fn find(self, columns: &[String]) -> Option<usize>;
 }
 
 impl ColumnIndex for usize {
-    fn find(&self, _columns: &[String]) -> Option<usize> {
-        Some(*self)
+    fn find(self, _columns: &[String]) -> Option<usize> {
+        Some(self)
     }
 }
 
 impl ColumnIndex for &str {
-    fn find(&self, columns: &[String]) -> Option<usize> {
+    fn find(self, columns: &[String]) -> Option<usize> {
         columns.iter().position(|column| column == self)
     }
 }

@@ -1,0 +1,13 @@
+//! The client against a scripted server, for what a real one cannot be made to do on cue, and
+//! against a real Postgres.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "the lints' own exception for tests ends at functions without #[test]"
+)]
+
+mod fake;
+mod login;
+mod real;
+mod stream;
