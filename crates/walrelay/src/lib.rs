@@ -1,1 +1,55 @@
-//! walrelay.
+//! The program: command line, configuration, control SQL, wiring.
+//!
+//! # Contents
+//! - [`run_command`]: what `main` calls.
+//! - [`cli`]: arguments, failures as people read them, exit codes.
+//! - [`config`]: the configuration file.
+//! - [`postgres`]: catalogs, what is created in them, the replication connection.
+//! - `commands`: one module per command, `run`, `init`, `check`, `demo`.
+//! - `sinks`: standard output as a sink. Kafka is a crate of its own.
+//! - `failures`: each error of the crates below, with what to do about it.
+//! - `telemetry`: logging, and the figures a run ends with.
+//!
+//! # Invariants
+//! - Only this crate reads configuration, the environment and the wall clock.
+//! - Standard output belongs to what a command was asked for; everything else goes to standard
+//!   error.
+
+#![forbid(unsafe_code)]
+
+pub mod cli;
+mod commands;
+pub mod config;
+mod failures;
+pub mod postgres;
+mod sinks;
+mod telemetry;
+
+use std::ffi::OsString;
+
+use cli::{Cli, Command, Exit, Failure};
+
+/// Runs the command that `args` ask for (the first is the program's name), reports a failure on
+/// standard error, and gives the exit code.
+pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>) -> Exit {
+    let cli = match Cli::from_args(args) {
+        Ok(cli) => cli,
+        Err(exit) => return exit,
+    };
+    let env = |name: &str| std::env::var(name).ok();
+    let result = match cli.command {
+        Command::Run(args) => commands::run(&args, &env),
+        Command::Init(args) => commands::init(&args, &env),
+        Command::Check(args) => commands::check(&args, &env),
+        Command::Demo(args) => commands::demo(&args),
+        Command::Completions { shell } => {
+            cli::completions(shell, &mut std::io::stdout()).map_err(|error| {
+                vec![Failure::new("output", Exit::Unavailable, "cannot write").caused_by(error)]
+            })
+        }
+    };
+    match result {
+        Ok(()) => Exit::Ok,
+        Err(failures) => cli::report(&failures, &env),
+    }
+}

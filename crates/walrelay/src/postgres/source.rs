@@ -95,6 +95,7 @@ impl Source for PostgresSource {
             start: Lsn::ZERO,
             publications: vec![self.wanted.publication.clone()],
             messages: false,
+            proto_version: 1,
         };
         let stream = match replication.start_replication(&command).await {
             Ok(stream) => stream,

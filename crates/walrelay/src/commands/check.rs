@@ -1,0 +1,92 @@
+use std::io::Write;
+use std::time::Duration;
+
+use walrelay_kafka_sink::probe;
+use walrelay_walsender::{Session, SessionKind};
+
+use super::connect::{block_on, conn_info, kafka, router_options, wanted};
+use super::{Ended, Env, load};
+use crate::cli::{CheckArgs, Failure};
+use crate::config::SinkConfig;
+use crate::failures;
+use crate::postgres::{Action, Facts, Plan, PostgresError, Wanted, inspect, plan};
+
+/// How long a broker may take to answer.
+const BROKER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// `walrelay check`: reports everything that is wrong, not only the first thing.
+pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Ended {
+    let config = load(&args.config, env)?;
+    let mut failures = Vec::new();
+    let info = conn_info(&config.source, env).map_err(|failure| failures.push(failure)).ok();
+    if let Err(failure) = router_options(&config.router) {
+        failures.push(failure);
+    }
+    let brokers = match &config.sink {
+        SinkConfig::Kafka(sink) => {
+            kafka(sink, &config.delivery).map_err(|failure| failures.push(failure)).ok()
+        }
+        SinkConfig::Stdout => None,
+    };
+    if failures.is_empty() {
+        say("configuration: fine");
+    }
+    if args.offline {
+        return if failures.is_empty() { Ok(()) } else { Err(failures) };
+    }
+
+    if let Some(info) = info {
+        let wanted = wanted(&config);
+        let seen = block_on(async {
+            // The second connection shows whether the role may replicate.
+            let mut session = Session::connect(&info, SessionKind::Sql, &[]).await?;
+            let facts = inspect(&mut session, &wanted).await?;
+            let plan = plan(&wanted, &facts, false)?;
+            let mut replication = Session::connect(&info, SessionKind::Replication, &[]).await?;
+            replication.identify_system().await?;
+            replication.close().await;
+            session.close().await;
+            Ok::<_, PostgresError>((facts, plan))
+        })?;
+        match seen {
+            Ok((facts, plan)) => say_postgres(&wanted, &facts, &plan),
+            Err(error) => failures.push(failures::postgres(error)),
+        }
+    }
+    if let Some(config) = brokers {
+        match probe(&config, BROKER_PATIENCE) {
+            Ok(cluster) => say(&format!("kafka: fine, {} broker(s)", cluster.brokers.len())),
+            Err(error) => failures.push(failures::kafka_client(&error)),
+        }
+    }
+    if failures.is_empty() { Ok(()) } else { Err(failures) }
+}
+
+fn say_postgres(wanted: &Wanted, facts: &Facts, plan: &Plan) {
+    say(&format!("postgres: fine, database {}", facts.server.database));
+    for action in &plan.actions {
+        match action {
+            Action::CreatePublication => say(&format!(
+                "  publication {} does not exist: run creates it",
+                wanted.publication
+            )),
+            Action::CreateSlot => {
+                say(&format!("  slot {} does not exist: run creates it", wanted.slot));
+            }
+        }
+    }
+    for note in &plan.notes {
+        say(&format!("  note: {note}"));
+    }
+}
+
+fn say(line: &str) {
+    // Nobody is left to be told when standard output is closed.
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+impl From<Failure> for Vec<Failure> {
+    fn from(failure: Failure) -> Self {
+        vec![failure]
+    }
+}

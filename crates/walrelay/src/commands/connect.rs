@@ -1,0 +1,108 @@
+//! From the configuration to what the crates below want.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use secrecy::ExposeSecret;
+use walrelay_event_router::{Options, Router};
+use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, TopicCreation};
+use walrelay_relay::Settings;
+use walrelay_walsender::ConnInfo;
+
+use super::Env;
+use crate::cli::{Exit, Failure};
+use crate::config::{self, Config};
+use crate::failures;
+use crate::postgres::Wanted;
+
+pub(super) fn conn_info(source: &config::Source, env: Env<'_>) -> Result<ConnInfo, Failure> {
+    let mut info: ConnInfo =
+        source.url.expose_secret().parse().map_err(|error| failures::conn_info(&error))?;
+    if let Some(password) = &source.password {
+        info.password = Some(password.clone());
+    }
+    if info.passfile.is_none() {
+        // As libpq: PGPASSFILE, or ~/.pgpass, which need not exist.
+        info.passfile = env("PGPASSFILE")
+            .map(PathBuf::from)
+            .or_else(|| env("HOME").map(|home| PathBuf::from(home).join(".pgpass")))
+            .filter(|path| path.exists());
+    }
+    Ok(info)
+}
+
+pub(super) fn router_options(router: &config::Router) -> Result<Options, Failure> {
+    let topic = router.topic_replacement.parse().map_err(|error| failures::topic(&error))?;
+    Ok(Options {
+        event_id: router.id.clone(),
+        event_key: router.key.clone(),
+        event_type: router.event_type.clone(),
+        payload: router.payload.clone(),
+        route_by: router.route_by.clone(),
+        topic,
+    })
+}
+
+pub(super) fn router(router: &config::Router) -> Result<Router, Failure> {
+    router_options(router).map(Router::new)
+}
+
+pub(super) fn wanted(config: &Config) -> Wanted {
+    let router = &config.router;
+    let mut columns = vec![
+        router.id.clone(),
+        router.key.clone(),
+        router.route_by.clone(),
+        router.payload.clone(),
+    ];
+    columns.sort();
+    columns.dedup();
+    Wanted {
+        slot: config.source.slot.clone(),
+        publication: config.source.publication.clone(),
+        tables: config.source.tables.clone(),
+        columns,
+        create: config.source.create,
+    }
+}
+
+pub(super) fn settings(config: &Config) -> Settings {
+    let delivery = &config.delivery;
+    Settings {
+        tables: Arc::from(config.source.tables.as_slice()),
+        max_in_flight_records: delivery.max_in_flight_records as usize,
+        status_interval: config.source.status_interval,
+        receive_timeout: config.source.receive_timeout,
+        drain_timeout: delivery.drain_timeout,
+        backoff_initial: delivery.backoff.initial,
+        backoff_max: delivery.backoff.max,
+    }
+}
+
+pub(super) fn kafka(
+    sink: &config::KafkaSink,
+    delivery: &config::Delivery,
+) -> Result<KafkaConfig, Failure> {
+    let topics = sink.topics.create.then(|| TopicCreation {
+        // -1 is the broker's default, in both.
+        partitions: sink.topics.partitions.unwrap_or(-1),
+        replication_factor: sink.topics.replication_factor.map_or(-1, i32::from),
+        properties: std::collections::BTreeMap::new(),
+    });
+    let options = KafkaOptions {
+        max_in_flight_records: u64::from(delivery.max_in_flight_records),
+        max_in_flight_bytes: delivery.max_in_flight_bytes,
+        topics,
+    };
+    KafkaConfig::new(sink.properties.0.clone(), options).map_err(|error| failures::kafka(&error))
+}
+
+/// A runtime for a command: one thread, which is all a pipeline needs.
+pub(super) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
+            Failure::new("runtime", Exit::Unavailable, "cannot start").caused_by(error)
+        })?;
+    Ok(runtime.block_on(future))
+}

@@ -1,0 +1,124 @@
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Relayed;
+use super::viewer::Seen;
+use crate::telemetry::Latencies;
+
+/// What was committed, what rolled back, and what has arrived.
+#[derive(Default)]
+pub(super) struct Ledger {
+    books: Mutex<Books>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Books {
+    /// When the commit of an event was sent to the server. An event may arrive before the server's
+    /// answer to the commit does, so it is entered before and struck out if the commit fails.
+    committed: HashMap<String, Instant>,
+    rolled_back: HashSet<String>,
+    transactions: u64,
+    rolled_back_transactions: u64,
+    arrived: HashSet<String>,
+    repeats: u64,
+}
+
+/// What an arrival means.
+pub(super) enum Arrival {
+    /// The first of a committed event, so long after its commit was sent.
+    First(Duration),
+    /// It had arrived before.
+    Repeat,
+    /// It was never committed.
+    Phantom,
+}
+
+impl Ledger {
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn committing(&self, ids: &[String]) {
+        let now = Instant::now();
+        let mut books = self.books();
+        books.transactions += 1;
+        books.committed.extend(ids.iter().map(|id| (id.clone(), now)));
+    }
+
+    pub(super) fn rolled_back(&self, ids: &[String]) {
+        let mut books = self.books();
+        books.rolled_back_transactions += 1;
+        books.rolled_back.extend(ids.iter().cloned());
+    }
+
+    pub(super) fn arrival(&self, id: &str) -> Arrival {
+        let mut books = self.books();
+        let Some(committed) = books.committed.get(id).copied() else {
+            return Arrival::Phantom;
+        };
+        if books.arrived.insert(id.to_owned()) {
+            self.arrived.notify_all();
+            Arrival::First(committed.elapsed())
+        } else {
+            books.repeats += 1;
+            Arrival::Repeat
+        }
+    }
+
+    pub(super) fn all_arrived(&self) -> bool {
+        let books = self.books();
+        books.arrived.len() == books.committed.len()
+    }
+
+    /// Waits for one more arrival, at most `limit`.
+    pub(super) fn wait_for_arrival(&self, limit: Duration) {
+        let books = self.books();
+        // A time-out or an arrival: the caller looks again in both cases.
+        drop(self.arrived.wait_timeout(books, limit));
+    }
+
+    /// Whether each committed event arrived, nothing else did, and the order per key held.
+    pub(super) fn verdict(&self, seen: &Seen) -> bool {
+        self.all_arrived() && seen.phantoms == 0 && seen.out_of_order == 0
+    }
+
+    pub(super) fn summary(&self, seen: &Seen, relayed: &Relayed) -> String {
+        let books = self.books();
+        let lost = books.committed.len() - books.arrived.len();
+        let mut text = format!(
+            "\n  committed     {} events in {} transactions\n  rolled back   {} events in {} \
+             transactions\n  arrived       {} events, {} of them twice\n  lost          {lost}\n  \
+             not committed {}\n  out of order  {}\n",
+            books.committed.len(),
+            books.transactions,
+            books.rolled_back.len(),
+            books.rolled_back_transactions,
+            books.arrived.len(),
+            books.repeats,
+            seen.phantoms,
+            seen.out_of_order,
+        );
+        for (topic, count) in &seen.per_topic {
+            text.push_str(&format!("  {topic:<24} {count}\n"));
+        }
+        let row = |name: &str, latency: Option<(f64, f64)>| {
+            latency.map_or_else(String::new, |(p50, p99)| {
+                format!("  {name:<24} p50 {p50:.2} ms, p99 {p99:.2} ms\n")
+            })
+        };
+        text.push_str(&row("commit → broker's ack", relayed.commit_to_ack));
+        text.push_str(&row("commit → consumer", quantiles(&seen.latencies)));
+        let confirmed = if relayed.drained { "yes" } else { "NO" };
+        text.push_str(&format!("  everything confirmed in the slot: {confirmed}"));
+        text
+    }
+}
+
+fn quantiles(latencies: &Latencies) -> Option<(f64, f64)> {
+    latencies.millis(0.5).zip(latencies.millis(0.99))
+}
+
+/// Counts per topic, in the order of their names.
+pub(super) type PerTopic = BTreeMap<String, u64>;

@@ -1,0 +1,102 @@
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use walrelay_kafka_sink::KafkaError;
+use walrelay_kafka_sink::tail::{Tail, TailedRecord};
+
+use super::ledger::{Arrival, Ledger, PerTopic};
+use crate::telemetry::Latencies;
+
+/// Lines shown per second at most: more than that nobody reads.
+const LINES_PER_SECOND: u32 = 12;
+
+/// What the viewer has counted.
+pub(super) struct Seen {
+    pub(super) per_topic: PerTopic,
+    pub(super) phantoms: u64,
+    pub(super) out_of_order: u64,
+    pub(super) latencies: Latencies,
+}
+
+/// Reads the topics until `done` and nothing more comes.
+pub(super) fn watch(
+    broker: &str,
+    topics: &[String],
+    ledger: &Ledger,
+    done: &AtomicBool,
+    colours: bool,
+) -> Result<Seen, KafkaError> {
+    let names: Vec<&str> = topics.iter().map(String::as_str).collect();
+    let mut tail = Tail::open(broker, &names, Duration::from_secs(10))?;
+    let mut seen = Seen {
+        per_topic: PerTopic::new(),
+        phantoms: 0,
+        out_of_order: 0,
+        latencies: Latencies::new(),
+    };
+    let mut last_number: HashMap<Vec<u8>, u64> = HashMap::new();
+    let mut window = (Instant::now(), 0);
+    loop {
+        let Some(record) = tail.next(Duration::from_millis(50))? else {
+            if done.load(Ordering::Acquire) {
+                return Ok(seen);
+            }
+            continue;
+        };
+        *seen.per_topic.entry(record.topic.clone()).or_default() += 1;
+        let id = header(&record, "id");
+        let note = match ledger.arrival(&id) {
+            Arrival::First(latency) => {
+                seen.latencies.record(latency);
+                // Each key's events are numbered in the order of their commits.
+                let key = [record.topic.as_bytes(), record.key.as_deref().unwrap_or_default()].concat();
+                let number = number(&record);
+                let last = last_number.entry(key).or_default();
+                if number != *last + 1 {
+                    seen.out_of_order += 1;
+                }
+                *last = number;
+                format!("{:>7.2} ms", latency.as_secs_f64() * 1000.0)
+            }
+            Arrival::Repeat => "   repeat".to_owned(),
+            Arrival::Phantom => {
+                seen.phantoms += 1;
+                "NOT COMMITTED".to_owned()
+            }
+        };
+        if window.0.elapsed() >= Duration::from_secs(1) {
+            window = (Instant::now(), 0);
+        }
+        window.1 += 1;
+        if window.1 <= LINES_PER_SECOND {
+            show(&record, &note, colours);
+        }
+    }
+}
+
+fn header(record: &TailedRecord, name: &str) -> String {
+    let value = record.headers.iter().find(|(header, _)| header == name);
+    let bytes = value.and_then(|(_, value)| value.as_deref()).unwrap_or_default();
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn number(record: &TailedRecord) -> u64 {
+    let value = record.value.as_deref().unwrap_or_default();
+    let json: serde_json::Value = serde_json::from_slice(value).unwrap_or_default();
+    json.get("number").and_then(serde_json::Value::as_u64).unwrap_or_default()
+}
+
+fn show(record: &TailedRecord, note: &str, colours: bool) {
+    let (cyan, yellow, green, off) =
+        if colours { ("\x1b[36m", "\x1b[33m", "\x1b[32m", "\x1b[0m") } else { ("", "", "", "") };
+    let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default());
+    let value = String::from_utf8_lossy(record.value.as_deref().unwrap_or_default());
+    // Nobody is left to be told when standard output is closed.
+    let _ = writeln!(
+        std::io::stdout(),
+        "{green}{note}{off}  {cyan}{:<22}{off} {yellow}{key:<12}{off} {value}",
+        record.topic
+    );
+}

@@ -1,0 +1,74 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use walrelay_walsender::{Error, Row, Session, SessionKind, ConnInfo};
+
+use super::AGGREGATES;
+use super::ledger::Ledger;
+use crate::cli::DemoArgs;
+
+/// The services' own table: how many events each aggregate has had. Its row lock is what makes the
+/// numbers of an aggregate follow the order of the commits.
+pub(super) const ORDERS: &str =
+    "CREATE TABLE aggregates (kind text, id text, number bigint NOT NULL, PRIMARY KEY (kind, id))";
+
+/// Aggregates of each kind.
+const KEYS: u32 = 20;
+
+/// Places orders until the time is over or somebody presses Ctrl-C.
+pub(super) async fn write(
+    info: &ConnInfo,
+    args: &DemoArgs,
+    ledger: Arc<Ledger>,
+) -> Result<(), Error> {
+    let mut session = Session::connect(info, SessionKind::Sql, &[]).await?;
+    let end = args.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
+    let mut tick = interval(Duration::from_secs(1) / args.rate);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    loop {
+        tokio::select! {
+            biased;
+            _ = &mut interrupted => break,
+            () = sleep_until(end.unwrap_or_else(Instant::now)), if end.is_some() => break,
+            _ = tick.tick() => {}
+        }
+        let fails = fastrand::u8(..100) < args.rollbacks;
+        transaction(&mut session, fails, &ledger).await?;
+    }
+    session.close().await;
+    Ok(())
+}
+
+/// One to three events of different aggregates in one transaction.
+async fn transaction(session: &mut Session, fails: bool, ledger: &Ledger) -> Result<(), Error> {
+    session.query("BEGIN").await?;
+    let mut ids = Vec::new();
+    for kind in AGGREGATES.iter().take(fastrand::usize(1..=AGGREGATES.len())) {
+        let aggregate = format!("{}-{}", kind.to_lowercase(), fastrand::u32(1..=KEYS));
+        let amount = fastrand::u32(100..100_000);
+        // All that is put into the statement is made here: no quoting is called for.
+        let sql = format!(
+            "WITH aggregate AS (
+                 INSERT INTO aggregates VALUES ('{kind}', '{aggregate}', 1)
+                 ON CONFLICT (kind, id) DO UPDATE SET number = aggregates.number + 1
+                 RETURNING number)
+             INSERT INTO outbox (aggregatetype, aggregateid, type, payload)
+             SELECT '{kind}', '{aggregate}', '{kind}Placed',
+                    jsonb_build_object('number', number, 'cents', {amount})
+             FROM aggregate RETURNING id"
+        );
+        let rows = session.query(&sql).await?;
+        let id = rows.first().and_then(|row: Row<'_>| row.get("id").map(str::to_owned));
+        ids.extend(id);
+    }
+    if fails {
+        session.query("ROLLBACK").await?;
+        ledger.rolled_back(&ids);
+    } else {
+        ledger.committing(&ids);
+        session.query("COMMIT").await?;
+    }
+    Ok(())
+}

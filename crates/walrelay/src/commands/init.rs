@@ -1,0 +1,125 @@
+use std::io::Write;
+
+use walrelay_walsender::{Session, SessionKind};
+
+use super::connect::{block_on, conn_info, wanted};
+use super::{Ended, Env, load};
+use crate::cli::{Exit, Failure, InitArgs};
+use crate::failures;
+use crate::postgres::{Action, Wanted, inspect, plan, script};
+
+/// The role that the printed script creates. The relay itself takes whatever role its URL names.
+const ROLE: &str = "walrelay";
+
+/// `walrelay init`.
+pub(crate) fn init(args: &InitArgs, env: Env<'_>) -> Ended {
+    let config = load(&args.config, env)?;
+    let wanted = Wanted { create: true, ..wanted(&config) };
+    if args.dry_run {
+        print(&whole_script(&wanted))?;
+        return Ok(());
+    }
+    let info = conn_info(&config.source, env)?;
+    let done = block_on(async {
+        let mut session = Session::connect(&info, SessionKind::Sql, &[]).await?;
+        create(&mut session, &wanted).await
+    })?;
+    match done {
+        Ok(lines) => print(&lines)?,
+        Err(error) => return Err(vec![failures::postgres(error)]),
+    }
+    Ok(())
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(|error| Failure::new("output", Exit::Unavailable, "cannot write").caused_by(error))
+}
+
+/// The SQL that prepares an empty database, in the order in which it must run.
+pub(crate) fn whole_script(wanted: &Wanted) -> String {
+    let mut text = String::from("-- The outbox: services insert here, in the transaction of their data.\n");
+    for table in &wanted.tables {
+        text.push_str(&script::create_table(table));
+        text.push('\n');
+    }
+    let parts = [
+        (
+            "What the relay sees: inserts of the outbox, nothing else.",
+            script::create_publication(&wanted.publication, &wanted.tables),
+        ),
+        (
+            "Who the relay is: may replicate, owns nothing, reads no table.",
+            script::create_role(ROLE),
+        ),
+        (
+            "From here on Postgres keeps the log until the relay has confirmed it: last, and not\n\
+             -- long before the relay is started.",
+            script::create_slot(&wanted.slot),
+        ),
+    ];
+    for (why, sql) in parts {
+        text.push_str(&format!("\n-- {why}\n{sql}\n"));
+    }
+    text
+}
+
+/// Creates what is missing; one line per thing.
+async fn create(
+    session: &mut Session,
+    wanted: &Wanted,
+) -> Result<String, crate::postgres::PostgresError> {
+    let mut lines = String::new();
+    let mut facts = inspect(session, wanted).await?;
+    for (table, found) in &facts.tables {
+        if found.is_none() {
+            session.query(&script::create_table(table)).await?;
+            lines.push_str(&format!("created table {table}\n"));
+        }
+    }
+    if !lines.is_empty() {
+        facts = inspect(session, wanted).await?;
+    }
+    let plan = plan(wanted, &facts, false)?;
+    for action in plan.actions {
+        match action {
+            Action::CreatePublication => {
+                let sql = script::create_publication(&wanted.publication, &wanted.tables);
+                session.query(&sql).await?;
+                lines.push_str(&format!("created publication {}\n", wanted.publication));
+            }
+            Action::CreateSlot => {
+                session.query(&script::create_slot(&wanted.slot)).await?;
+                lines.push_str(&format!("created slot {}\n", wanted.slot));
+            }
+        }
+    }
+    for note in plan.notes {
+        lines.push_str(&format!("note: {note}\n"));
+    }
+    if lines.is_empty() {
+        lines.push_str("everything is there already\n");
+    }
+    Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use walrelay_relay::TableName;
+
+    /// `migrations/` and `walrelay init --dry-run` are the same script.
+    #[test]
+    fn the_migration_is_what_a_dry_run_prints_by_default() {
+        let wanted = Wanted {
+            slot: "walrelay".into(),
+            publication: "walrelay".into(),
+            tables: vec![TableName { schema: "public".into(), name: "outbox".into() }],
+            columns: Vec::new(),
+            create: true,
+        };
+        let migration = include_str!("../../../../migrations/0001_outbox.sql");
+        assert_eq!(whole_script(&wanted), migration);
+    }
+}

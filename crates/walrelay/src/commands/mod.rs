@@ -1,0 +1,24 @@
+//! One module per command. Each takes its arguments and gives nothing, or the failures to report.
+
+mod check;
+mod connect;
+mod demo;
+mod init;
+mod run;
+
+pub(crate) use check::check;
+pub(crate) use demo::demo;
+pub(crate) use init::init;
+pub(crate) use run::run;
+
+use crate::cli::{ConfigArgs, Failure};
+use crate::config::Config;
+
+/// How a command ends.
+pub(crate) type Ended = Result<(), Vec<Failure>>;
+/// The environment, by name.
+pub(crate) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+fn load(args: &ConfigArgs, env: Env<'_>) -> Result<Config, Vec<Failure>> {
+    Ok(Config::load(&args.config, &args.set, env)?)
+}

@@ -1,0 +1,102 @@
+use std::future::Future;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{info, warn};
+use walrelay_kafka_sink::KafkaSinkFactory;
+use walrelay_relay::{Outcome, Pipeline, PipelineError};
+use walrelay_sink::SinkFactory;
+
+use super::connect::{block_on, conn_info, kafka, router, settings, wanted};
+use super::{Ended, Env, load};
+use crate::cli::{ConfigArgs, Exit, Failure};
+use crate::config::{Config, SinkConfig};
+use crate::failures::{self, SinkFailure};
+use crate::postgres::PostgresSource;
+use crate::sinks::StdoutSinkFactory;
+use crate::telemetry::{World, log_to_stderr};
+
+/// `walrelay run`.
+pub(crate) fn run(args: &ConfigArgs, env: Env<'_>) -> Ended {
+    let config = load(args, env)?;
+    log_to_stderr(config.log);
+    match &config.sink {
+        SinkConfig::Kafka(sink) => {
+            let factory = KafkaSinkFactory::new(kafka(sink, &config.delivery)?);
+            relay(&config, env, factory)?;
+        }
+        SinkConfig::Stdout => {
+            let factory = StdoutSinkFactory::new(&config.delivery);
+            relay(&config, env, factory)?;
+        }
+    }
+    Ok(())
+}
+
+fn relay<F>(config: &Config, env: Env<'_>, factory: F) -> Result<(), Failure>
+where
+    F: SinkFactory,
+    F::Error: SinkFailure,
+{
+    let info = conn_info(&config.source, env)?;
+    info!(
+        version = env!("CARGO_PKG_VERSION"),
+        source = %info.redacted(),
+        slot = config.source.slot,
+        publication = config.source.publication,
+        "starting"
+    );
+    let source = PostgresSource::new(info, wanted(config), config.source.wal_sender_timeout);
+    let router = router(&config.router)?;
+    let mut pipeline = Pipeline::new(source, router, factory, World::new(), settings(config));
+    let result = block_on(async {
+        let stop = asked_to_stop()?;
+        Ok::<_, Failure>(pipeline.run(stop).await)
+    })??;
+    pipeline.surroundings().summarise(&pipeline.counts());
+    ended(result)
+}
+
+fn ended<K: SinkFailure>(
+    result: Result<Outcome, PipelineError<crate::postgres::PostgresError, K>>,
+) -> Result<(), Failure> {
+    match result {
+        Ok(Outcome::Drained { confirmed }) => {
+            info!(%confirmed, "drained: everything that was sent is confirmed");
+            Ok(())
+        }
+        // Nothing was ever sent, so nothing is owed.
+        Ok(Outcome::Incomplete { in_flight: 0, confirmed: None }) => Ok(()),
+        Ok(Outcome::Incomplete { in_flight, .. }) => Err(Failure::new(
+            "drain-incomplete",
+            Exit::Temporary,
+            format!("stopped with {in_flight} records not acknowledged or their position not confirmed"),
+        )
+        .remedy("nothing is lost: the next start sends again what was not confirmed")),
+        Err(error) => Err(failures::pipeline(error)),
+    }
+}
+
+/// Resolves at SIGTERM or SIGINT. A second signal ends the process at once.
+fn asked_to_stop() -> Result<impl Future<Output = ()>, Failure> {
+    let failed = |error| {
+        Failure::new("signals", Exit::Internal, "cannot listen for signals").caused_by(error)
+    };
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            warn!("second signal: stopping at once, without draining");
+            // What is in flight is not confirmed, so it is sent again by the next start.
+            std::process::exit(i32::from(Exit::Temporary.code()));
+        });
+        info!("asked to stop");
+    })
+}

@@ -1,0 +1,204 @@
+//! Each error of the crates below as a failure: what is wrong, and what to do about it.
+
+use std::error::Error;
+
+use walrelay_event_router::TopicTemplateError;
+use walrelay_kafka_sink::{KafkaConfigError, KafkaError};
+use walrelay_relay::{CoreError, PipelineError};
+use walrelay_sink::Disposition;
+use walrelay_walsender::{ConnInfoError, ErrorClass};
+
+use crate::cli::{Exit, Failure};
+use crate::postgres::{PostgresError, SetupError};
+
+/// An error of a sink factory.
+pub(crate) trait SinkFailure: Error + Send + Sync + Sized + 'static {
+    fn failure(self) -> Failure;
+}
+
+impl SinkFailure for KafkaError {
+    fn failure(self) -> Failure {
+        kafka_client(&self)
+    }
+}
+
+impl SinkFailure for std::io::Error {
+    fn failure(self) -> Failure {
+        Failure::new("output", Exit::Unavailable, "standard output cannot be opened")
+            .caused_by(self)
+    }
+}
+
+pub(crate) fn conn_info(error: &ConnInfoError) -> Failure {
+    Failure::new("source-url", Exit::Config, "[source] url cannot be used")
+        .caused_by(error.to_string())
+        .remedy("its form is postgres://user:password@host:5432/database?sslmode=verify-full")
+}
+
+pub(crate) fn topic(error: &TopicTemplateError) -> Failure {
+    Failure::new("topic-template", Exit::Config, "route.topic.replacement cannot be used")
+        .caused_by(error.to_string())
+}
+
+pub(crate) fn kafka(error: &KafkaConfigError) -> Failure {
+    Failure::new("kafka-property", Exit::Config, "[sink.kafka] cannot be used")
+        .caused_by(error.to_string())
+}
+
+pub(crate) fn kafka_client(error: &KafkaError) -> Failure {
+    Failure::new("kafka-unreachable", Exit::Unavailable, "Kafka cannot be reached")
+        .caused_by(error.to_string())
+        .remedy("check bootstrap.servers and the security settings in [sink.kafka], and that the brokers advertise addresses that can be reached from here")
+}
+
+pub(crate) fn postgres(error: PostgresError) -> Failure {
+    match error {
+        PostgresError::Setup(error) => setup(&error),
+        PostgresError::SlotBusy { .. } => {
+            Failure::new("slot-busy", Exit::Unavailable, error.to_string())
+                .remedy("stop the other relay, or give this one a slot of its own")
+        }
+        PostgresError::Wal(error) => connection(error),
+    }
+}
+
+fn setup(error: &SetupError) -> Failure {
+    let exit = match error {
+        SetupError::SlotLost { .. } | SetupError::SlotGone { .. } => Exit::Data,
+        _ => Exit::Config,
+    };
+    Failure::new(error.id(), exit, error.to_string()).remedy(error.remedy())
+}
+
+fn connection(error: walrelay_walsender::Error) -> Failure {
+    let sqlstate = error.sqlstate().unwrap_or_default().to_owned();
+    let (id, exit, what, remedy) = match (error.class(), sqlstate.as_str()) {
+        (_, "28P01") => (
+            "password",
+            Exit::Denied,
+            "Postgres does not accept the user's password",
+            "correct user and password in [source] url (special characters are percent-encoded), \
+             or put the password into password_file",
+        ),
+        (_, "28000") => (
+            "access",
+            Exit::Denied,
+            "Postgres does not let this user in",
+            "check the role's name and LOGIN, and that pg_hba.conf has a line for its connections \
+             to this database (logical replication uses the database's lines)",
+        ),
+        (_, "3D000") => (
+            "database-missing",
+            Exit::Config,
+            "the database does not exist",
+            "correct the database in [source] url: the part after the slash",
+        ),
+        (_, "42501") => (
+            "privilege",
+            Exit::Denied,
+            "the role lacks a privilege",
+            "to replicate it needs ALTER ROLE … REPLICATION (Amazon RDS: GRANT rds_replication TO \
+             …; Azure: ALTER ROLE … REPLICATION as the admin); to create the publication it must \
+             own the tables: or run walrelay init as an administrator",
+        ),
+        (ErrorClass::AccessDenied, _) => (
+            "access",
+            Exit::Denied,
+            "Postgres refuses access",
+            "check user, password and pg_hba.conf",
+        ),
+        (ErrorClass::ServerUnavailable | ErrorClass::SlotInUse | ErrorClass::Unknown, _) => (
+            "postgres-unreachable",
+            Exit::Unavailable,
+            "Postgres cannot be reached",
+            "check host and port in [source] url, and that the server is running",
+        ),
+        (ErrorClass::WalGone, _) => (
+            "wal-gone",
+            Exit::Data,
+            "the log that the slot needs is gone",
+            "drop the slot, start walrelay again to create a new one, and publish the rows of the \
+             meantime by inserting them anew; raise max_slot_wal_keep_size",
+        ),
+        (ErrorClass::Protocol, _) => (
+            "protocol",
+            Exit::Internal,
+            "the server's answer is not understood",
+            "is there a pooler such as PgBouncer in between? Replication needs a direct connection",
+        ),
+        (ErrorClass::Configuration, _) => (
+            "postgres-configuration",
+            Exit::Config,
+            "Postgres refuses what the configuration asks for",
+            "see the server's words above",
+        ),
+    };
+    Failure::new(id, exit, what).caused_by(error).remedy(remedy)
+}
+
+pub(crate) fn pipeline<K: SinkFailure>(error: PipelineError<PostgresError, K>) -> Failure {
+    let what = error.to_string();
+    match error {
+        PipelineError::Source(error) => postgres(error),
+        PipelineError::Sink(error) => error.failure(),
+        PipelineError::Core(error) => core(error),
+        PipelineError::Delivery { source, .. } => {
+            let exit = match source.disposition {
+                Disposition::Configuration => Exit::Config,
+                Disposition::Retryable | Disposition::Fatal => Exit::Data,
+            };
+            Failure::new("delivery", exit, what).caused_by(source).remedy(
+                "nothing after it was confirmed: mend the cause and start again. The row is in \
+                 the outbox table, and in the log at the position given",
+            )
+        }
+        PipelineError::SlotMoved { .. } => Failure::new("slot-moved", Exit::Data, what).remedy(
+            "find out who reads or advances the slot: one slot belongs to one relay. Publish the \
+             rows between the two positions by inserting them anew if nobody else did, then start \
+             again",
+        ),
+        PipelineError::OtherServer { .. } => {
+            Failure::new("other-server", Exit::Data, what).remedy(
+                "the address now leads to another cluster: check it, and start again if that is \
+                 meant. Positions of the old cluster say nothing about the new one",
+            )
+        }
+        // Retried as long as the relay runs, so it does not end here.
+        other => Failure::new("postgres-unreachable", Exit::Unavailable, what)
+            .caused_by(other.to_string()),
+    }
+}
+
+fn core(error: CoreError) -> Failure {
+    let what = error.to_string();
+    match error {
+        CoreError::Plan { source, .. } => Failure::new("column-missing", Exit::Config, what)
+            .caused_by(source)
+            .remedy(
+                "name the table's columns in [router.debezium]. What was sent is confirmed; the \
+                 relay goes on from here when started again",
+            ),
+        CoreError::ForeignTable { .. } => {
+            Failure::new("publication-foreign-table", Exit::Config, what).remedy(
+                "add it to [source] tables if it is an outbox, or take it out of the publication",
+            )
+        }
+        CoreError::Route { source, .. } => Failure::new("unroutable", Exit::Data, what)
+            .caused_by(source)
+            .remedy(
+                "what came before is confirmed. The event cannot be skipped in this version: make \
+                 the column NOT NULL so that it does not happen again, and move the slot past the \
+                 transaction with pg_replication_slot_advance once the event is taken care of",
+            ),
+        CoreError::Decode { source, .. } => {
+            Failure::new("undecodable", Exit::Internal, what).caused_by(source).remedy(BUG)
+        }
+        CoreError::Ledger { source, .. } => {
+            Failure::new("ledger", Exit::Internal, what).caused_by(source).remedy(BUG)
+        }
+        _ => Failure::new("protocol", Exit::Internal, what).remedy(BUG),
+    }
+}
+
+const BUG: &str = "this is a bug in walrelay or in the server; nothing was confirmed past it. \
+                   Please report it with the server's version";

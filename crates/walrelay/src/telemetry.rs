@@ -1,0 +1,140 @@
+//! Logging, and what a run tells about itself.
+
+use std::io::{self, IsTerminal};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hdrhistogram::Histogram;
+use tokio::sync::oneshot;
+use tracing::info;
+use tracing::level_filters::LevelFilter;
+use walrelay_lsn::CommitEnd;
+use walrelay_pgoutput::PgTimestamp;
+use walrelay_relay::{Counts, State, Surroundings};
+
+use crate::config::{Log, LogFormat, LogLevel};
+
+/// Sends log lines to standard error. Called once; a second call changes nothing.
+pub(crate) fn log_to_stderr(log: Log) {
+    let level = match log.level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    let lines = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(io::stderr)
+        .with_target(false)
+        .with_ansi(io::stderr().is_terminal());
+    // Fails if there is a subscriber already: then that one is to stay.
+    let _ = match log.format {
+        LogFormat::Text => lines.try_init(),
+        LogFormat::Json => lines.json().flatten_event(true).try_init(),
+    };
+}
+
+/// The wall clock as Postgres counts.
+pub(crate) fn wall_clock() -> PgTimestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let micros = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
+    PgTimestamp::from_unix_micros(micros).unwrap_or(PgTimestamp::new(0))
+}
+
+/// Latencies from commit to acknowledgement, by the clocks of the database and of this machine.
+#[derive(Debug)]
+pub(crate) struct Latencies {
+    micros: Histogram<u64>,
+}
+
+impl Latencies {
+    /// Up to an hour, with two digits.
+    pub(crate) fn new() -> Self {
+        let hour = Duration::from_secs(3600).as_micros() as u64;
+        let micros = Histogram::new_with_bounds(1, hour, 2)
+            .unwrap_or_else(|_| unreachable!("bounds and digits are within the crate's limits"));
+        Self { micros }
+    }
+
+    pub(crate) fn record(&mut self, latency: Duration) {
+        self.micros.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX).max(1));
+    }
+
+    /// Milliseconds at a quantile, `None` without a sample.
+    pub(crate) fn millis(&self, quantile: f64) -> Option<f64> {
+        let any = !self.micros.is_empty();
+        any.then(|| self.micros.value_at_quantile(quantile) as f64 / 1000.0)
+    }
+
+    pub(crate) fn samples(&self) -> u64 {
+        self.micros.len()
+    }
+}
+
+/// The world of a pipeline in the program.
+#[derive(Debug)]
+pub(crate) struct World {
+    latencies: Latencies,
+    state: State,
+    /// Told once, when the stream has started for the first time.
+    ready: Option<oneshot::Sender<()>>,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self { latencies: Latencies::new(), state: State::Connecting, ready: None }
+    }
+
+    /// A world that tells `ready` when the pipeline streams.
+    pub(crate) fn announcing(ready: oneshot::Sender<()>) -> Self {
+        Self { ready: Some(ready), ..Self::new() }
+    }
+
+    pub(crate) fn latencies(&self) -> &Latencies {
+        &self.latencies
+    }
+
+    /// The line a run ends with.
+    pub(crate) fn summarise(&self, counts: &Counts) {
+        let millis = |quantile| {
+            self.latencies.millis(quantile).map_or_else(|| "-".to_owned(), |ms| format!("{ms:.2}"))
+        };
+        info!(
+            records = counts.records,
+            transactions = counts.transactions,
+            repeats_avoided = counts.repeats_avoided,
+            ignored_updates = counts.updates,
+            ignored_deletes = counts.deletes,
+            ignored_truncates = counts.truncates,
+            latency_samples = self.latencies.samples(),
+            commit_to_ack_p50_ms = millis(0.5),
+            commit_to_ack_p99_ms = millis(0.99),
+            "relayed"
+        );
+    }
+}
+
+impl Surroundings for World {
+    fn wall_clock(&self) -> PgTimestamp {
+        wall_clock()
+    }
+
+    fn state(&mut self, state: State) {
+        if state == State::Streaming
+            && let Some(ready) = self.ready.take()
+        {
+            // Whoever waited may be gone.
+            let _ = ready.send(());
+        }
+        if state != self.state {
+            tracing::debug!(from = %self.state, to = %state, "state");
+            self.state = state;
+        }
+    }
+
+    fn acknowledged(&mut self, _: CommitEnd, committed: PgTimestamp) {
+        // Clocks of two machines may disagree by more than the latency: not below zero.
+        let micros = wall_clock().get().saturating_sub(committed.get()).max(0);
+        self.latencies.record(Duration::from_micros(micros as u64));
+    }
+}
