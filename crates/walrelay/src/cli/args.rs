@@ -1,0 +1,301 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+use super::exit::{self, Exit};
+
+/// Moves committed rows of a Postgres outbox to Kafka, through logical replication.
+#[derive(Debug, Parser)]
+#[command(
+    name = "walrelay",
+    version,
+    arg_required_else_help = true,
+    subcommand_required = true,
+    after_help = after_help()
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What `walrelay` can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Relay until asked to stop.
+    ///
+    /// Creates slot and publication when they are absent. SIGTERM or Ctrl-C drains: reading ends,
+    /// what was sent is awaited and confirmed. A second signal stops at once.
+    #[command(after_help = "Examples:
+  walrelay run
+  walrelay run --config /etc/walrelay.toml
+  walrelay run --set sink.kind=stdout --set log.level=debug
+  walrelay run --set 'source.tables=[\"app.outbox\", \"app.audit\"]'")]
+    Run(ConfigArgs),
+
+    /// Prepare a database: outbox table, publication, slot.
+    ///
+    /// What exists already is left as it is.
+    #[command(after_help = "Examples:
+  walrelay init --dry-run          print the SQL, to be run by whoever may
+  walrelay init --config app.toml  do it")]
+    Init(InitArgs),
+
+    /// Check the configuration, and that Postgres and the sink are ready for it.
+    #[command(after_help = "Examples:
+  walrelay check
+  walrelay check --offline         the file alone, as in a build pipeline")]
+    Check(CheckArgs),
+
+    /// Show the relay at work, against a Postgres and a broker of its own.
+    ///
+    /// Nothing is left running, nothing is left on disk.
+    #[command(after_help = "Examples:
+  walrelay demo
+  walrelay demo --seconds 10 --rate 500")]
+    Demo(DemoArgs),
+
+    /// Print completions for a shell.
+    #[command(after_help = "Examples:
+  walrelay completions bash > /etc/bash_completion.d/walrelay
+  walrelay completions zsh > \"${fpath[1]}/_walrelay\"")]
+    Completions {
+        /// Which shell.
+        shell: Shell,
+    },
+}
+
+/// Which configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct ConfigArgs {
+    /// The configuration file.
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        env = "WALRELAY_CONFIG",
+        default_value = "walrelay.toml"
+    )]
+    pub config: PathBuf,
+
+    /// Override a key of the file; may be repeated, the last one counts.
+    ///
+    /// The value is plain text, or TOML for numbers, booleans and lists.
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = assignment)]
+    pub set: Vec<String>,
+}
+
+/// Arguments of `init`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct InitArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+
+    /// Print the SQL and connect to nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Arguments of `check`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct CheckArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+
+    /// Check the file alone and connect to nothing.
+    #[arg(long)]
+    pub offline: bool,
+}
+
+/// Arguments of `demo`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct DemoArgs {
+    /// End after so many seconds; without it, at Ctrl-C.
+    #[arg(
+        long,
+        value_name = "N",
+        env = "DEMO_SECONDS",
+        value_parser = clap::value_parser!(u64).range(1..=86_400)
+    )]
+    pub seconds: Option<u64>,
+
+    /// Orders written per second.
+    #[arg(
+        long,
+        value_name = "N",
+        env = "DEMO_RATE",
+        default_value_t = 20,
+        value_parser = clap::value_parser!(u32).range(1..=100_000)
+    )]
+    pub rate: u32,
+
+    /// How many of a hundred transactions roll back.
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value_t = 10,
+        value_parser = clap::value_parser!(u8).range(0..=99)
+    )]
+    pub rollbacks: u8,
+}
+
+fn after_help() -> String {
+    format!(
+        "Examples:
+  walrelay demo                    see it work, nothing needed
+  walrelay init --dry-run          the SQL that prepares a database
+  walrelay check                   is everything ready?
+  walrelay run                     relay, with walrelay.toml
+
+{}
+
+Keys of the configuration file: docs/CONFIGURATION.md",
+        exit::help()
+    )
+}
+
+/// The shape of `--set`; whether the key exists is the configuration's business.
+fn assignment(text: &str) -> Result<String, String> {
+    match text.split_once('=') {
+        Some((key, _)) if !key.trim().is_empty() => Ok(text.to_owned()),
+        // Not echoed by clap beyond the argument itself.
+        _ => Err("an override has the form key=value, such as source.slot=orders".to_owned()),
+    }
+}
+
+impl Cli {
+    /// Reads the command line; the first argument is the program's name.
+    ///
+    /// # Errors
+    /// Help, version or complaint were printed already; what is left is to exit so.
+    pub fn from_args<T: Into<OsString> + Clone>(
+        args: impl IntoIterator<Item = T>,
+    ) -> Result<Self, Exit> {
+        Self::try_parse_from(args).map_err(|error| {
+            // Nobody is left to be told when the stream is closed.
+            let _ = error.print();
+            exit_of(&error)
+        })
+    }
+}
+
+fn exit_of(error: &clap::Error) -> Exit {
+    // `use_stderr` is false for help and version that were asked for.
+    if error.use_stderr() {
+        Exit::Usage
+    } else {
+        Exit::Ok
+    }
+}
+
+/// Writes the completions of `shell`.
+pub fn completions(shell: Shell, out: &mut dyn Write) -> io::Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "walrelay", &mut script);
+    out.write_all(&script)?;
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &str) -> Result<Command, clap::Error> {
+        Cli::try_parse_from(["walrelay"].into_iter().chain(args.split_whitespace()))
+            .map(|cli| cli.command)
+    }
+
+    #[test]
+    fn clap_finds_nothing_wrong_with_the_definition() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn commands_and_their_defaults() {
+        let Command::Run(run) = parse("run").unwrap() else {
+            panic!("not run")
+        };
+        assert_eq!(run.config, PathBuf::from("walrelay.toml"));
+        let line = "init -c a.toml --dry-run --set source.slot=x --set a=b=c";
+        let Command::Init(init) = parse(line).unwrap() else {
+            panic!("not init")
+        };
+        assert_eq!(init.config.config, PathBuf::from("a.toml"));
+        assert_eq!(init.config.set, ["source.slot=x", "a=b=c"]);
+        assert!(init.dry_run);
+        let Command::Check(check) = parse("check --offline").unwrap() else {
+            panic!("not check")
+        };
+        assert!(check.offline);
+        let Command::Demo(demo) = parse("demo --seconds 10 --rate 500").unwrap() else {
+            panic!("not demo")
+        };
+        assert_eq!(
+            (demo.seconds, demo.rate, demo.rollbacks),
+            (Some(10), 500, 10)
+        );
+    }
+
+    #[test]
+    fn a_wrong_command_line_is_usage_and_help_is_not() {
+        for line in [
+            "",
+            "rnu",
+            "run --confg x",
+            "run --set novalue",
+            "run --set =x",
+            "demo --rate 0",
+            "demo --seconds -1",
+            "completions",
+            "completions cmd",
+        ] {
+            assert_eq!(exit_of(&parse(line).unwrap_err()), Exit::Usage, "{line:?}");
+        }
+        for line in ["--help", "--version", "run --help", "help check"] {
+            assert_eq!(exit_of(&parse(line).unwrap_err()), Exit::Ok, "{line:?}");
+        }
+        assert!(parse("chekc").unwrap_err().to_string().contains("'check'"));
+    }
+
+    #[test]
+    fn help_lists_exit_codes_and_each_command_has_examples() {
+        let mut command = Cli::command();
+        let help = command.render_long_help().to_string();
+        for exit in Exit::ALL {
+            assert!(help.contains(exit.meaning()), "{help}");
+        }
+        for sub in command
+            .get_subcommands_mut()
+            .filter(|sub| sub.get_name() != "help")
+        {
+            let help = sub.render_long_help().to_string();
+            assert!(help.contains("Examples:"), "{help}");
+        }
+    }
+
+    #[test]
+    fn completions_know_the_commands() {
+        for shell in [
+            Shell::Bash,
+            Shell::Zsh,
+            Shell::Fish,
+            Shell::PowerShell,
+            Shell::Elvish,
+        ] {
+            let mut out = Vec::new();
+            completions(shell, &mut out).unwrap();
+            let script = String::from_utf8(out).unwrap();
+            assert!(
+                script.contains("check") && script.contains("offline"),
+                "{shell}"
+            );
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! The command line: arguments, failures as people read them, exit codes.
+//!
+//! # Contents
+//! - [`Cli`], [`Command`] and the arguments of each command; [`completions`].
+//! - [`Failure`]: what a command that gives up hands to [`report`].
+//! - [`Exit`]: the exit codes.
+//!
+//! # Invariants
+//! - Exit codes are an interface: `docs/CONFIGURATION.md` and `--help` list them from [`Exit::ALL`].
+//! - Whatever comes from a server or a file is freed of control characters before it is shown.
+
+mod args;
+mod exit;
+mod failure;
+
+pub use args::{CheckArgs, Cli, Command, ConfigArgs, DemoArgs, InitArgs, completions};
+pub use exit::Exit;
+pub use failure::{Failure, colours, report};

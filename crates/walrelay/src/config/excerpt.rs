@@ -1,0 +1,193 @@
+//! Places in a file, and its lines as messages show them.
+
+use std::ops::Range;
+
+use super::error::Place;
+use super::keys;
+
+/// Longest part of a line that is shown, in characters.
+const WIDTH: usize = 120;
+
+/// The file that is being read.
+#[derive(Clone, Copy)]
+pub(super) struct SourceText<'a> {
+    pub(super) name: &'a str,
+    pub(super) text: &'a str,
+}
+
+impl SourceText<'_> {
+    pub(super) fn whole(self) -> Place {
+        Place::File {
+            name: self.name.to_owned(),
+        }
+    }
+
+    /// Line and column of a byte offset.
+    pub(super) fn place(self, offset: usize) -> Place {
+        let (line, start) = self.line_of(offset);
+        let before = self.text.get(start..offset).unwrap_or_default();
+        Place::At {
+            name: self.name.to_owned(),
+            line,
+            column: before.chars().count() + 1,
+        }
+    }
+
+    /// Number of the line around `offset`, from 1, and where it starts.
+    fn line_of(self, offset: usize) -> (usize, usize) {
+        let mut start = 0;
+        let mut line = 1;
+        for (at, byte) in self.text.bytes().enumerate().take(offset) {
+            if byte == b'\n' {
+                line += 1;
+                start = at + 1;
+            }
+        }
+        (line, start)
+    }
+
+    /// The line around a key or a value, with carets under `span`.
+    pub(super) fn excerpt(self, span: &Range<usize>) -> Option<String> {
+        self.excerpt_of(span, false)
+    }
+
+    /// The line of a key that nobody knows, without its value: it may be a misspelt secret.
+    pub(super) fn excerpt_of_key(self, span: &Range<usize>) -> Option<String> {
+        self.excerpt_of(span, true)
+    }
+
+    fn excerpt_of(self, span: &Range<usize>, only_key: bool) -> Option<String> {
+        let (number, start) = self.line_of(span.start);
+        let line = self.text.get(start..)?.lines().next()?;
+        let from = self.text.get(start..span.start)?.chars().count();
+        let to_end = line.chars().count().saturating_sub(from);
+        let length = self
+            .text
+            .get(span.clone())
+            .map_or(1, |text| text.chars().count())
+            .clamp(1, to_end.max(1));
+        let secret = may_hold_a_secret(line);
+        if secret && !line.contains('=') {
+            return None;
+        }
+        let cut = line.find('=').filter(|_| secret || only_key);
+        let (shown, from, length) = if let Some(at) = cut {
+            let key = &line[..at];
+            let value = key.chars().count() + 2;
+            let (from, length) = if from < value {
+                (from, length.min(value - from))
+            } else {
+                (value, 1)
+            };
+            (format!("{key}= …"), from, length)
+        } else {
+            (line.to_owned(), from, length)
+        };
+        if from >= WIDTH {
+            return None;
+        }
+        // Tabs would put the caret elsewhere, other control characters speak to the terminal.
+        let shown: String = shown
+            .chars()
+            .take(WIDTH)
+            .map(|c| match c {
+                '\t' => ' ',
+                c if c.is_control() => '\u{FFFD}',
+                c => c,
+            })
+            .collect();
+        let length = length.min(WIDTH - from);
+        let margin = number.to_string();
+        Some(format!(
+            "  {margin} | {shown}\n  {:width$} | {:from$}{:^<length$}",
+            "",
+            "",
+            "",
+            width = margin.len(),
+        ))
+    }
+
+    /// The line of a syntax error. There the line may lie inside a string that was never closed,
+    /// so only what looks like a line of its own is shown.
+    pub(super) fn excerpt_of_syntax(self, span: &Range<usize>) -> Option<String> {
+        let (_, start) = self.line_of(span.start);
+        let line = self.text.get(start..)?.lines().next()?;
+        let own = line.contains('=') || line.trim_start().starts_with('[');
+        own.then(|| self.excerpt(span)).flatten()
+    }
+}
+
+/// Whether a line of the file may show a secret. Rather one line too many is hidden.
+fn may_hold_a_secret(line: &str) -> bool {
+    let names_a_file = line.split_once('=').is_some_and(|(key, _)| {
+        key.trim_end()
+            .trim_end_matches(['"', '\''])
+            .ends_with("_file")
+    });
+    let lower = line.to_ascii_lowercase();
+    !names_a_file && (keys::is_secret(&lower) || lower.contains("url") || lower.contains("://"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str, needle: &str) -> (Place, Option<String>) {
+        let source = SourceText { name: "f", text };
+        let start = text.find(needle).unwrap();
+        let span = start..start + needle.len();
+        (source.place(start), source.excerpt(&span))
+    }
+
+    #[test]
+    fn columns_count_characters() {
+        let (place, excerpt) = at("a = 1\n\tü = \"x\"\r\n", "\"x\"");
+        assert_eq!(place.to_string(), "f:2:6");
+        assert_eq!(excerpt.unwrap(), "  2 |  ü = \"x\"\n    |      ^^^");
+    }
+
+    #[test]
+    fn lines_with_secrets_end_at_the_equals_sign() {
+        for line in [
+            "url = \"hunter2\"",
+            "\"sasl.password\" = \"hunter2\"",
+            "source = { slot = 'a', url = 'hunter2' }",
+            "x = 'postgres://a:hunter2@b'",
+        ] {
+            let (_, excerpt) = at(line, "hunter2");
+            let excerpt = excerpt.unwrap();
+            assert!(!excerpt.contains("hunter2"), "{excerpt}");
+            assert!(excerpt.contains("= …"), "{excerpt}");
+        }
+        let (_, excerpt) = at("password_file = \"/run/pw\"", "\"/run");
+        assert!(excerpt.unwrap().contains("/run/pw"));
+    }
+
+    #[test]
+    fn inside_of_an_open_string_nothing_is_shown() {
+        let text = "url = \"\"\"\nhunter2\\z\"\"\"";
+        let source = SourceText { name: "f", text };
+        let start = text.find("hunter2").unwrap();
+        assert_eq!(source.excerpt_of_syntax(&(start..start + 3)), None);
+    }
+
+    #[test]
+    fn long_lines_and_odd_offsets_do_not_panic() {
+        let long = format!("a = \"{}\"", "ü".repeat(500));
+        let source = SourceText {
+            name: "f",
+            text: &long,
+        };
+        for start in 0..=long.len() + 1 {
+            let _ = source.place(start);
+            let _ = source.excerpt(&(start..start + 1));
+            let _ = source.excerpt(&(start..long.len()));
+            let _ = source.excerpt_of_syntax(&(start..start));
+        }
+        let shown = source.excerpt(&(4..long.len())).unwrap();
+        assert!(
+            shown.lines().all(|line| line.chars().count() <= WIDTH + 6),
+            "{shown}"
+        );
+    }
+}

@@ -1,0 +1,538 @@
+//! Every key of the configuration file, once.
+//!
+//! The checker of unknown keys, the readers of values and defaults, and the reference in
+//! `docs/CONFIGURATION.md` (a test compares them) all live off this table.
+
+/// What a value looks like in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Any string.
+    Text,
+    /// A string that no message may show.
+    Secret,
+    /// `true` or `false`.
+    Bool,
+    /// A whole number.
+    Integer,
+    /// A string with a number and a unit of time.
+    Duration,
+    /// A string with a number and a unit of bytes.
+    Size,
+    /// A list of strings.
+    TextList,
+    /// One of `here`; those of `later` are known by name and refused as not in this version.
+    Choice {
+        here: &'static [&'static str],
+        later: &'static [&'static str],
+    },
+    /// A string, number or truth value, taken as its text.
+    Scalar,
+}
+
+impl Kind {
+    /// With its article, for messages.
+    pub(super) fn wanted(self) -> &'static str {
+        match self {
+            Kind::Text | Kind::Secret | Kind::Choice { .. } => "a string",
+            Kind::Bool => "a boolean",
+            Kind::Integer => "an integer",
+            Kind::Duration => "a duration",
+            Kind::Size => "a size",
+            Kind::TextList => "a list of strings",
+            Kind::Scalar => "a string, number or boolean",
+        }
+    }
+
+    /// A value of this kind, for help texts.
+    pub(super) fn example(self) -> &'static str {
+        match self {
+            Kind::Text | Kind::Secret | Kind::Choice { .. } => "\"text\"",
+            Kind::Bool => "true",
+            Kind::Integer => "1",
+            Kind::Duration => "\"1s\" (units: ms, s, m, h)",
+            Kind::Size => "\"16MiB\" (units: B, KB, KiB, MB, MiB, GB, GiB)",
+            Kind::TextList => "[\"text\"]",
+            Kind::Scalar => "\"text\", 1 or true",
+        }
+    }
+}
+
+/// What holds when the file does not mention the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fallback {
+    /// An error; the text is an example of the value, as written in the file.
+    Required(&'static str),
+    /// Nothing; the key's documentation says what that means.
+    Unset,
+    /// This, as written in the file but for the quotes of strings.
+    Is(&'static str),
+}
+
+/// How far this version goes with a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Support {
+    /// All the way.
+    Full,
+    /// It may be written down as long as it says what its default says anyway.
+    DefaultOnly,
+    /// Known by name and refused.
+    Later,
+}
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Key {
+    /// Section and name, joined by dots.
+    pub(super) path: &'static str,
+    pub(super) kind: Kind,
+    pub(super) default: Fallback,
+    pub(super) support: Support,
+    /// One line for the reference.
+    pub(super) doc: &'static str,
+}
+
+const fn key(path: &'static str, kind: Kind, default: Fallback, doc: &'static str) -> Key {
+    Key {
+        path,
+        kind,
+        default,
+        support: Support::Full,
+        doc,
+    }
+}
+
+/// An option of Debezium that is honoured only as far as its default goes.
+const fn debezium(path: &'static str, default: Fallback, doc: &'static str) -> Key {
+    Key {
+        path,
+        kind: Kind::Scalar,
+        default,
+        support: Support::DefaultOnly,
+        doc,
+    }
+}
+
+/// Sections whose keys are passed through: anything may follow the dot.
+pub(super) const PASS_THROUGH: &str = "sink.kafka";
+
+const CONVERTERS_HERE: &[&str] = &["string", "org.apache.kafka.connect.storage.StringConverter"];
+const CONVERTERS_LATER: &[&str] = &[
+    "json",
+    "bytearray",
+    "binarydata",
+    "org.apache.kafka.connect.json.JsonConverter",
+    "org.apache.kafka.connect.converters.ByteArrayConverter",
+    "io.debezium.converters.BinaryDataConverter",
+];
+
+use Fallback::{Is, Required, Unset};
+
+/// The table, in the order of the reference.
+pub(super) const KEYS: &[Key] = &[
+    key(
+        "source.url",
+        Kind::Secret,
+        Unset,
+        "Where Postgres is, as a `postgres://` URL; a list of hosts is allowed. This or `url_file` is required.",
+    ),
+    key(
+        "source.url_file",
+        Kind::Text,
+        Unset,
+        "A file that holds the URL, instead of `url`.",
+    ),
+    key(
+        "source.password_file",
+        Kind::Text,
+        Unset,
+        "A file that holds the password, for a URL without one.",
+    ),
+    key(
+        "source.slot",
+        Kind::Text,
+        Is("walrelay"),
+        "The logical replication slot: 1 to 63 of `a-z`, `0-9`, `_`. One slot serves one relay.",
+    ),
+    key(
+        "source.publication",
+        Kind::Text,
+        Is("walrelay"),
+        "The publication that selects the outbox tables.",
+    ),
+    key(
+        "source.tables",
+        Kind::TextList,
+        Required("[\"public.outbox\"]"),
+        "The outbox tables, as `schema.table`; without a schema, `public` is meant.",
+    ),
+    key(
+        "source.create",
+        Kind::Bool,
+        Is("true"),
+        "Whether slot and publication are created when absent.",
+    ),
+    key(
+        "source.status_interval",
+        Kind::Duration,
+        Is("1s"),
+        "The longest time between two reports of progress to Postgres, 10ms to 1s.",
+    ),
+    key(
+        "source.receive_timeout",
+        Kind::Duration,
+        Is("30s"),
+        "Reconnect when Postgres has been silent for this long, even when asked for a sign of life; at least 1s.",
+    ),
+    key(
+        "source.wal_sender_timeout",
+        Kind::Duration,
+        Unset,
+        "`wal_sender_timeout` of the relay's own session, at least 1s; unset leaves the server's.",
+    ),
+    key(
+        "router.preset",
+        Kind::Choice {
+            here: &["debezium"],
+            later: &["events_outbox", "outbox_events", "outbox", "custom"],
+        },
+        Is("debezium"),
+        "The shape of the outbox tables and of the records made of them.",
+    ),
+    key(
+        "router.debezium.table.field.event.id",
+        Kind::Text,
+        Is("id"),
+        "The column of the event's id, sent as header `id`.",
+    ),
+    key(
+        "router.debezium.table.field.event.key",
+        Kind::Text,
+        Is("aggregateid"),
+        "The column of the record's key.",
+    ),
+    key(
+        "router.debezium.table.field.event.type",
+        Kind::Text,
+        Is("type"),
+        "The column of the event's type. Debezium itself declares this option and never reads it.",
+    ),
+    key(
+        "router.debezium.table.field.event.payload",
+        Kind::Text,
+        Is("payload"),
+        "The column of the record's value.",
+    ),
+    key(
+        "router.debezium.route.by.field",
+        Kind::Text,
+        Is("aggregatetype"),
+        "The column that decides the topic.",
+    ),
+    key(
+        "router.debezium.route.topic.replacement",
+        Kind::Text,
+        Is("outbox.event.${routedByValue}"),
+        "The topic; `${routedByValue}` stands for the value of `route.by.field`.",
+    ),
+    key(
+        "router.debezium.topic.prefix",
+        Kind::Text,
+        Unset,
+        "Debezium's name of the server. It names schemas of envelopes, which this version does not make: without effect yet.",
+    ),
+    key(
+        "router.debezium.table.op.invalid.behavior",
+        Kind::Choice {
+            here: &["warn"],
+            later: &["error", "fatal"],
+        },
+        Is("warn"),
+        "What an UPDATE of an outbox row does: it is ignored and counted.",
+    ),
+    debezium(
+        "router.debezium.table.field.event.timestamp",
+        Unset,
+        "The column of the record's timestamp.",
+    ),
+    debezium(
+        "router.debezium.table.field.event.schema.version",
+        Unset,
+        "The column of the version of the envelope's schema.",
+    ),
+    debezium(
+        "router.debezium.table.fields.additional.placement",
+        Unset,
+        "More columns as headers, in an envelope or as the partition.",
+    ),
+    debezium(
+        "router.debezium.table.field.additional.missing",
+        Is("error"),
+        "What an additional column that does not exist does.",
+    ),
+    debezium(
+        "router.debezium.table.fields.additional.error.on.missing",
+        Is("true"),
+        "The former name of the option before.",
+    ),
+    debezium(
+        "router.debezium.route.topic.regex",
+        Is("(?<routedByValue>.*)"),
+        "The expression that takes the routed value apart.",
+    ),
+    debezium(
+        "router.debezium.route.tombstone.on.empty.payload",
+        Is("false"),
+        "Whether an empty payload makes a tombstone.",
+    ),
+    debezium(
+        "router.debezium.table.expand.json.payload",
+        Is("false"),
+        "Whether a JSON payload becomes a structure.",
+    ),
+    debezium(
+        "router.debezium.table.json.payload.null.behavior",
+        Is("ignore"),
+        "What null members of an expanded payload become.",
+    ),
+    debezium(
+        "router.debezium.table.json.payload.empty.array.behavior",
+        Is("ignore"),
+        "What empty arrays of an expanded payload become.",
+    ),
+    debezium(
+        "router.debezium.field.name.adjustment.mode",
+        Is("none"),
+        "How names of expanded members are changed.",
+    ),
+    debezium(
+        "router.debezium.tracing.span.context.field",
+        Is("tracingspancontext"),
+        "The column of a tracing context.",
+    ),
+    debezium(
+        "router.debezium.tracing.operation.name",
+        Is("debezium-read"),
+        "The name of the tracing span.",
+    ),
+    debezium(
+        "router.debezium.tracing.with.context.field.only",
+        Is("false"),
+        "Whether only rows with a tracing context are traced.",
+    ),
+    key(
+        "router.converters.key.converter",
+        Kind::Choice {
+            here: CONVERTERS_HERE,
+            later: CONVERTERS_LATER,
+        },
+        Is("string"),
+        "How keys become bytes, by the names of Kafka Connect.",
+    ),
+    key(
+        "router.converters.value.converter",
+        Kind::Choice {
+            here: CONVERTERS_HERE,
+            later: CONVERTERS_LATER,
+        },
+        Is("string"),
+        "How values become bytes.",
+    ),
+    key(
+        "router.converters.header.converter",
+        Kind::Choice {
+            here: &[
+                "simple",
+                "org.apache.kafka.connect.storage.SimpleHeaderConverter",
+            ],
+            later: &[
+                "string",
+                "json",
+                "org.apache.kafka.connect.storage.StringConverter",
+                "org.apache.kafka.connect.json.JsonConverter",
+            ],
+        },
+        Is("simple"),
+        "How headers become bytes.",
+    ),
+    Key {
+        path: "router.converters.key.converter.schemas.enable",
+        kind: Kind::Bool,
+        default: Unset,
+        support: Support::Later,
+        doc: "Option of the JSON converter.",
+    },
+    Key {
+        path: "router.converters.value.converter.schemas.enable",
+        kind: Kind::Bool,
+        default: Unset,
+        support: Support::Later,
+        doc: "Option of the JSON converter.",
+    },
+    key(
+        "sink.kind",
+        Kind::Choice {
+            here: &["kafka", "stdout"],
+            later: &[],
+        },
+        Is("kafka"),
+        "Where records go: to Kafka, or to standard output, one JSON object a line.",
+    ),
+    key(
+        "sink.topics.create",
+        Kind::Bool,
+        Is("false"),
+        "Whether the relay creates topics itself; otherwise the broker does, if it is set up to.",
+    ),
+    key(
+        "sink.topics.partitions",
+        Kind::Integer,
+        Unset,
+        "Partitions of a topic that is created; unset takes the broker's default.",
+    ),
+    key(
+        "sink.topics.replication_factor",
+        Kind::Integer,
+        Unset,
+        "Replicas of a topic that is created; unset takes the broker's default.",
+    ),
+    key(
+        "delivery.guarantee",
+        Kind::Choice {
+            here: &["at-least-once"],
+            later: &["exactly-once"],
+        },
+        Is("at-least-once"),
+        "What consumers may rely on.",
+    ),
+    key(
+        "delivery.max_in_flight_records",
+        Kind::Integer,
+        Is("65536"),
+        "Records handed to the sink and not yet acknowledged, at most; 1 to 16777216.",
+    ),
+    key(
+        "delivery.max_in_flight_bytes",
+        Kind::Size,
+        Is("16MiB"),
+        "Bytes of such records, at most; 64KiB to 1GiB.",
+    ),
+    key(
+        "delivery.drain_timeout",
+        Kind::Duration,
+        Is("30s"),
+        "How long a stop waits for acknowledgements, at least 1s.",
+    ),
+    key(
+        "delivery.backoff_initial",
+        Kind::Duration,
+        Is("100ms"),
+        "The first pause before a retry, at least 1ms; pauses double, with jitter.",
+    ),
+    key(
+        "delivery.backoff_max",
+        Kind::Duration,
+        Is("10s"),
+        "The longest pause before a retry.",
+    ),
+    Key {
+        path: "http.listen",
+        kind: Kind::Text,
+        default: Unset,
+        support: Support::Later,
+        doc: "The address of metrics, health and status pages.",
+    },
+    key(
+        "log.level",
+        Kind::Choice {
+            here: &["error", "warn", "info", "debug", "trace"],
+            later: &[],
+        },
+        Is("info"),
+        "How much is logged.",
+    ),
+    key(
+        "log.format",
+        Kind::Choice {
+            here: &["text", "json"],
+            later: &[],
+        },
+        Is("text"),
+        "Lines for people or JSON objects for machines.",
+    ),
+];
+
+/// The row of a key.
+pub(super) fn find(path: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.path == path)
+}
+
+/// Whether `path` is a section, or the beginning of a name with dots.
+pub(super) fn is_prefix(path: &str) -> bool {
+    let begins = |known: &str| {
+        known
+            .strip_prefix(path)
+            .is_some_and(|rest| rest.starts_with('.'))
+    };
+    path == PASS_THROUGH || begins(PASS_THROUGH) || KEYS.iter().any(|key| begins(key.path))
+}
+
+/// The property that `path` names in the section that is passed through.
+pub(super) fn passed_through(path: &str) -> Option<&str> {
+    path.strip_prefix(PASS_THROUGH)?.strip_prefix('.')
+}
+
+/// The known key or section that an unknown one was probably meant to be.
+pub(super) fn nearest(unknown: &str) -> Option<&'static str> {
+    let leaf = unknown.rsplit('.').next().unwrap_or(unknown);
+    // The right name in the wrong section.
+    let misplaced = |name: &str| {
+        KEYS.iter().find(|key| {
+            key.path
+                .strip_suffix(name)
+                .is_some_and(|rest| rest.ends_with('.'))
+        })
+    };
+    let within_section = unknown.split_once('.').map_or(unknown, |(_, rest)| rest);
+    if let Some(key) = misplaced(unknown)
+        .or_else(|| misplaced(within_section))
+        .or_else(|| misplaced(leaf))
+    {
+        return Some(key.path);
+    }
+    let sections = KEYS.iter().filter_map(|key| {
+        let known = key.path;
+        let depth = unknown.matches('.').count();
+        known
+            .match_indices('.')
+            .nth(depth)
+            .map(|(at, _)| &known[..at])
+    });
+    KEYS.iter()
+        .map(|key| key.path)
+        .chain(sections)
+        .chain([PASS_THROUGH])
+        .map(|known| (strsim::damerau_levenshtein(unknown, known), known))
+        .min()
+        .filter(|(distance, _)| *distance <= (leaf.len() / 3).max(2))
+        .map(|(_, known)| known)
+}
+
+/// Whether a key, or a property of a client library, holds what no message may show.
+pub(super) fn is_secret(path: &str) -> bool {
+    if find(path).is_some_and(|key| key.kind == Kind::Secret) {
+        return true;
+    }
+    let lower = path.to_ascii_lowercase();
+    [
+        "password",
+        "passwd",
+        "secret",
+        "token",
+        "credential",
+        "jaas",
+        "key.pem",
+        "oauthbearer.config",
+    ]
+    .iter()
+    .any(|word| lower.contains(word))
+}

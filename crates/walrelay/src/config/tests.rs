@@ -1,0 +1,784 @@
+use std::io;
+use std::path::Path;
+
+use super::*;
+
+/// The least that is needed.
+const LEAST: &str = r#"
+[source]
+url = "postgres://relay:${PGPASSWORD}@db:5432/app"
+tables = ["public.outbox"]
+
+[sink.kafka]
+"bootstrap.servers" = "broker:9092"
+"#;
+
+const PASSWORD: &str = "hunter2";
+
+fn env(name: &str) -> Option<String> {
+    match name {
+        "PGPASSWORD" => Some(PASSWORD.to_owned()),
+        "BAD" => Some("Not A Slot".to_owned()),
+        "SLOT" => Some("from_env".to_owned()),
+        _ => None,
+    }
+}
+
+fn files(path: &Path) -> io::Result<String> {
+    match path.to_str() {
+        Some("/run/secrets/pw") => Ok(format!("{PASSWORD}\n")),
+        Some("/run/secrets/crlf") => Ok(format!("{PASSWORD}\r\n")),
+        Some("/run/secrets/two") => Ok(format!("{PASSWORD}\n\n")),
+        Some("/run/secrets/empty") => Ok("\n".to_owned()),
+        Some("/etc/walrelay/url") => Ok(format!("postgres://relay:{PASSWORD}@db/app")),
+        _ => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+fn parse_set(text: &str, overrides: &[&str]) -> Result<Config, ConfigError> {
+    let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
+    let file = "/etc/walrelay/walrelay.toml";
+    let result = parse_with(text, file, &overrides, &env, &files);
+    // Of no test's business in particular, so of all of them.
+    let shown = match &result {
+        Ok(config) => format!("{config:?}"),
+        Err(error) => format!("{error} {error:?}"),
+    };
+    assert!(!shown.contains(PASSWORD), "a secret is shown: {shown}");
+    assert!(
+        !shown.contains("Not A Slot"),
+        "the environment is shown: {shown}"
+    );
+    result
+}
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    parse_set(text, &[])
+}
+
+/// The problems, each as id, place, words and help.
+fn problems(result: Result<Config, ConfigError>) -> Vec<(String, String, String, String)> {
+    let problems = result.expect_err("accepted").into_problems();
+    assert!(!problems.is_empty());
+    problems
+        .into_iter()
+        .map(|problem| {
+            (
+                problem.id.to_owned(),
+                problem.place.to_string().replace("/etc/walrelay/", ""),
+                problem.what,
+                problem.help.unwrap_or_default(),
+            )
+        })
+        .collect()
+}
+
+fn only(result: Result<Config, ConfigError>) -> (String, String, String, String) {
+    let mut problems = problems(result);
+    assert_eq!(problems.len(), 1, "{problems:#?}");
+    problems.remove(0)
+}
+
+#[test]
+fn the_least_gets_the_defaults() {
+    let config = parse(LEAST).unwrap();
+    assert_eq!(
+        config.source.url.expose_secret(),
+        "postgres://relay:hunter2@db:5432/app"
+    );
+    assert!(config.source.password.is_none());
+    assert_eq!(config.source.slot, "walrelay");
+    assert_eq!(config.source.publication, "walrelay");
+    assert_eq!(config.source.tables[0].to_string(), "public.outbox");
+    assert!(config.source.create);
+    assert_eq!(config.source.status_interval, Duration::from_secs(1));
+    assert_eq!(config.source.receive_timeout, Duration::from_secs(30));
+    assert_eq!(config.source.wal_sender_timeout, None);
+    assert_eq!(
+        config.router,
+        Router {
+            id: "id".to_owned(),
+            key: "aggregateid".to_owned(),
+            event_type: "type".to_owned(),
+            payload: "payload".to_owned(),
+            route_by: "aggregatetype".to_owned(),
+            topic_replacement: "outbox.event.${routedByValue}".to_owned(),
+            topic_prefix: None,
+        }
+    );
+    let SinkConfig::Kafka(kafka) = config.sink else {
+        panic!("not Kafka")
+    };
+    assert_eq!(kafka.properties.0["bootstrap.servers"], "broker:9092");
+    assert_eq!(
+        kafka.topics,
+        TopicCreation {
+            create: false,
+            partitions: None,
+            replication_factor: None
+        }
+    );
+    assert_eq!(
+        config.delivery,
+        Delivery {
+            max_in_flight_records: 65_536,
+            max_in_flight_bytes: 16 << 20,
+            drain_timeout: Duration::from_secs(30),
+            backoff: Backoff {
+                initial: Duration::from_millis(100),
+                max: Duration::from_secs(10)
+            },
+        }
+    );
+    assert_eq!(
+        config.log,
+        Log {
+            level: LogLevel::Info,
+            format: LogFormat::Text
+        }
+    );
+}
+
+#[test]
+fn everything_can_be_set() {
+    let text = r#"
+[source]
+url_file = "url"
+slot = "${SLOT}"
+publication = "Pub"
+tables = ['"My Schema"."Tab"', "outbox"]
+create = false
+status_interval = "250ms"
+receive_timeout = "1m"
+wal_sender_timeout = "45s"
+
+[router]
+preset = "debezium"
+[router.debezium]
+"table.field.event.id" = "event_id"
+table.field.event.key = "agg"                 # without quotes TOML nests; it means the same
+"table.field.event.type" = "kind"
+"table.field.event.payload" = "body"
+"route.by.field" = "agg_type"
+"route.topic.replacement" = "v1.${routedByValue}.events"
+"topic.prefix" = "srv"
+"table.op.invalid.behavior" = " Warn "
+"table.expand.json.payload" = "false"         # its default: says nothing new
+"route.topic.regex" = '(?<routedByValue>.*)'
+[router.converters]
+"key.converter" = "org.apache.kafka.connect.storage.StringConverter"
+"value.converter" = "string"
+"header.converter" = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
+
+[sink]
+kind = "kafka"
+[sink.kafka]
+"bootstrap.servers" = "a:1,b:2"
+"linger.ms" = 5
+"socket.keepalive.enable" = true
+"queue.buffering.max.ms" = 0.5
+"sasl.password_file" = "/run/secrets/crlf"
+"client.id" = "$${HOST}"
+[sink.topics]
+create = true
+partitions = 12
+replication_factor = 3
+
+[delivery]
+guarantee = "at-least-once"
+max_in_flight_records = 1_000
+max_in_flight_bytes = "1MiB"
+drain_timeout = "5s"
+backoff_initial = "1s"
+backoff_max = "1m"
+
+[log]
+level = "debug"
+format = "json"
+"#;
+    let config = parse(text).unwrap();
+    assert_eq!(
+        config.source.url.expose_secret(),
+        "postgres://relay:hunter2@db/app"
+    );
+    assert_eq!(config.source.slot, "from_env");
+    assert_eq!(config.source.publication, "Pub");
+    assert_eq!(config.source.tables[0].schema, "My Schema");
+    assert_eq!(config.source.tables[1].schema, "public");
+    assert!(!config.source.create);
+    assert_eq!(config.source.status_interval, Duration::from_millis(250));
+    assert_eq!(config.source.receive_timeout, Duration::from_secs(60));
+    assert_eq!(
+        config.source.wal_sender_timeout,
+        Some(Duration::from_secs(45))
+    );
+    assert_eq!(
+        config.router,
+        Router {
+            id: "event_id".to_owned(),
+            key: "agg".to_owned(),
+            event_type: "kind".to_owned(),
+            payload: "body".to_owned(),
+            route_by: "agg_type".to_owned(),
+            topic_replacement: "v1.${routedByValue}.events".to_owned(),
+            topic_prefix: Some("srv".to_owned()),
+        }
+    );
+    let SinkConfig::Kafka(kafka) = config.sink else {
+        panic!("not Kafka")
+    };
+    let properties: Vec<(&str, &str)> = kafka
+        .properties
+        .0
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect();
+    assert_eq!(
+        properties,
+        [
+            ("bootstrap.servers", "a:1,b:2"),
+            ("client.id", "${HOST}"),
+            ("linger.ms", "5"),
+            ("queue.buffering.max.ms", "0.5"),
+            ("sasl.password", PASSWORD),
+            ("socket.keepalive.enable", "true"),
+        ]
+    );
+    assert_eq!(
+        kafka.topics,
+        TopicCreation {
+            create: true,
+            partitions: Some(12),
+            replication_factor: Some(3)
+        }
+    );
+    assert_eq!(config.delivery.max_in_flight_records, 1_000);
+    assert_eq!(config.delivery.max_in_flight_bytes, 1 << 20);
+    assert_eq!(config.delivery.backoff.max, Duration::from_secs(60));
+    assert_eq!(config.log.level.as_str(), "debug");
+    assert_eq!(config.log.format, LogFormat::Json);
+}
+
+#[test]
+fn an_unknown_key_is_shown_with_place_line_and_nearest() {
+    let text = format!("{LEAST}\n[source2]\n\n[log]\nlevle = \"info\"\n");
+    let error = parse(&text).unwrap_err();
+    let shown: Vec<String> = error.problems().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        shown,
+        [
+            "/etc/walrelay/walrelay.toml:9:2: unknown key `source2`\n  9 | [source2]\n    |  ^^^^^^^",
+            "/etc/walrelay/walrelay.toml:12:1: unknown key `log.levle`\n  12 | levle = …\n     | ^^^^^",
+        ]
+    );
+    assert_eq!(
+        error.problems()[0].help.as_deref(),
+        Some("did you mean `source`?")
+    );
+    assert_eq!(
+        error.problems()[1].help.as_deref(),
+        Some("did you mean `log.level`?")
+    );
+}
+
+#[test]
+fn the_value_of_an_unknown_key_is_not_shown() {
+    // It may be a misspelt secret. parse_set looks for the value.
+    for line in [
+        "pasword = \"hunter2\"",
+        "x = { y = \"hunter2\" }",
+        "\"a=b\" = 'hunter2'",
+    ] {
+        let (id, _, _, _) = only(parse(
+            &LEAST.replace("[source]", &format!("[source]\n{line}")),
+        ));
+        assert_eq!(id, "config-unknown-key");
+    }
+    let inline = "source = { url = 'postgres://db', tables = ['o'], pasword = 'hunter2' }\n[sink]\nkind = 'stdout'";
+    assert_eq!(only(parse(inline)).0, "config-unknown-key");
+}
+
+#[test]
+fn unknown_keys_find_the_one_that_was_meant() {
+    for (lines, meant) in [
+        ("[sorce]\nx = 1", "source"),
+        ("[log]\nformatt = \"text\"", "log.format"),
+        // Wrong section, right name.
+        ("slot = \"x\"\n[log]", "source.slot"),
+        (
+            "[sink]\n\"topic.prefix\" = \"x\"",
+            "router.debezium.topic.prefix",
+        ),
+        (
+            "[router.debezium]\n\"route.topic.replacment\" = \"x\"",
+            "router.debezium.route.topic.replacement",
+        ),
+        (
+            "[router]\n\"route.by.field\" = \"x\"",
+            "router.debezium.route.by.field",
+        ),
+        (
+            "[delivery]\nmax_inflight_bytes = \"1MiB\"",
+            "delivery.max_in_flight_bytes",
+        ),
+        ("[sink.kafak]\nx = 1", "sink.kafka"),
+    ] {
+        // Top-level keys must come before the first section.
+        let (id, _, what, help) = only(parse(&format!("{lines}\n{LEAST}")));
+        assert_eq!(id, "config-unknown-key", "{what}");
+        assert!(help.contains(&format!("`{meant}`")), "{what}: {help}");
+    }
+    let (_, _, _, help) = only(parse(&format!("{LEAST}\n[zzzzzzzz]\n")));
+    assert_eq!(help, "");
+}
+
+#[test]
+fn wrong_types_say_what_is_wanted() {
+    for (section, line, place, words) in [
+        (
+            "source",
+            "slot = 3",
+            "2:8",
+            "wants a string, found an integer",
+        ),
+        (
+            "source",
+            "create = \"yes\"",
+            "2:10",
+            "wants a boolean, found a string",
+        ),
+        (
+            "source",
+            "status_interval = 1",
+            "2:19",
+            "wants a duration, found an integer",
+        ),
+        (
+            "delivery",
+            "max_in_flight_bytes = 1000",
+            "2:23",
+            "wants a size, found an integer",
+        ),
+        (
+            "delivery",
+            "max_in_flight_records = \"9\"",
+            "2:25",
+            "wants an integer, found a string",
+        ),
+        ("log", "level = [\"info\"]", "2:9", "found a list"),
+        ("log", "level = {a = 1}", "2:9", "found a table"),
+        ("log", "level = 2020-01-01", "2:9", "found a date"),
+        (
+            "sink.kafka",
+            "\"linger.ms\" = [1]",
+            "2:15",
+            "wants a string, number or boolean",
+        ),
+    ] {
+        let least = LEAST.replace(&format!("[{section}]"), &format!("[{section}]\n{line}"));
+        let text = if least == LEAST {
+            format!("[{section}]\n{line}{LEAST}")
+        } else {
+            least
+        };
+        let (id, at, what, help) = only(parse(&text));
+        assert_eq!(id, "config-wrong-type", "{what}");
+        assert!(
+            at.ends_with(place.split_once(':').unwrap().1),
+            "{line}: {at}"
+        );
+        assert!(what.contains(words), "{what}");
+        assert!(!help.is_empty());
+    }
+    let (_, at, what, _) = only(parse(&LEAST.replace("\"public.outbox\"", "\"a.b\",\n  7")));
+    assert_eq!(at, "walrelay.toml:5:3");
+    assert!(what.contains("something else in its list"), "{what}");
+    let (_, _, what, _) = only(parse(&format!("log = 3\n{LEAST}")));
+    assert_eq!(what, "`log` is a section, not a value");
+}
+
+#[test]
+fn missing_keys_are_all_named_with_examples() {
+    let found = problems(parse(""));
+    let told: Vec<(&str, &str)> = found
+        .iter()
+        .map(|(_, _, what, help)| (what.as_str(), help.as_str()))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (
+                "missing key `source.url`",
+                "add to [source]: url = \"postgres://relay:${PGPASSWORD}@localhost:5432/app\""
+            ),
+            (
+                "missing key `source.tables`",
+                "add to [source]: tables = [\"public.outbox\"]"
+            ),
+            (
+                "missing key `sink.kafka.bootstrap.servers`",
+                "add to [sink.kafka]: \"bootstrap.servers\" = \"localhost:9092\""
+            ),
+        ]
+    );
+}
+
+#[test]
+fn syntax_errors_stand_alone_and_hide_open_strings() {
+    let (id, at, what, _) = only(parse("[source\nurl = 3\n"));
+    assert_eq!(
+        (id.as_str(), at.as_str()),
+        ("config-syntax", "walrelay.toml:1:8")
+    );
+    assert!(what.starts_with("not valid TOML: "), "{what}");
+    for text in [
+        "[source]\nurl = \"postgres://relay:hunter2@db\n",
+        "[source]\nurl = \"\"\"\nhunter2 \\q\n\"\"\"\n",
+        "[sink.kafka]\n\"sasl.password\" = hunter2\n",
+        "[source]\nurl = \"postgres://relay:hunter2@db\" x\n",
+    ] {
+        // parse_set looks for the secret.
+        assert_eq!(only(parse(text)).0, "config-syntax");
+    }
+    let twice = format!("{LEAST}\n\"bootstrap.servers\" = \"b\"\n");
+    assert_eq!(only(parse(&twice)).0, "config-syntax");
+    let twice = format!("{LEAST}\nbootstrap.servers = \"b\"\n");
+    assert_eq!(only(parse(&twice)).0, "config-duplicate-key");
+}
+
+#[test]
+fn an_unset_variable_is_an_error_with_its_place() {
+    let text = LEAST.replace("PGPASSWORD", "PGPASSWROD");
+    let (id, at, what, help) = only(parse(&text));
+    assert_eq!(id, "config-env-unset");
+    assert_eq!(at, "walrelay.toml:3:25");
+    assert_eq!(what, "the environment variable PGPASSWROD is not set");
+    assert!(help.contains("$${PGPASSWROD}"), "{help}");
+    let text = LEAST.replace("public.outbox", "${NO_SUCH}");
+    assert_eq!(only(parse(&text)).0, "config-env-unset");
+}
+
+#[test]
+fn values_from_the_environment_are_not_shown() {
+    // parse_set looks for the value.
+    let text = LEAST.replace("[source]", "[source]\nslot = \"${BAD}\"");
+    let error = parse(&text).unwrap_err();
+    assert!(error.to_string().contains("slot = \"${BAD}\""), "{error}");
+    let (_, at, _, _) = only(parse_set(LEAST, &["source.slot=${BAD}"]));
+    assert_eq!(at, "--set source.slot=${BAD}");
+}
+
+#[test]
+fn invalid_values_say_why() {
+    for (key, value, words) in [
+        ("source.slot", "\"My-Slot\"", "1 to 63 of lower-case"),
+        ("source.slot", "\"\"", "1 to 63 of lower-case"),
+        ("source.publication", "\"\"", "must not be empty"),
+        ("source.tables", "[]", "must not be empty"),
+        ("source.tables", "[\"a.b\", 'a.\"b\"']", "named twice"),
+        ("source.tables", "[\"a b\"]", "double quotes"),
+        ("source.status_interval", "\"2s\"", "at most 1s"),
+        ("source.status_interval", "\"1ms\"", "at least 10ms"),
+        ("source.status_interval", "\"soon\"", "a duration is"),
+        ("source.wal_sender_timeout", "\"1000h\"", "at most"),
+        (
+            "source.url",
+            "\"mysql://db\"",
+            "must begin with postgres://",
+        ),
+        (
+            "delivery.max_in_flight_bytes",
+            "\"1KiB\"",
+            "within 65536 and",
+        ),
+        ("delivery.max_in_flight_records", "0", "within 1 and"),
+        ("sink.topics.partitions", "0", "within 1 and"),
+        ("log.level", "\"loud\"", "invalid value of `log.level`"),
+        (
+            "router.debezium.route.by.field",
+            "\"\"",
+            "must not be empty",
+        ),
+        (
+            "router.debezium.route.topic.replacement",
+            "\"out.$1\"",
+            "only reference",
+        ),
+        (
+            "router.debezium.route.topic.replacement",
+            "\"${other}\"",
+            "only reference",
+        ),
+        (
+            "router.debezium.route.topic.replacement",
+            "\"a b\"",
+            "a topic consists of",
+        ),
+        (
+            "router.debezium.route.topic.replacement",
+            "\"..\"",
+            "no topics",
+        ),
+    ] {
+        let (id, at, what, _) = only(parse_set(
+            LEAST,
+            &["sink.topics.create=true", &format!("{key}={value}")],
+        ));
+        assert_eq!(id, "config-invalid-value", "{what}");
+        assert!(at.starts_with(&format!("--set {key}=")), "{at}");
+        assert!(what.contains(words), "{what}");
+    }
+    let beyond = LEAST.replace(
+        "[source]",
+        "[delivery]\nmax_in_flight_records = 99999999999999999999\n[source]",
+    );
+    assert!(only(parse(&beyond)).2.contains("64 bits"));
+}
+
+#[test]
+fn what_comes_later_is_refused_by_name() {
+    for (key, value) in [
+        ("router.preset", "events_outbox"),
+        ("router.debezium.table.op.invalid.behavior", "fatal"),
+        ("router.debezium.table.expand.json.payload", "true"),
+        (
+            "router.debezium.table.fields.additional.placement",
+            "type:header",
+        ),
+        ("router.debezium.route.topic.regex", "(.*)"),
+        ("router.converters.value.converter", "json"),
+        (
+            "router.converters.key.converter",
+            "io.debezium.converters.BinaryDataConverter",
+        ),
+        ("router.converters.header.converter", "string"),
+        ("router.converters.value.converter.schemas.enable", "false"),
+        ("delivery.guarantee", "exactly-once"),
+        ("http.listen", "127.0.0.1:9187"),
+    ] {
+        let (id, at, what, help) = only(parse_set(LEAST, &[&format!("{key}={value}")]));
+        assert_eq!(id, "config-not-supported", "{what}");
+        assert_eq!(at, format!("--set {key}={value}"));
+        assert!(
+            what.contains("not supported by this version of walrelay"),
+            "{what}"
+        );
+        assert!(!help.is_empty());
+    }
+}
+
+#[test]
+fn every_default_only_option_takes_its_default_and_nothing_else() {
+    for key in keys::KEYS
+        .iter()
+        .filter(|key| key.support == keys::Support::DefaultOnly)
+    {
+        if let keys::Fallback::Is(default) = key.default {
+            parse_set(LEAST, &[&format!("{}={default}", key.path)]).unwrap();
+        }
+        let other = only(parse_set(LEAST, &[&format!("{}=other", key.path)]));
+        assert_eq!(other.0, "config-not-supported", "{}", key.path);
+    }
+}
+
+#[test]
+fn things_that_do_not_go_together_are_refused() {
+    for overrides in [
+        &[
+            "source.url=postgres://a:b@c/d",
+            "source.password_file=/run/secrets/pw",
+        ][..],
+        &["sink.topics.partitions=3"],
+        &["delivery.backoff_max=1ms"],
+        &["delivery.backoff_initial=1m"],
+    ] {
+        let (id, at, _, _) = only(parse_set(LEAST, overrides));
+        assert_eq!(id, "config-conflict", "{overrides:?}");
+        assert!(at.starts_with("--set "), "{at}");
+    }
+    let both = LEAST.replace("[source]", "[source]\nurl_file = \"url\"");
+    assert_eq!(only(parse(&both)).0, "config-conflict");
+    let both = format!("{LEAST}\n\"sasl.password\" = \"a\"\n\"sasl.password_file\" = \"b\"\n");
+    assert_eq!(only(parse(&both)).0, "config-conflict");
+}
+
+#[test]
+fn overrides_win_and_the_last_one_counts() {
+    let overrides = [
+        "source.slot=first",
+        "source.slot=second",
+        "source.create=false",
+        "source.tables=app.events",
+        "delivery.max_in_flight_records=7",
+        "sink.kafka.linger.ms=9",
+        "sink.kafka.bootstrap.servers=\"x:1\"",
+        "router.debezium.route.by.field=kind",
+        "source.url=postgres://other/db?options=a=b",
+    ];
+    // The file's URL asks for a variable that is not set; it is not read any more.
+    let text = LEAST.replace("PGPASSWORD", "NOT_SET");
+    let config = parse_set(&text, &overrides).unwrap();
+    assert_eq!(config.source.slot, "second");
+    assert!(!config.source.create);
+    assert_eq!(config.source.tables[0].to_string(), "app.events");
+    assert_eq!(config.delivery.max_in_flight_records, 7);
+    assert_eq!(config.router.route_by, "kind");
+    assert_eq!(
+        config.source.url.expose_secret(),
+        "postgres://other/db?options=a=b"
+    );
+    let SinkConfig::Kafka(kafka) = config.sink else {
+        panic!("not Kafka")
+    };
+    assert_eq!(kafka.properties.0["linger.ms"], "9");
+    assert_eq!(kafka.properties.0["bootstrap.servers"], "x:1");
+
+    let config = parse_set(LEAST, &["source.tables=['a.b', 'c.d']"]).unwrap();
+    assert_eq!(config.source.tables.len(), 2);
+    // A file instead of the value, and the other way round.
+    let config = parse_set(LEAST, &["source.url_file=url"]).unwrap();
+    assert_eq!(
+        config.source.url.expose_secret(),
+        "postgres://relay:hunter2@db/app"
+    );
+    let filed = LEAST.replace("url = ", "url_file = ");
+    assert!(parse_set(&filed, &["source.url=postgres://other/db"]).is_ok());
+}
+
+#[test]
+fn wrong_overrides_are_told_as_such() {
+    for (argument, id, at) in [
+        ("source.slto=x", "config-unknown-key", "--set source.slto=…"),
+        ("novalue", "config-override", "--set novalue"),
+        ("=x", "config-override", "--set =x"),
+        (
+            "source.create=maybe",
+            "config-wrong-type",
+            "--set source.create=maybe",
+        ),
+        (
+            "source.tables=[",
+            "config-override",
+            "--set source.tables=[",
+        ),
+        (
+            "source.slot=\"x",
+            "config-override",
+            "--set source.slot=\"x",
+        ),
+        (
+            "source.url=hunter2",
+            "config-invalid-value",
+            "--set source.url=…",
+        ),
+        (
+            "source.urll=hunter2",
+            "config-unknown-key",
+            "--set source.urll=…",
+        ),
+        (
+            "source.slot=${NO_SUCH}",
+            "config-env-unset",
+            "--set source.slot=${NO_SUCH}",
+        ),
+    ] {
+        let (found, place, _, _) = only(parse_set(LEAST, &[argument]));
+        assert_eq!((found.as_str(), place.as_str()), (id, at), "{argument}");
+    }
+}
+
+#[test]
+fn secrets_come_from_files_too() {
+    let text = LEAST.replace("relay:${PGPASSWORD}@", "relay@");
+    for (file, expected) in [
+        ("/run/secrets/pw", "hunter2"),
+        ("/run/secrets/crlf", "hunter2"),
+        // One newline is the editor's; a second one is part of the secret.
+        ("/run/secrets/two", "hunter2\n"),
+    ] {
+        let config = parse_set(&text, &[&format!("source.password_file={file}")]).unwrap();
+        assert_eq!(config.source.password.unwrap().expose_secret(), expected);
+    }
+    let (id, _, what, _) = only(parse_set(
+        &text,
+        &["source.password_file=/run/secrets/empty"],
+    ));
+    assert_eq!(id, "config-secret-file");
+    assert!(what.contains("empty"), "{what}");
+    let missing = text.replace("[source]", "[source]\npassword_file = \"nope\"");
+    let error = parse(&missing).unwrap_err();
+    assert_eq!(error.problems()[0].id, "config-secret-file");
+    assert!(error.to_string().contains("walrelay.toml:3:17"), "{error}");
+    let cause = std::error::Error::source(&error).expect("no cause");
+    assert!(cause.is::<io::Error>());
+}
+
+#[test]
+fn standard_output_needs_no_broker() {
+    let config =
+        parse("[source]\nurl='postgres://db'\ntables=['o']\n[sink]\nkind='stdout'").unwrap();
+    assert!(matches!(config.sink, SinkConfig::Stdout));
+    let config = parse_set(LEAST, &["sink.kind=stdout"]).unwrap();
+    assert!(matches!(config.sink, SinkConfig::Stdout));
+}
+
+#[test]
+fn passwords_in_urls_are_seen() {
+    for (url, expected) in [
+        ("postgres://a:b@c/d", true),
+        ("postgres://a:b@c,d:1/e?x=y", true),
+        ("postgres://a@c:5432/d", false),
+        ("postgres://a:@c/d", false),
+        ("postgres://c:5432/d?user=a@b:c", false),
+        ("postgres:///d", false),
+        ("postgres://a:p%40@c", true),
+    ] {
+        assert_eq!(has_password(url), expected, "{url}");
+    }
+}
+
+#[test]
+fn debug_hides_what_looks_secret() {
+    let properties = KafkaProperties(
+        [
+            "sasl.password",
+            "ssl.key.password",
+            "ssl.key.pem",
+            "sasl.oauthbearer.client.secret",
+            "sasl.oauthbearer.config",
+        ]
+        .map(|name| (name.to_owned(), PASSWORD.to_owned()))
+        .into_iter()
+        .chain([("linger.ms".to_owned(), "5".to_owned())])
+        .collect(),
+    );
+    let shown = format!("{properties:?}");
+    assert!(!shown.contains(PASSWORD), "{shown}");
+    assert!(shown.contains("\"linger.ms\": \"5\""), "{shown}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("walrelay.toml");
+    let error = Config::load(&path, &[], &env).unwrap_err();
+    assert_eq!(error.problems()[0].id, "config-file");
+    assert!(std::error::Error::source(&error).is_some());
+    std::fs::write(&path, LEAST).unwrap();
+    std::fs::write(directory.path().join("pw"), "from a file\n").unwrap();
+    let beside = ["source.password_file=pw", "source.url=postgres://db"].map(str::to_owned);
+    let config = Config::load(&path, &beside, &env).unwrap();
+    assert_eq!(
+        config.source.password.unwrap().expose_secret(),
+        "from a file"
+    );
+}
+
+#[test]
+fn no_text_makes_it_panic() {
+    let whole = LEAST.replace("outbox", "öutbox");
+    for end in (0..whole.len()).filter(|end| whole.is_char_boundary(*end)) {
+        let _ = parse(&whole[..end]);
+        let _ = parse(&whole[end..]);
+    }
+}

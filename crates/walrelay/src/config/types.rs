@@ -1,0 +1,194 @@
+//! What a configuration is, once it was checked.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use secrecy::SecretString;
+use walrelay_relay::TableName;
+
+use super::keys;
+
+/// A whole configuration. `Debug` shows no secrets.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where rows come from.
+    pub source: Source,
+    /// How rows become records.
+    pub router: Router,
+    /// Where records go.
+    pub sink: SinkConfig,
+    /// How hard it is tried.
+    pub delivery: Delivery,
+    /// What is logged.
+    pub log: Log,
+}
+
+/// `[source]`.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// A `postgres://` URL, as written; only its scheme was looked at.
+    pub url: SecretString,
+    /// The content of `password_file`, for a URL without a password.
+    pub password: Option<SecretString>,
+    /// The replication slot; `[a-z0-9_]{1,63}`.
+    pub slot: String,
+    /// The publication; not empty, at most 63 bytes.
+    pub publication: String,
+    /// The outbox tables; not empty, no table twice.
+    pub tables: Vec<TableName>,
+    /// Whether slot and publication are created when absent.
+    pub create: bool,
+    /// Longest time between two status updates; at most a second.
+    pub status_interval: Duration,
+    /// Silence after which the connection counts as dead.
+    pub receive_timeout: Duration,
+    /// `wal_sender_timeout` of the session, or the server's.
+    pub wal_sender_timeout: Option<Duration>,
+}
+
+/// `[router]`, preset `debezium`: the names of columns, and the topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Router {
+    /// The column of the event's id.
+    pub id: String,
+    /// The column of the record's key.
+    pub key: String,
+    /// The column of the event's type; Debezium's router never reads it.
+    pub event_type: String,
+    /// The column of the record's value.
+    pub payload: String,
+    /// The column that decides the topic.
+    pub route_by: String,
+    /// The topic, `${routedByValue}` standing for the value of `route_by`. All other characters are
+    /// those that Kafka allows in the name of a topic.
+    pub topic_replacement: String,
+    /// Debezium's `topic.prefix`.
+    pub topic_prefix: Option<String>,
+}
+
+/// `[sink]`.
+#[derive(Debug, Clone)]
+pub enum SinkConfig {
+    /// To Kafka.
+    Kafka(KafkaSink),
+    /// To standard output, one JSON object a line.
+    Stdout,
+}
+
+/// `[sink.kafka]` and `[sink.topics]`.
+#[derive(Debug, Clone)]
+pub struct KafkaSink {
+    /// For librdkafka.
+    pub properties: KafkaProperties,
+    /// Whether and how topics are created.
+    pub topics: TopicCreation,
+}
+
+/// `[sink.topics]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TopicCreation {
+    /// Whether the relay creates topics; if not, the broker may.
+    pub create: bool,
+    /// At least 1; `None` takes the broker's default.
+    pub partitions: Option<i32>,
+    /// At least 1; `None` takes the broker's default.
+    pub replication_factor: Option<i16>,
+}
+
+/// Properties of librdkafka by their own names, unchecked. `Debug` hides those that look secret.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct KafkaProperties(pub BTreeMap<String, String>);
+
+impl fmt::Debug for KafkaProperties {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map()
+            .entries(self.0.iter().map(|(name, value)| {
+                let secret = keys::is_secret(name);
+                (name, if secret { "[REDACTED]" } else { value.as_str() })
+            }))
+            .finish()
+    }
+}
+
+/// `[delivery]`. The guarantee of this version is at-least-once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delivery {
+    /// Records accepted by the sink and not yet reported, at most.
+    pub max_in_flight_records: u32,
+    /// Their bytes, at most.
+    pub max_in_flight_bytes: u64,
+    /// How long a stop waits for reports.
+    pub drain_timeout: Duration,
+    /// Pauses between retries.
+    pub backoff: Backoff,
+}
+
+/// Pauses between retries: from `initial`, doubling, to `max`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backoff {
+    /// The first.
+    pub initial: Duration,
+    /// The longest; not below `initial`.
+    pub max: Duration,
+}
+
+/// `[log]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Log {
+    /// How much.
+    pub level: LogLevel,
+    /// In which form.
+    pub format: LogFormat,
+}
+
+/// How much is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogLevel {
+    /// What stops the relay.
+    Error,
+    /// What somebody should look at.
+    Warn,
+    /// What happened.
+    Info,
+    /// What led to it.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+impl LogLevel {
+    /// In the order of the key's choices.
+    pub(super) const ALL: [Self; 5] = [
+        Self::Error,
+        Self::Warn,
+        Self::Info,
+        Self::Debug,
+        Self::Trace,
+    ];
+
+    /// As the file names it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
+
+/// The form of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl LogFormat {
+    /// In the order of the key's choices.
+    pub(super) const ALL: [Self; 2] = [Self::Text, Self::Json];
+}

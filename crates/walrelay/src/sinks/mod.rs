@@ -1,0 +1,5 @@
+//! Sinks that live in the binary itself.
+
+mod stdout;
+
+pub(crate) use stdout::StdoutSinkFactory;

@@ -1,0 +1,367 @@
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use super::*;
+
+/// How long a test waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Debug, Clone, PartialEq)]
+enum Outcome {
+    Delivered,
+    Failed(DeliveryError),
+}
+
+/// Writes down every report and counts them.
+#[derive(Default)]
+struct Reports {
+    seen: Mutex<(BTreeMap<u64, Vec<Outcome>>, usize)>,
+    changed: Condvar,
+}
+
+impl Reports {
+    fn note(&self, seq: u64, outcome: Outcome) {
+        let mut seen = self.seen.lock().unwrap();
+        seen.0.entry(seq).or_default().push(outcome);
+        self.changed.notify_all();
+    }
+
+    fn wait(&self, until: impl Fn(&BTreeMap<u64, Vec<Outcome>>, usize) -> bool) {
+        let seen = self.seen.lock().unwrap();
+        let (_seen, timeout) = self
+            .changed
+            .wait_timeout_while(seen, PATIENCE, |seen| !until(&seen.0, seen.1))
+            .unwrap();
+        assert!(!timeout.timed_out(), "what was waited for did not happen");
+    }
+
+    /// Each record's only report.
+    fn once(&self) -> BTreeMap<u64, Outcome> {
+        let seen = self.seen.lock().unwrap();
+        seen.0
+            .iter()
+            .map(|(seq, outcomes)| {
+                assert_eq!(outcomes.len(), 1, "{seq} was reported {outcomes:?}");
+                (*seq, outcomes[0].clone())
+            })
+            .collect()
+    }
+}
+
+impl Deliveries for Reports {
+    fn delivered(&self, seq: u64) {
+        self.note(seq, Outcome::Delivered);
+    }
+
+    fn failed(&self, seq: u64, error: DeliveryError) {
+        self.note(seq, Outcome::Failed(error));
+    }
+
+    fn capacity(&self) {
+        self.seen.lock().unwrap().1 += 1;
+        self.changed.notify_all();
+    }
+}
+
+/// What a scripted writer does with its next write.
+enum Step {
+    Take,
+    Fail(io::ErrorKind),
+}
+
+/// A writer that does one step at a time; it waits for each, and takes everything once nobody
+/// holds the other end.
+struct Scripted {
+    steps: Receiver<Step>,
+    /// Told before each write waits.
+    started: SyncSender<()>,
+    written: Arc<Mutex<Vec<u8>>>,
+    unflushed: Vec<u8>,
+}
+
+impl Write for Scripted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let _ = self.started.try_send(());
+        match self.steps.recv() {
+            Ok(Step::Take) | Err(_) => {
+                self.unflushed.extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+            Ok(Step::Fail(kind)) => Err(kind.into()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.written.lock().unwrap().append(&mut self.unflushed);
+        Ok(())
+    }
+}
+
+struct Bench {
+    sink: StdoutSink,
+    reports: Arc<Reports>,
+    steps: SyncSender<Step>,
+    started: Receiver<()>,
+    written: Arc<Mutex<Vec<u8>>>,
+}
+
+fn bench(limits: Limits) -> Bench {
+    let (steps, of_writer) = sync_channel(64);
+    let (told, started) = sync_channel(64);
+    let written = Arc::new(Mutex::new(Vec::new()));
+    let out = Scripted {
+        steps: of_writer,
+        started: told,
+        written: Arc::clone(&written),
+        unflushed: Vec::new(),
+    };
+    let reports = Arc::new(Reports::default());
+    let sink = StdoutSink::start(out, reports.clone(), limits).unwrap();
+    Bench {
+        sink,
+        reports,
+        steps,
+        started,
+        written,
+    }
+}
+
+const ROOMY: Limits = Limits {
+    bytes: 1 << 20,
+    lines: 1000,
+};
+
+fn record(value: &[u8]) -> Record<'_> {
+    Record {
+        topic: "orders",
+        partition: None,
+        timestamp_ms: None,
+        key: Some(b"k"),
+        value: Some(value),
+        headers: &[],
+    }
+}
+
+/// The values of the lines written so far, in order.
+fn values(written: &Mutex<Vec<u8>>) -> Vec<String> {
+    let written = written.lock().unwrap();
+    std::str::from_utf8(&written)
+        .unwrap()
+        .lines()
+        .map(|line| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            line["value"].as_str().unwrap().to_owned()
+        })
+        .collect()
+}
+
+#[test]
+fn delivered_means_written_and_flushed() {
+    let mut bench = bench(ROOMY);
+    bench.sink.try_send(&record(b"0"), 0).unwrap();
+    bench.started.recv_timeout(PATIENCE).unwrap();
+    // The writer holds the batch and has not written it.
+    assert!(bench.reports.once().is_empty());
+    bench.steps.send(Step::Take).unwrap();
+    bench.reports.wait(|seen, _| seen.len() == 1);
+    assert_eq!(values(&bench.written), ["0"]);
+    assert_eq!(bench.reports.once()[&0], Outcome::Delivered);
+    drop(bench.sink);
+    assert_eq!(bench.reports.once().len(), 1);
+}
+
+#[test]
+fn a_slow_writer_pushes_back_and_order_is_kept() {
+    for limits in [
+        Limits { lines: 3, ..ROOMY },
+        Limits {
+            bytes: 200,
+            ..ROOMY
+        },
+    ] {
+        let Bench {
+            mut sink,
+            reports,
+            steps,
+            started,
+            written,
+        } = bench(limits);
+        sink.try_send(&record(b"0"), 0).unwrap();
+        started.recv_timeout(PATIENCE).unwrap();
+        // The writer hangs on record 0; the queue fills behind it.
+        let mut next = 1_u64;
+        let full = loop {
+            let value = next.to_string();
+            match sink.try_send(&record(value.as_bytes()), next) {
+                Ok(()) => next += 1,
+                Err(error) => break error,
+            }
+            assert!(next < 100, "no back-pressure");
+        };
+        assert_eq!(full, SendError::Full);
+        assert_eq!(
+            reports.seen.lock().unwrap().1,
+            0,
+            "capacity was called without room"
+        );
+        steps.send(Step::Take).unwrap();
+        reports.wait(|_, capacity| capacity >= 1);
+        let value = next.to_string();
+        sink.try_send(&record(value.as_bytes()), next).unwrap();
+        drop(steps);
+        sink.close(PATIENCE);
+        let expected: Vec<String> = (0..=next).map(|seq| seq.to_string()).collect();
+        assert_eq!(values(&written), expected);
+        let outcomes = reports.once();
+        assert_eq!(outcomes.len() as u64, next + 1);
+        assert!(
+            outcomes
+                .values()
+                .all(|outcome| *outcome == Outcome::Delivered)
+        );
+    }
+}
+
+#[test]
+fn a_line_longer_than_the_queue_goes_through() {
+    let Bench {
+        mut sink,
+        reports,
+        steps,
+        written,
+        ..
+    } = bench(Limits { bytes: 10, ..ROOMY });
+    drop(steps);
+    sink.try_send(&record(&[b'x'; 5000]), 0).unwrap();
+    sink.close(PATIENCE);
+    assert_eq!(values(&written), ["x".repeat(5000)]);
+    assert_eq!(reports.once().len(), 1);
+}
+
+#[test]
+fn a_reader_that_went_away_fails_all_that_was_accepted_and_refuses_the_rest() {
+    let Bench {
+        mut sink,
+        reports,
+        steps,
+        started,
+        written,
+    } = bench(Limits { lines: 2, ..ROOMY });
+    sink.try_send(&record(b"0"), 0).unwrap();
+    started.recv_timeout(PATIENCE).unwrap();
+    sink.try_send(&record(b"1"), 1).unwrap();
+    sink.try_send(&record(b"2"), 2).unwrap();
+    assert_eq!(sink.try_send(&record(b"3"), 3), Err(SendError::Full));
+    steps.send(Step::Fail(io::ErrorKind::BrokenPipe)).unwrap();
+    // Whoever waits for room is woken, to learn that there is none.
+    reports.wait(|seen, capacity| seen.len() == 3 && capacity == 1);
+    let Err(SendError::Refused(refused)) = sink.try_send(&record(b"3"), 3) else {
+        panic!("a broken sink accepted a record");
+    };
+    assert_eq!(refused.disposition, Disposition::Fatal);
+    assert!(refused.reason.contains("gone away"), "{refused}");
+    assert_eq!(&*refused.topic, "orders");
+    sink.close(PATIENCE);
+    let outcomes = reports.once();
+    assert_eq!(outcomes.len(), 3, "a refused record was reported");
+    assert!(
+        outcomes
+            .values()
+            .all(|outcome| *outcome == Outcome::Failed(refused.clone()))
+    );
+    assert!(values(&written).is_empty());
+}
+
+#[test]
+fn an_error_after_a_success_keeps_the_success() {
+    let Bench {
+        mut sink,
+        reports,
+        steps,
+        ..
+    } = bench(ROOMY);
+    sink.try_send(&record(b"0"), 0).unwrap();
+    steps.send(Step::Take).unwrap();
+    reports.wait(|seen, _| seen.contains_key(&0));
+    sink.try_send(&record(b"1"), 1).unwrap();
+    steps.send(Step::Fail(io::ErrorKind::StorageFull)).unwrap();
+    sink.close(PATIENCE);
+    let outcomes = reports.once();
+    assert_eq!(outcomes[&0], Outcome::Delivered);
+    assert!(matches!(&outcomes[&1], Outcome::Failed(error)
+        if error.disposition == Disposition::Fatal));
+}
+
+#[test]
+fn close_gives_up_a_writer_that_hangs() {
+    let Bench {
+        mut sink,
+        reports,
+        steps,
+        started,
+        written,
+    } = bench(ROOMY);
+    sink.try_send(&record(b"0"), 0).unwrap();
+    started.recv_timeout(PATIENCE).unwrap();
+    sink.try_send(&record(b"1"), 1).unwrap();
+    sink.close(Duration::from_millis(10));
+    let outcomes = reports.once();
+    assert_eq!(outcomes.len(), 2, "left unreported: {outcomes:?}");
+    assert!(
+        outcomes
+            .values()
+            .all(|outcome| matches!(outcome, Outcome::Failed(error)
+        if error.disposition == Disposition::Retryable))
+    );
+    // The write returns after all. Its thread drops the writer as the last it does.
+    drop(steps);
+    while started.recv_timeout(PATIENCE).is_ok() {}
+    assert_eq!(
+        values(&written),
+        ["0"],
+        "given up, and written nevertheless"
+    );
+    assert_eq!(reports.once(), outcomes, "reported twice");
+}
+
+#[test]
+fn dropping_reports_what_was_accepted() {
+    let Bench {
+        mut sink,
+        reports,
+        steps: _steps,
+        started,
+        ..
+    } = bench(ROOMY);
+    for seq in 0..10 {
+        sink.try_send(&record(b"x"), seq).unwrap();
+    }
+    started.recv_timeout(PATIENCE).unwrap();
+    drop(sink);
+    assert_eq!(reports.once().len(), 10);
+}
+
+#[test]
+fn closing_an_idle_sink_does_not_wait() {
+    let Bench { sink, reports, .. } = bench(ROOMY);
+    let before = Instant::now();
+    sink.close(Duration::from_secs(3600));
+    assert!(before.elapsed() < PATIENCE);
+    assert!(reports.once().is_empty());
+}
+
+#[test]
+fn the_queue_is_half_of_what_may_be_in_flight() {
+    let backoff = crate::config::Backoff {
+        initial: Duration::from_millis(1),
+        max: Duration::from_millis(1),
+    };
+    let delivery = Delivery {
+        max_in_flight_records: 1,
+        max_in_flight_bytes: 1 << 20,
+        drain_timeout: PATIENCE,
+        backoff,
+    };
+    let limits = StdoutSinkFactory::new(&delivery).limits;
+    assert_eq!((limits.lines, limits.bytes), (1, 1 << 19));
+}
