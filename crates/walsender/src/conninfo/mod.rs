@@ -1,27 +1,9 @@
 //! Where and how to connect: libpq's connection strings, read strictly.
-//!
-//! Source: PostgreSQL documentation, "Connection Strings" and "Parameter Key Words" (libpq), and
-//! `fe-connect.c`. What differs from libpq, and why:
-//! - **No environment is read** (`PGHOST`, `PGPASSWORD`, `PGSERVICE` …): what a relay connects to
-//!   stands in its configuration. The caller may pass a password file, see
-//!   [`ConnInfo::password_for`].
-//! - `user` must be given; libpq would take the name of the operating system's user.
-//! - A parameter given twice is an error; libpq silently takes the last.
-//! - An unknown parameter, or a libpq parameter that would be obeyed only in appearance (`sslcrl`,
-//!   `requirepeer`, `service` …), is an error. Parameters without meaning here (`krbsrvname`,
-//!   `gsslib`, `gssdelegation`) are accepted and ignored; others are accepted at the one value that
-//!   describes what happens anyway (`client_encoding=UTF8`, `gssencmode=disable|prefer`,
-//!   `replication=database`, `sslnegotiation=postgres`, `load_balance_hosts=disable` …).
-//! - `sslmode=allow` is refused: it tries without encryption first, so nobody who writes it gets
-//!   what they hoped for.
-//! - `md5` and cleartext passwords are answered only when `require_auth` lists them.
-//! - `connect_timeout` is 10 s by default and must be at least 1: a relay that waits without end
-//!   for one host never reaches the next.
-//!
-//! An empty value means "not given", as in libpq.
 
 mod build;
 mod error;
+mod format;
+mod parameters;
 mod passfile;
 mod split;
 #[cfg(test)]
@@ -56,6 +38,28 @@ pub const DEFAULT_PORT: u16 = 5432;
 /// assert_eq!(info.ssl_mode, SslMode::VerifyFull);
 /// # Ok::<(), walrelay_walsender::ConnInfoError>(())
 /// ```
+///
+/// Source: PostgreSQL documentation, "Connection Strings" and "Parameter Key Words" (libpq), and
+/// `fe-connect.c`. An empty value means "not given", as there. What differs from libpq, and why:
+/// - **No environment is read** (`PGHOST`, `PGPASSWORD`, `PGSERVICE` …): what a relay connects to
+///   stands in its configuration. The caller may pass a password file, see
+///   [`ConnInfo::password_for`].
+/// - `user` must be given; libpq would take the name of the operating system's user.
+/// - A parameter given twice is an error; libpq silently takes the last.
+/// - A URL in which an `@` comes after the first `?` but before any `/` is an error: libpq and other
+///   readers of URLs disagree on where its password ends. Spaces around a URL are ignored, within
+///   it they are errors, as in libpq 18.
+/// - An unknown parameter, or a libpq parameter that would be obeyed only in appearance (`sslcrl`,
+///   `requirepeer`, `service` …), is an error. Parameters without meaning here (`krbsrvname`,
+///   `gsslib`, `gssdelegation`) are accepted and ignored; others are accepted at the one value that
+///   describes what happens anyway (`client_encoding=UTF8`, `gssencmode=disable` or `prefer`,
+///   `replication=database`, `sslnegotiation=postgres`, `load_balance_hosts=disable` …).
+/// - `sslmode=allow` is refused: it tries without encryption first, so nobody who writes it gets
+///   what they hoped for.
+/// - `md5` and cleartext passwords are answered only when `require_auth` lists them.
+/// - `connect_timeout` is 10 s by default and must be at least 1: a relay that waits without end
+///   for one host never reaches the next.
+/// - Sockets in the abstract namespace (`@…`) are refused.
 #[derive(Clone)]
 pub struct ConnInfo {
     /// The servers to try, in this order; never empty. Default: [`DEFAULT_SOCKET_DIR`] if that
@@ -296,7 +300,7 @@ impl ConnInfo {
     /// The whole connection in keyword form, without the password: for logs. It can be parsed
     /// again.
     pub fn redacted(&self) -> String {
-        build::format(self)
+        format::format(self)
     }
 }
 

@@ -1,7 +1,7 @@
 //! From a connection string to parameters and their values, in either of its two forms.
 
 use super::ConnInfoError;
-use super::build::{PARAMETERS, nearest};
+use super::parameters::{PARAMETERS, nearest};
 
 /// The parameters of a connection string, each at most once.
 #[derive(Default)]
@@ -126,6 +126,19 @@ fn url(text: &str, base: usize) -> Result<Settings, ConnInfoError> {
         Some((before, query)) => (before, Some(query)),
         None => (text, None),
     };
+    // libpq would look for the end of the credentials behind the ? as well; other readers of URLs
+    // would not. Who is right matters too much to choose.
+    if let Some(query) = query
+        && let Some(at) = query.find(['@', '/'])
+        && query[at..].starts_with('@')
+        && !before_query.contains(['@', '/'])
+    {
+        return syntax(
+            offset_of(query) + at,
+            "it is ambiguous whether this @ ends a password: write ? in a user's name or password \
+             as %3F, and @ in a parameter as %40",
+        );
+    }
     // The first @ ends the credentials if no / comes before it.
     let authority_end = before_query.find('/');
     let credentials_end = before_query[..authority_end.unwrap_or(before_query.len())].find('@');
@@ -163,6 +176,7 @@ fn url(text: &str, base: usize) -> Result<Settings, ConnInfoError> {
         let offset = offset_of(dbname);
         settings.add(offset, "dbname", decode(dbname, offset)?)?;
     }
+    let query = query.filter(|query| !query.is_empty());
     for pair in query.into_iter().flat_map(|query| query.split('&')) {
         let offset = offset_of(pair);
         let Some((name, value)) = pair.split_once('=') else {

@@ -57,6 +57,8 @@ fn urls() {
     assert_eq!(info.keepalives, Some(Keepalives::default()));
     assert_eq!(info.application_name, "walrelay");
 
+    assert_eq!(parse("postgres://me@db?").hosts, [tcp("db", 5432)]);
+
     // A colon in a password need not be encoded, nor an @ after the authority.
     let info = parse("postgres://me:a:b@db/c?options=x@y");
     assert_eq!(password(&info), Some("a:b"));
@@ -192,6 +194,7 @@ fn syntax_errors_say_where() {
         ("postgres://u@a,[]/x", 15),
         ("postgres://u@[::1]x/x", 18),
         ("postgres://u@h/d?sslmode", 17),
+        ("postgres://u:p?dbname=x@h/d", 23),
         ("postgres://u@h/d?options=a=b", 26),
         (" postgres://u@h/d?options=%", 26),
     ] {
@@ -321,7 +324,7 @@ fn wrong_values_are_refused() {
 
 #[test]
 fn every_parameter_that_is_known_has_a_meaning_or_a_reason() {
-    for name in build::PARAMETERS {
+    for name in parameters::PARAMETERS {
         // A value that none of the restricted ones has.
         let text = format!("user=u {name}=9z");
         match text.parse::<ConnInfo>() {
@@ -651,7 +654,7 @@ fn to_url(info: &ConnInfo) -> String {
     // The values are those of the keyword form, which the other half of the test checks.
     let settings = split::split(&info.redacted()).expect("its own form");
     let mut separator = '?';
-    for name in build::PARAMETERS {
+    for name in parameters::PARAMETERS {
         if let Some(value) = settings.get(name)
             && !["host", "port", "user", "dbname"].contains(name)
         {

@@ -1,34 +1,4 @@
 //! Encryption of a connection to Postgres, and who is at the other end of it.
-//!
-//! What is verified:
-//!
-//! | `sslmode`            | certificate's issuer                    | host's name or address |
-//! |----------------------|-----------------------------------------|------------------------|
-//! | `prefer`             | if `sslrootcert` is given               | no                     |
-//! | `require`            | if there are root certificates: as `verify-ca` | no              |
-//! | `verify-ca`          | yes                                     | no                     |
-//! | `verify-full`        | yes                                     | yes                    |
-//!
-//! The root certificates are those in the file `sslrootcert`, or with `sslrootcert=system` those of
-//! the operating system. If the parameter is absent they are those in `~/.postgresql/root.crt`, as
-//! in libpq, if that file exists; if it does not, `verify-full` takes those of the operating system
-//! (libpq would fail) and `verify-ca` fails, since with public authorities everybody can get a
-//! certificate for *some* name.
-//!
-//! # Invariants
-//! - In every mode the handshake's signature is verified: whoever shows a certificate also has its
-//!   private key. Otherwise channel binding would bind to nothing.
-//! - A certificate that fails is an error, in `prefer` too; encryption is never given up silently
-//!   after the server has agreed to it.
-//! - A root certificate file that is named must exist. libpq does not verify at all if it is absent
-//!   and the mode is `prefer` or `require`.
-//! - The cryptography provider is passed explicitly; the process-wide default is left alone.
-//! - The only environment this reads is the home directory (above), and what `rustls-native-certs`
-//!   reads to find the operating system's certificates (`SSL_CERT_FILE`, `SSL_CERT_DIR`).
-//!
-//! Unlike libpq: host names are looked for in the certificate's subjectAltName only, never in its
-//! common name (RFC 6125, as every browser does); a client certificate is used only when `sslcert`
-//! names one, never from `~/.postgresql`; no revocation lists.
 
 mod der;
 mod end_point;
@@ -59,6 +29,37 @@ use verify::{Check, Trust, Verifier};
 /// certificate, what to verify. Cheap to clone.
 ///
 /// Files are read once, when it is made; make a new one to take up renewed certificates.
+///
+/// What is verified:
+///
+/// | `sslmode`     | the certificate's issuer and validity | the host's name or address |
+/// |---------------|---------------------------------------|----------------------------|
+/// | `prefer`      | if `sslrootcert` is given             | no                         |
+/// | `require`     | if there are root certificates        | no                         |
+/// | `verify-ca`   | yes                                   | no                         |
+/// | `verify-full` | yes                                   | yes                        |
+///
+/// The root certificates are those in the file `sslrootcert`, or with `sslrootcert=system` those of
+/// the operating system. If the parameter is absent they are those in `~/.postgresql/root.crt`, as
+/// in libpq, if that file exists; if it does not, `verify-full` takes those of the operating system
+/// (libpq would fail) and `verify-ca` fails, since with public authorities everybody can get a
+/// certificate for *some* name. A server whose own certificate stands in that file is trusted too, as
+/// long as the certificate is valid: that is how a self-signed certificate is used.
+///
+/// # Invariants
+/// - In every mode the handshake's signature is verified: whoever shows a certificate also has its
+///   private key. Otherwise channel binding would bind to nothing.
+/// - A certificate that fails is an error, in `prefer` too; encryption is never given up silently
+///   after the server has agreed to it.
+/// - A root certificate file that is named must exist. libpq does not verify at all if it is absent
+///   and the mode is `prefer` or `require`.
+/// - The cryptography provider is passed explicitly; the process-wide default is left alone.
+/// - The only environment this reads is the home directory (above), and what `rustls-native-certs`
+///   reads to find the operating system's certificates (`SSL_CERT_FILE`, `SSL_CERT_DIR`).
+///
+/// Unlike libpq: host names are looked for in the certificate's subjectAltName only, never in its
+/// common name (RFC 6125, as every browser does); a client certificate is used only when `sslcert`
+/// names one, never from `~/.postgresql`; no revocation lists.
 #[derive(Debug, Clone)]
 pub struct TlsContext {
     config: Arc<ClientConfig>,
