@@ -1,1 +1,51 @@
-//! A Kafka producer behind the sink trait: idempotent, acks=all, back-pressured.
+//! A Kafka producer behind the [`Sink`](walrelay_sink::Sink) trait: idempotent, `acks=all`,
+//! partitioned as Java's client does, back-pressured by bytes and by count.
+//!
+//! # Contents
+//! - [`KafkaConfig`], [`KafkaOptions`]: librdkafka's properties by their own names, validated.
+//!   [`KafkaConfigError`] says which one would break a promise, why, and what to do.
+//! - [`KafkaSinkFactory`], [`KafkaSink`]: the producer. [`KafkaError`] is why there is none.
+//! - [`probe`]: asks the cluster whether it would talk to us, for a configuration check.
+//! - [`embedded`], [`tail`]: an in-process broker and a small consumer, for demonstrations only.
+//!
+//! # Invariants
+//! - Every record that [`try_send`](walrelay_sink::Sink::try_send) accepted is reported exactly
+//!   once, also when the producer dies of a fatal error and when the sink is dropped.
+//! - "Delivered" is `acks=all` and nothing weaker: no property that says otherwise gets past
+//!   [`KafkaConfig::new`].
+//! - Per key, records reach the broker in the order in which they were accepted: idempotence on, at
+//!   most five requests in flight, murmur2 over the key as in Java, one queue in FIFO order.
+//! - librdkafka retries for ever (`message.timeout.ms=0`); giving up is the relay's decision.
+//! - Our window bounds the memory. librdkafka's own bounds are lifted so that they never decide.
+//! - No secret is in a `Debug`, an error or a log line, and no key, value or header either.
+//! - All `unsafe` of the project is in `ffi.rs`.
+//!
+//! # Ordering of the reports
+//! Reports of one partition come in order, those of different partitions in any order, all from one
+//! thread named `kafka-poll` of each sink. [`Deliveries::capacity`](walrelay_sink::Deliveries::capacity)
+//! comes from there or from `kafka-admin`.
+//!
+//! # Blocking
+//! `try_send` and `nudge` do not block. [`KafkaSink`]'s `close` and drop, [`probe`],
+//! [`embedded::EmbeddedBroker::start`] and [`tail::Tail`] do, as their documentation says.
+
+#![deny(unsafe_code)]
+
+mod admin;
+mod client_log;
+mod config;
+mod context;
+pub mod embedded;
+mod error;
+mod ffi;
+mod outcome;
+mod probe;
+mod sink;
+pub mod tail;
+mod topic_name;
+mod window;
+
+pub use config::{KafkaConfig, KafkaConfigError, KafkaOptions, TopicCreation};
+pub use error::KafkaError;
+pub use probe::{ClusterInfo, probe};
+pub use sink::{KafkaSink, KafkaSinkFactory};

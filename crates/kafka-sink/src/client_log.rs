@@ -1,0 +1,93 @@
+//! librdkafka's log, tamed: a broker that is down is one line, not ten a second.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rdkafka::config::RDKafkaLogLevel;
+
+/// The same kind of line is not repeated within this time.
+const QUIET: Duration = Duration::from_secs(30);
+
+/// Lets the first line of a kind through and counts its repetitions.
+#[derive(Debug, Default)]
+pub(crate) struct Repetitions(Mutex<HashMap<String, (Instant, u64)>>);
+
+impl Repetitions {
+    /// How many lines of this kind were held back since the last one that passed; `None` to hold
+    /// this one back too.
+    pub(crate) fn pass(&self, kind: &str) -> Option<u64> {
+        self.pass_at(kind, Instant::now())
+    }
+
+    fn pass_at(&self, kind: &str, now: Instant) -> Option<u64> {
+        // A panic elsewhere while the lock was held leaves counts, not invariants.
+        let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((since, held_back)) = kinds.get_mut(kind) {
+            if now.duration_since(*since) < QUIET {
+                *held_back += 1;
+                return None;
+            }
+            *since = now;
+            return Some(std::mem::take(held_back));
+        }
+        kinds.insert(kind.to_owned(), (now, 0));
+        Some(0)
+    }
+
+    /// Lets the next line of every kind through again, after things have changed for the better.
+    pub(crate) fn forget(&self) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+    }
+}
+
+/// A line of librdkafka's log. `facility` is its kind (`FAIL`, `SASL`, …).
+pub(crate) fn line(
+    repetitions: &Repetitions,
+    level: RDKafkaLogLevel,
+    facility: &str,
+    message: &str,
+) {
+    use RDKafkaLogLevel as L;
+    if matches!(level, L::Debug) {
+        tracing::debug!(target: "librdkafka", facility, "{message}");
+        return;
+    }
+    let Some(held_back) = repetitions.pass(facility) else {
+        tracing::debug!(target: "librdkafka", facility, "{message}");
+        return;
+    };
+    match level {
+        L::Emerg | L::Alert | L::Critical => {
+            tracing::error!(target: "librdkafka", facility, held_back, "{message}");
+        }
+        // A connection that fails is librdkafka's "error" and an operator's warning: it is retried.
+        L::Error | L::Warning => {
+            tracing::warn!(target: "librdkafka", facility, held_back, "{message}");
+        }
+        L::Notice | L::Info | L::Debug => {
+            tracing::info!(target: "librdkafka", facility, held_back, "{message}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repetitions_are_held_back_and_counted() {
+        let repetitions = Repetitions::default();
+        let start = Instant::now();
+        assert_eq!(repetitions.pass_at("FAIL", start), Some(0));
+        assert_eq!(repetitions.pass_at("FAIL", start + QUIET / 2), None);
+        assert_eq!(repetitions.pass_at("FAIL", start + QUIET / 2), None);
+        assert_eq!(repetitions.pass_at("SASL", start + QUIET / 2), Some(0));
+        assert_eq!(repetitions.pass_at("FAIL", start + QUIET), Some(2));
+        repetitions.forget();
+        assert_eq!(repetitions.pass_at("FAIL", start + QUIET), Some(0));
+    }
+}

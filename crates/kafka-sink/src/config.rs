@@ -1,0 +1,409 @@
+use std::collections::BTreeMap;
+use std::fmt;
+
+use rdkafka::ClientConfig;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::KafkaError as ClientError;
+
+mod properties;
+mod rules;
+
+use rules::{ALIASES, RULES, SECRETS};
+
+/// What we set where librdkafka's default is not what a relay wants. Overridable within the rules.
+const DEFAULTS: &[(&str, &str)] = &[
+    ("client.id", "walrelay"),
+    ("partitioner", "murmur2_random"),
+    // Never give up on our own account: the relay decides, and no hole opens in a sequence.
+    ("message.timeout.ms", "0"),
+    // Within a request's round trip a batch forms by itself; a short linger spares the broker the
+    // flood of one-record requests at the start of a burst.
+    ("linger.ms", "1"),
+    // The default of 10 s would leave a broker that came back unnoticed for that long.
+    ("reconnect.backoff.max.ms", "1000"),
+    // A peer that vanished behind a firewall shows only so while nothing is sent.
+    ("socket.keepalive.enable", "true"),
+];
+
+/// What is not negotiable: a rule refuses any attempt.
+const FIXED: &[(&str, &str)] = &[
+    ("acks", "all"),
+    ("enable.idempotence", "true"),
+    // Our own window bounds the queue, also where one record is larger than it.
+    ("queue.buffering.max.messages", "0"),
+    ("queue.buffering.max.kbytes", "2147483647"),
+];
+
+/// How much may be on its way, and whether topics are created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KafkaOptions {
+    /// Records accepted and not yet reported.
+    pub max_in_flight_records: u64,
+    /// Their bytes: key, value and headers, and librdkafka's overhead of about 200 bytes a record
+    /// and 48 a header. A record larger than this passes alone.
+    pub max_in_flight_bytes: u64,
+    /// `Some`: a topic that is missing is created before the first record to it is sent. `None`: the
+    /// broker's own rule (`auto.create.topics.enable`) decides.
+    pub topics: Option<TopicCreation>,
+}
+
+impl Default for KafkaOptions {
+    fn default() -> Self {
+        Self {
+            max_in_flight_records: 100_000,
+            max_in_flight_bytes: 64 << 20,
+            topics: None,
+        }
+    }
+}
+
+/// How a missing topic is created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicCreation {
+    /// At least one, or -1 for the broker's `num.partitions`.
+    pub partitions: i32,
+    /// At least one, or -1 for the broker's `default.replication.factor`.
+    pub replication_factor: i32,
+    /// Topic configuration by Kafka's names, such as `retention.ms`.
+    pub properties: BTreeMap<String, String>,
+}
+
+/// A validated configuration of the producer.
+///
+/// Its `Debug` shows the properties with secrets taken out.
+#[derive(Clone)]
+pub struct KafkaConfig {
+    properties: BTreeMap<String, String>,
+    options: KafkaOptions,
+}
+
+/// Why a configuration was refused. No variant holds a value: it may be a secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KafkaConfigError {
+    /// The property would break what the relay promises.
+    #[error("{property}: {reason}; {remedy}")]
+    Refused {
+        /// Its name, as given.
+        property: String,
+        /// What it would break.
+        reason: &'static str,
+        /// What to do instead.
+        remedy: &'static str,
+    },
+    /// The property means nothing to a producer.
+    #[error("{property} is a consumer property, and this is a producer; remove it")]
+    ConsumerOnly {
+        /// Its name.
+        property: String,
+    },
+    /// librdkafka has no such property.
+    #[error("{property} is not a property of librdkafka{}", hint(.nearest.as_deref()))]
+    Unknown {
+        /// Its name, as given.
+        property: String,
+        /// What may have been meant.
+        nearest: Option<String>,
+    },
+    /// librdkafka does not take the value.
+    #[error("{property}: {reason}")]
+    Invalid {
+        /// Its name.
+        property: String,
+        /// librdkafka's words; for a secret, ours.
+        reason: String,
+    },
+    /// Two names of the same property were given.
+    #[error("{first} and {second} are two names of one property; keep one of them")]
+    Twice {
+        /// One.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// A property that has no default is missing.
+    #[error("{property} is missing: {reason}")]
+    Missing {
+        /// Its name.
+        property: &'static str,
+        /// What it is needed for.
+        reason: &'static str,
+    },
+    /// One of [`KafkaOptions`] is out of range.
+    #[error("{option}: {reason}")]
+    Option {
+        /// The field's name.
+        option: &'static str,
+        /// What is allowed.
+        reason: &'static str,
+    },
+}
+
+fn hint(nearest: Option<&str>) -> String {
+    nearest.map_or_else(
+        || "; see librdkafka's CONFIGURATION.md".to_owned(),
+        |name| format!("; did you mean {name}?"),
+    )
+}
+
+impl KafkaConfig {
+    /// Validates librdkafka `properties`, by their own names, against librdkafka itself and against
+    /// what the relay promises. Touches neither network nor files.
+    pub fn new(
+        properties: BTreeMap<String, String>,
+        options: KafkaOptions,
+    ) -> Result<Self, KafkaConfigError> {
+        check_options(&options)?;
+        for (property, value) in &properties {
+            check_property(property, value)?;
+        }
+        for aliases in ALIASES {
+            let mut given = aliases.iter().filter(|a| properties.contains_key(**a));
+            if let (Some(first), Some(second)) = (given.next(), given.next()) {
+                return Err(KafkaConfigError::Twice {
+                    first: (*first).to_owned(),
+                    second: (*second).to_owned(),
+                });
+            }
+        }
+        let config = Self {
+            properties,
+            options,
+        };
+        config.check_together()?;
+        Ok(config)
+    }
+
+    /// The bounds and the creation of topics.
+    pub fn options(&self) -> &KafkaOptions {
+        &self.options
+    }
+
+    /// `bootstrap.servers`.
+    pub fn bootstrap_servers(&self) -> &str {
+        self.get("bootstrap.servers").unwrap_or_default()
+    }
+
+    /// The value of a property by any of its names.
+    fn get(&self, property: &str) -> Option<&str> {
+        names_of(property)
+            .iter()
+            .find_map(|name| self.properties.get(*name))
+            .map(String::as_str)
+            .or_else(|| self.properties.get(property).map(String::as_str))
+    }
+
+    fn check_together(&self) -> Result<(), KafkaConfigError> {
+        if self.bootstrap_servers().trim().is_empty() {
+            return Err(KafkaConfigError::Missing {
+                property: "bootstrap.servers",
+                reason: "it names the brokers to ask first, as host:port, separated by commas",
+            });
+        }
+        let protocol = self.get("security.protocol").unwrap_or("plaintext");
+        if protocol.to_ascii_lowercase().starts_with("sasl_") {
+            for (property, reason) in [
+                (
+                    "sasl.mechanism",
+                    "security.protocol asks for SASL; say PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512",
+                ),
+                ("sasl.username", "the SASL mechanism needs it"),
+                ("sasl.password", "the SASL mechanism needs it"),
+            ] {
+                if self.get(property).is_none() {
+                    return Err(KafkaConfigError::Missing { property, reason });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything for librdkafka: our defaults, what was given, what is not negotiable.
+    pub(crate) fn client_config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        for (property, value) in DEFAULTS {
+            if self.get(property).is_none() {
+                config.set(*property, *value);
+            }
+        }
+        for (property, value) in &self.properties {
+            config.set(property, value);
+        }
+        for (property, value) in FIXED {
+            for alias in names_of(property) {
+                config.remove(alias);
+            }
+            config.set(*property, *value);
+        }
+        if let Some(level) = self.get("log_level").and_then(log_level) {
+            config.set_log_level(level);
+        }
+        config
+    }
+
+    /// `message.max.bytes` as librdkafka sees it.
+    pub(crate) fn message_max_bytes(&self) -> &str {
+        self.get("message.max.bytes").unwrap_or("1000000")
+    }
+
+    /// The text without any secret that may have strayed into it.
+    pub(crate) fn scrub(&self, text: &str) -> String {
+        self.properties
+            .iter()
+            .filter(|(property, value)| is_secret(property) && value.len() > 2)
+            .fold(text.to_owned(), |text, (_, value)| {
+                text.replace(value.as_str(), "[redacted]")
+            })
+    }
+
+    /// What a failure to make a client says, without secrets.
+    pub(crate) fn creation_reason(&self, error: &ClientError) -> String {
+        match error {
+            ClientError::ClientConfig(_, _, property, _) if is_secret(property) => {
+                format!("{property}: librdkafka does not accept the value")
+            }
+            ClientError::ClientConfig(_, reason, property, _) => {
+                self.scrub(&format!("{property}: {reason}"))
+            }
+            ClientError::ClientCreation(reason) => self.scrub(reason),
+            other => self.scrub(&other.to_string()),
+        }
+    }
+}
+
+impl fmt::Debug for KafkaConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown: BTreeMap<&str, &str> = self
+            .properties
+            .iter()
+            .map(|(property, value)| {
+                let value = if is_secret(property) {
+                    "[redacted]"
+                } else {
+                    value
+                };
+                (property.as_str(), value)
+            })
+            .collect();
+        f.debug_struct("KafkaConfig")
+            .field("properties", &shown)
+            .field("options", &self.options)
+            .finish()
+    }
+}
+
+fn check_options(options: &KafkaOptions) -> Result<(), KafkaConfigError> {
+    let wrong = |option, reason| Err(KafkaConfigError::Option { option, reason });
+    if options.max_in_flight_records == 0 {
+        return wrong("max_in_flight_records", "at least 1");
+    }
+    if options.max_in_flight_records > i32::MAX as u64 {
+        return wrong("max_in_flight_records", "at most 2147483647");
+    }
+    if options.max_in_flight_bytes == 0 {
+        return wrong("max_in_flight_bytes", "at least 1");
+    }
+    if let Some(topics) = &options.topics {
+        if topics.partitions != -1 && topics.partitions < 1 {
+            return wrong("partitions", "at least 1, or -1 for the broker's default");
+        }
+        if topics.replication_factor != -1
+            && !(1..=i32::from(i16::MAX)).contains(&topics.replication_factor)
+        {
+            return wrong(
+                "replication_factor",
+                "at least 1, or -1 for the broker's default",
+            );
+        }
+        if topics
+            .properties
+            .iter()
+            .any(|(name, value)| name.is_empty() || name.contains('\0') || value.contains('\0'))
+        {
+            return wrong("properties", "a name is empty or something contains a NUL");
+        }
+    }
+    Ok(())
+}
+
+fn check_property(property: &str, value: &str) -> Result<(), KafkaConfigError> {
+    for rule in RULES {
+        if rule.names.contains(&property) && !(rule.allows)(value.trim()) {
+            return Err(KafkaConfigError::Refused {
+                property: property.to_owned(),
+                reason: rule.reason,
+                remedy: rule.remedy,
+            });
+        }
+    }
+    if properties::CONSUMER.contains(&property) {
+        return Err(KafkaConfigError::ConsumerOnly {
+            property: property.to_owned(),
+        });
+    }
+    if let Some((_, meant)) = rules::JAVA_NAMES.iter().find(|(java, _)| *java == property) {
+        return Err(KafkaConfigError::Unknown {
+            property: property.to_owned(),
+            nearest: Some((*meant).to_owned()),
+        });
+    }
+    if !properties::PRODUCER.contains(&property) {
+        return Err(KafkaConfigError::Unknown {
+            property: property.to_owned(),
+            nearest: nearest(property),
+        });
+    }
+    // Ask the library itself about the value. It parses and keeps it, and does nothing else.
+    let mut config = ClientConfig::new();
+    config.set(property, value);
+    match config.create_native_config() {
+        Ok(_) => Ok(()),
+        Err(error) => Err(KafkaConfigError::Invalid {
+            property: property.to_owned(),
+            reason: match error {
+                _ if is_secret(property) => "librdkafka does not accept the value".to_owned(),
+                ClientError::ClientConfig(_, reason, ..) => reason,
+                ClientError::Nul(_) => "the value contains a NUL".to_owned(),
+                other => other.to_string(),
+            },
+        }),
+    }
+}
+
+fn nearest(property: &str) -> Option<String> {
+    properties::PRODUCER
+        .iter()
+        .map(|known| (strsim::damerau_levenshtein(property, known), *known))
+        .min()
+        .filter(|(distance, known)| *distance <= known.len() / 3)
+        .map(|(_, known)| known.to_owned())
+}
+
+/// All names of a property, when it has several.
+fn names_of(property: &str) -> &'static [&'static str] {
+    ALIASES
+        .iter()
+        .find(|names| names.contains(&property))
+        .map_or(&[], |names| *names)
+}
+
+fn is_secret(property: &str) -> bool {
+    SECRETS.contains(&property)
+}
+
+fn log_level(value: &str) -> Option<RDKafkaLogLevel> {
+    Some(match value.trim().parse::<u8>().ok()? {
+        0 => RDKafkaLogLevel::Emerg,
+        1 => RDKafkaLogLevel::Alert,
+        2 => RDKafkaLogLevel::Critical,
+        3 => RDKafkaLogLevel::Error,
+        4 => RDKafkaLogLevel::Warning,
+        5 => RDKafkaLogLevel::Notice,
+        6 => RDKafkaLogLevel::Info,
+        7 => RDKafkaLogLevel::Debug,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,215 @@
+//! What is refused, as data: the property, which values pass, what the others would break, and what
+//! to do instead.
+
+/// A property that not every value of is compatible with the relay's promises.
+pub(super) struct Rule {
+    /// All its names.
+    pub(super) names: &'static [&'static str],
+    /// Whether this value passes.
+    pub(super) allows: fn(&str) -> bool,
+    /// What a value that does not pass would break.
+    pub(super) reason: &'static str,
+    /// What to do.
+    pub(super) remedy: &'static str,
+}
+
+/// Below this a message that waits for a broker to come back would be given up in its place.
+const MIN_MESSAGE_TIMEOUT_MS: u64 = 300_000;
+
+fn never(_: &str) -> bool {
+    false
+}
+
+fn is_true(value: &str) -> bool {
+    matches!(value.to_ascii_lowercase().as_str(), "true" | "t" | "1")
+}
+
+fn is_false(value: &str) -> bool {
+    matches!(value.to_ascii_lowercase().as_str(), "false" | "f" | "0")
+}
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        names: &["acks", "request.required.acks"],
+        allows: |v| v.eq_ignore_ascii_case("all") || v == "-1",
+        reason: "a record that not all in-sync replicas have can be lost with a broker, after its \
+                 position was confirmed to Postgres",
+        remedy: "remove it; the relay sets acks=all",
+    },
+    Rule {
+        names: &["enable.idempotence"],
+        allows: is_true,
+        reason: "without idempotence a retry can repeat and reorder records of one key",
+        remedy: "remove it; the relay sets it to true",
+    },
+    Rule {
+        names: &["enable.gapless.guarantee"],
+        allows: is_false,
+        reason: "it turns every failed record into a fatal error of the whole producer",
+        remedy: "remove it; the relay keeps the order itself by starting again from the last \
+                 confirmed position",
+    },
+    Rule {
+        names: &["max.in.flight", "max.in.flight.requests.per.connection"],
+        allows: |v| v.parse::<u32>().is_ok_and(|n| (1..=5).contains(&n)),
+        reason: "with more than 5 requests in flight the broker cannot keep the order of retries",
+        remedy: "use 1 to 5, or remove it",
+    },
+    Rule {
+        names: &["retries", "message.send.max.retries"],
+        allows: |v| v == "2147483647",
+        reason: "a record that ran out of retries is given up while later ones go on",
+        remedy: "remove it; the relay retries without end",
+    },
+    Rule {
+        names: &["message.timeout.ms", "delivery.timeout.ms"],
+        allows: |v| {
+            v.parse::<u64>()
+                .is_ok_and(|ms| ms == 0 || ms >= MIN_MESSAGE_TIMEOUT_MS)
+        },
+        reason: "a record that waits for a broker to come back would be given up in its place and \
+                 everything after it sent again",
+        remedy: "remove it (the relay sets 0, no limit), or use at least 300000",
+    },
+    Rule {
+        names: &["partitioner"],
+        allows: |v| matches!(v, "murmur2" | "murmur2_random"),
+        reason: "Java's producers place a key by murmur2; another hash would put the same key on \
+                 another partition than they do",
+        remedy: "use murmur2_random or murmur2, or remove it",
+    },
+    Rule {
+        names: &["queuing.strategy"],
+        allows: |v| v.eq_ignore_ascii_case("fifo"),
+        reason: "records of one key would be sent in the wrong order",
+        remedy: "remove it",
+    },
+    Rule {
+        names: &["transactional.id"],
+        allows: never,
+        reason: "transactions need the relay to begin and commit them, which it does not do yet",
+        remedy: "remove it",
+    },
+    Rule {
+        names: &["queue.buffering.max.messages", "queue.buffering.max.kbytes"],
+        allows: never,
+        reason: "the relay bounds the queue itself and must be the one that notices when it is full",
+        remedy: "set the relay's own in-flight bounds instead",
+    },
+    Rule {
+        names: &["delivery.report.only.error"],
+        allows: is_false,
+        reason: "the relay confirms a position only after it has seen every delivery report",
+        remedy: "remove it",
+    },
+    Rule {
+        names: &["allow.auto.create.topics"],
+        allows: never,
+        reason: "it has an effect on consumers only; a producer's missing topics are created as the \
+                 broker's auto.create.topics.enable says",
+        remedy: "remove it, or let the relay create topics",
+    },
+    Rule {
+        names: &[
+            "dr_cb",
+            "dr_msg_cb",
+            "error_cb",
+            "stats_cb",
+            "log_cb",
+            "throttle_cb",
+            "socket_cb",
+            "connect_cb",
+            "closesocket_cb",
+            "open_cb",
+            "resolve_cb",
+            "background_event_cb",
+            "oauthbearer_token_refresh_cb",
+            "partitioner_cb",
+            "ssl.certificate.verify_cb",
+            "msg_order_cmp",
+            "opaque",
+            "default_topic_conf",
+            "interceptors",
+            "ssl_key",
+            "ssl_certificate",
+            "ssl_ca",
+            "ssl_engine_callback_data",
+            "enabled_events",
+            "log.queue",
+        ],
+        allows: never,
+        reason: "a program sets it, and in this one the relay does",
+        remedy: "remove it",
+    },
+    Rule {
+        names: &["plugin.library.paths"],
+        allows: never,
+        reason: "a plugin is foreign code between the relay and its delivery reports",
+        remedy: "remove it",
+    },
+    Rule {
+        names: &["builtin.features"],
+        allows: never,
+        reason: "it says what this build of librdkafka can do and cannot be set",
+        remedy: "remove it",
+    },
+    Rule {
+        names: &["test.mock.num.brokers", "test.mock.broker.rtt"],
+        allows: never,
+        reason: "it replaces the cluster by one inside this process that forgets everything",
+        remedy: "remove it; for a try-out without Kafka there is the demo",
+    },
+    Rule {
+        names: &["internal.termination.signal"],
+        allows: |v| v == "0",
+        reason: "it would redefine a signal of the whole process",
+        remedy: "remove it",
+    },
+    Rule {
+        names: &["sasl.mechanism", "sasl.mechanisms"],
+        allows: |v| matches!(v, "PLAIN" | "SCRAM-SHA-256" | "SCRAM-SHA-512"),
+        reason: "this build has PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512; it has no Kerberos and no \
+                 source of OAuth tokens",
+        remedy: "use one of the three",
+    },
+];
+
+/// Groups of names that mean the same property.
+pub(super) const ALIASES: &[&[&str]] = &[
+    &["bootstrap.servers", "metadata.broker.list"],
+    &["acks", "request.required.acks"],
+    &["message.timeout.ms", "delivery.timeout.ms"],
+    &["retries", "message.send.max.retries"],
+    &["max.in.flight", "max.in.flight.requests.per.connection"],
+    &["linger.ms", "queue.buffering.max.ms"],
+    &["compression.type", "compression.codec"],
+    &["sasl.mechanism", "sasl.mechanisms"],
+];
+
+/// What must never be shown: librdkafka's own list (`_RK_SENSITIVE`) without the paths of files, and
+/// whatever else holds a password.
+pub(super) const SECRETS: &[&str] = &[
+    "sasl.password",
+    "sasl.oauthbearer.config",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.client.credentials.client.secret",
+    "sasl.oauthbearer.assertion.private.key.passphrase",
+    "sasl.oauthbearer.assertion.private.key.pem",
+    "ssl.key.password",
+    "ssl.key.pem",
+    "ssl.keystore.password",
+];
+
+/// Names that people bring from Java's client, and what does the same here.
+pub(super) const JAVA_NAMES: &[(&str, &str)] = &[
+    ("max.request.size", "message.max.bytes"),
+    ("ssl.truststore.location", "ssl.ca.location"),
+    ("ssl.truststore.certificates", "ssl.ca.pem"),
+    ("ssl.keystore.certificate.chain", "ssl.certificate.pem"),
+    ("ssl.keystore.key", "ssl.key.pem"),
+    ("sasl.jaas.config", "sasl.username with sasl.password"),
+    ("partitioner.class", "partitioner"),
+    ("send.buffer.bytes", "socket.send.buffer.bytes"),
+    ("receive.buffer.bytes", "socket.receive.buffer.bytes"),
+    ("buffer.memory", "the relay's own in-flight bounds"),
+];

@@ -1,0 +1,274 @@
+use super::*;
+
+fn properties(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    [("bootstrap.servers", "broker:9092")]
+        .iter()
+        .chain(pairs)
+        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+        .collect()
+}
+
+fn with(pairs: &[(&str, &str)]) -> Result<KafkaConfig, KafkaConfigError> {
+    KafkaConfig::new(properties(pairs), KafkaOptions::default())
+}
+
+#[test]
+fn what_would_break_a_promise_is_refused_with_reason_and_remedy() {
+    for (property, value) in [
+        ("acks", "1"),
+        ("acks", "0"),
+        ("request.required.acks", "1"),
+        ("enable.idempotence", "false"),
+        ("enable.gapless.guarantee", "true"),
+        ("max.in.flight", "6"),
+        ("max.in.flight", "0"),
+        ("max.in.flight.requests.per.connection", "1000000"),
+        ("retries", "0"),
+        ("message.send.max.retries", "5"),
+        ("message.timeout.ms", "1"),
+        ("message.timeout.ms", "299999"),
+        ("delivery.timeout.ms", "120000"),
+        ("delivery.timeout.ms", "never"),
+        ("partitioner", "consistent"),
+        ("partitioner", "consistent_random"),
+        ("partitioner", "random"),
+        ("partitioner", "fnv1a"),
+        ("queuing.strategy", "lifo"),
+        ("transactional.id", "t"),
+        ("queue.buffering.max.messages", "10"),
+        ("queue.buffering.max.kbytes", "10"),
+        ("delivery.report.only.error", "true"),
+        ("dr_msg_cb", "x"),
+        ("test.mock.num.brokers", "3"),
+        ("plugin.library.paths", "evil"),
+        ("enabled_events", "0"),
+        ("log.queue", "false"),
+        ("sasl.mechanism", "GSSAPI"),
+        ("sasl.mechanisms", "OAUTHBEARER"),
+    ] {
+        match with(&[(property, value)]) {
+            Err(KafkaConfigError::Refused {
+                property: named,
+                reason,
+                remedy,
+            }) => {
+                assert_eq!(named, property);
+                assert!(!reason.is_empty() && !remedy.is_empty());
+            }
+            other => panic!("{property}={value}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_same_properties_pass_with_values_that_keep_the_promises() {
+    for (property, value) in [
+        ("acks", "all"),
+        ("acks", "-1"),
+        ("enable.idempotence", "true"),
+        ("max.in.flight", "5"),
+        ("max.in.flight.requests.per.connection", "1"),
+        ("retries", "2147483647"),
+        ("message.timeout.ms", "0"),
+        ("delivery.timeout.ms", "300000"),
+        ("partitioner", "murmur2"),
+        ("partitioner", "murmur2_random"),
+        ("queuing.strategy", "fifo"),
+        ("delivery.report.only.error", "false"),
+        ("linger.ms", "50"),
+        ("queue.buffering.max.ms", "0.5"),
+        ("compression.type", "zstd"),
+        ("compression.codec", "gzip"),
+        ("statistics.interval.ms", "1000"),
+        ("client.id", "x"),
+        ("debug", "broker,topic"),
+        ("log_level", "7"),
+        ("message.max.bytes", "5000000"),
+        ("ssl.endpoint.identification.algorithm", "https"),
+    ] {
+        let config = with(&[(property, value)]).expect(property);
+        config
+            .client_config()
+            .create_native_config()
+            .expect("librdkafka takes the whole");
+    }
+}
+
+#[test]
+fn consumer_properties_and_unknown_ones_are_told_apart() {
+    assert_eq!(
+        with(&[("group.id", "g")]).expect_err("a consumer's"),
+        KafkaConfigError::ConsumerOnly {
+            property: "group.id".to_owned()
+        }
+    );
+    for (wrong, meant) in [
+        ("lingerms", "linger.ms"),
+        ("bootstrap.server", "bootstrap.servers"),
+        ("compresion.type", "compression.type"),
+        ("max.request.size", "message.max.bytes"),
+        ("ssl.truststore.location", "ssl.ca.location"),
+    ] {
+        let error = with(&[(wrong, "1")]).expect_err(wrong);
+        assert_eq!(
+            error,
+            KafkaConfigError::Unknown {
+                property: wrong.to_owned(),
+                nearest: Some(meant.to_owned())
+            }
+        );
+        assert!(
+            error
+                .to_string()
+                .ends_with(&format!("did you mean {meant}?"))
+        );
+    }
+    assert_eq!(
+        with(&[("key.serializer", "x")]).expect_err("unknown"),
+        KafkaConfigError::Unknown {
+            property: "key.serializer".to_owned(),
+            nearest: None
+        }
+    );
+}
+
+#[test]
+fn bad_values_speak_in_librdkafkas_words() {
+    let error = with(&[("linger.ms", "soon")]).expect_err("not a number");
+    assert!(
+        matches!(&error, KafkaConfigError::Invalid { property, .. } if property == "linger.ms"),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("Invalid value"), "{error}");
+    with(&[("client.id", "a\0b")]).expect_err("a NUL");
+}
+
+#[test]
+fn what_belongs_together_is_checked_together() {
+    let none = KafkaConfig::new(BTreeMap::new(), KafkaOptions::default());
+    assert!(matches!(
+        none,
+        Err(KafkaConfigError::Missing {
+            property: "bootstrap.servers",
+            ..
+        })
+    ));
+    let old_name = BTreeMap::from([("metadata.broker.list".to_owned(), "b:1".to_owned())]);
+    let config = KafkaConfig::new(old_name, KafkaOptions::default()).expect("the old name");
+    assert_eq!(config.bootstrap_servers(), "b:1");
+
+    assert!(matches!(
+        with(&[("acks", "all"), ("request.required.acks", "-1")]),
+        Err(KafkaConfigError::Twice { .. })
+    ));
+    assert!(matches!(
+        with(&[("security.protocol", "sasl_ssl")]),
+        Err(KafkaConfigError::Missing {
+            property: "sasl.mechanism",
+            ..
+        })
+    ));
+    assert!(matches!(
+        with(&[
+            ("security.protocol", "SASL_PLAINTEXT"),
+            ("sasl.mechanism", "PLAIN"),
+            ("sasl.username", "u"),
+        ]),
+        Err(KafkaConfigError::Missing {
+            property: "sasl.password",
+            ..
+        })
+    ));
+}
+
+#[test]
+fn options_have_bounds() {
+    let check = |change: fn(&mut KafkaOptions)| {
+        let mut options = KafkaOptions::default();
+        change(&mut options);
+        KafkaConfig::new(properties(&[]), options)
+    };
+    let creation = |partitions, replication_factor| {
+        let options = KafkaOptions {
+            topics: Some(TopicCreation {
+                partitions,
+                replication_factor,
+                properties: BTreeMap::new(),
+            }),
+            ..KafkaOptions::default()
+        };
+        KafkaConfig::new(properties(&[]), options)
+    };
+    check(|o| o.max_in_flight_records = 0).expect_err("nothing could ever be sent");
+    check(|o| o.max_in_flight_bytes = 0).expect_err("nothing could ever be sent");
+    check(|o| o.max_in_flight_records = u64::MAX).expect_err("librdkafka counts in 32 bits");
+    creation(0, 1).expect_err("no partition");
+    creation(1, 0).expect_err("no replica");
+    creation(-1, -1).expect("the broker's defaults");
+}
+
+#[test]
+fn secrets_are_nowhere() {
+    // Some are not settable in this build, which is librdkafka's to say.
+    let settable = |p: &&str| check_property(p, "hush-hush").is_ok();
+    let names = SECRETS.iter().copied().filter(settable);
+    let mut secrets: Vec<(&str, &str)> = names.map(|p| (p, "hush-hush")).collect();
+    assert!(secrets.len() >= 4, "{secrets:?}");
+    // librdkafka parses PEM when the property is set and complains: that, too, must not tell.
+    let error = with(&[("ssl.key.pem", "hush-hush\0")]).expect_err("a NUL");
+    assert!(!format!("{error:?} {error}").contains("hush"), "{error}");
+    secrets.push(("sasl.username", "visible"));
+    let config = with(&secrets).expect("strings are taken as they are");
+    let shown = format!("{config:?}");
+    assert!(!shown.contains("hush"), "{shown}");
+    assert!(shown.contains("visible"), "{shown}");
+    assert_eq!(
+        config.scrub("the password hush-hush is wrong"),
+        "the password [redacted] is wrong"
+    );
+}
+
+#[test]
+fn defaults_and_what_is_not_negotiable_reach_librdkafka() {
+    let native = with(&[("linger.ms", "7"), ("request.required.acks", "-1")])
+        .expect("valid")
+        .client_config()
+        .create_native_config()
+        .expect("librdkafka takes it");
+    for (property, value) in [
+        ("acks", "-1"),
+        ("enable.idempotence", "true"),
+        ("linger.ms", "7"),
+        ("message.timeout.ms", "0"),
+        ("partitioner", "murmur2_random"),
+        ("queue.buffering.max.messages", "0"),
+        ("reconnect.backoff.max.ms", "1000"),
+    ] {
+        assert_eq!(native.get(property).expect(property), value, "{property}");
+    }
+}
+
+/// The tables follow CONFIGURATION.md of one version; this ties them to the library that is linked.
+#[test]
+fn librdkafka_knows_every_name_in_the_tables() {
+    use rdkafka::types::RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN;
+    let names = properties::PRODUCER.iter().chain(properties::CONSUMER);
+    let named_by_rules = RULES.iter().flat_map(|r| r.names).chain(SECRETS);
+    for name in names.chain(named_by_rules) {
+        let mut config = ClientConfig::new();
+        config.set(*name, "");
+        if let Err(ClientError::ClientConfig(RD_KAFKA_CONF_UNKNOWN, reason, ..)) =
+            config.create_native_config()
+        {
+            // Properties that this build leaves out are known all the same.
+            assert!(
+                !reason.contains("No such configuration property"),
+                "{reason}"
+            );
+        }
+    }
+    assert!(
+        properties::PRODUCER.is_sorted() && properties::CONSUMER.is_sorted(),
+        "kept in order so that a missing one is seen"
+    );
+}

@@ -1,0 +1,94 @@
+use std::io;
+
+use rdkafka::error::KafkaError as ClientError;
+use rdkafka::types::RDKafkaErrorCode;
+use walrelay_sink::Disposition;
+
+/// Why there is no producer, or no cluster that would talk to it.
+///
+/// Names servers and the library's words, never a secret.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KafkaError {
+    /// librdkafka refused the configuration as a whole: a certificate that cannot be read, a
+    /// combination of properties that makes no sense.
+    #[error("the Kafka client could not be made: {reason}")]
+    Create {
+        /// librdkafka's words, secrets taken out.
+        reason: String,
+    },
+    /// The system gave no thread.
+    #[error("the thread {name} could not be started")]
+    Thread {
+        /// The thread's name.
+        name: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// No broker of `bootstrap.servers` could be reached in the time allowed.
+    #[error(
+        "no broker answers at {servers}: {detail}; check bootstrap.servers, the network, and that \
+         security.protocol is what this port speaks"
+    )]
+    Unreachable {
+        /// `bootstrap.servers`.
+        servers: String,
+        /// The last thing the client complained of.
+        detail: String,
+    },
+    /// A broker answered and refused who we are.
+    #[error(
+        "the broker refused the credentials: {detail}; check sasl.mechanism, sasl.username and \
+         sasl.password"
+    )]
+    Authentication {
+        /// The client's or the broker's words.
+        detail: String,
+    },
+    /// A broker answered and TLS failed.
+    #[error(
+        "TLS to the broker failed: {detail}; check ssl.ca.location, the host name in \
+         bootstrap.servers against the certificate, and the client certificate if one is asked for"
+    )]
+    Tls {
+        /// The client's words.
+        detail: String,
+    },
+    /// A name in `bootstrap.servers` is not known to the resolver.
+    #[error("a broker's name could not be resolved: {detail}; check bootstrap.servers")]
+    Resolve {
+        /// The client's words.
+        detail: String,
+    },
+    /// The in-process broker of [`embedded`](crate::embedded) could not be set up.
+    #[error("the embedded broker failed")]
+    Embedded(#[source] ClientError),
+    /// The consumer of [`tail`](crate::tail) failed.
+    #[error("reading from the broker failed")]
+    Tail(#[source] ClientError),
+    /// A topic that was to be read is not there.
+    #[error("topic {topic:?} cannot be read: {code}")]
+    Topic {
+        /// Its name.
+        topic: String,
+        /// The broker's reason.
+        code: RDKafkaErrorCode,
+    },
+}
+
+impl KafkaError {
+    /// What the error asks for.
+    pub fn disposition(&self) -> Disposition {
+        match self {
+            Self::Create { .. } | Self::Authentication { .. } | Self::Tls { .. } => {
+                Disposition::Configuration
+            }
+            Self::Thread { .. }
+            | Self::Unreachable { .. }
+            | Self::Resolve { .. }
+            | Self::Embedded(_)
+            | Self::Tail(_)
+            | Self::Topic { .. } => Disposition::Retryable,
+        }
+    }
+}

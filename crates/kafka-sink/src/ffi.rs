@@ -1,0 +1,196 @@
+//! The project's only `unsafe`: topic handles and produce by handle.
+//!
+//! Producing by name, which is all that rdkafka's safe API has, makes librdkafka look the name up by
+//! a linear scan under its global lock for every record (`rd_kafka_topic_find`); at a thousand topics
+//! that is 4 µs a record and rising. With a cached `rd_kafka_topic_t` there is no look-up.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CString, c_void};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdkafka::bindings as sys;
+use rdkafka::producer::{BaseProducer, Producer, ProducerContext};
+use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
+use walrelay_sink::Record;
+
+// A delivery report must give back the whole sequence number.
+const _: () = assert!(usize::BITS >= u64::BITS);
+
+/// `RD_KAFKA_PARTITION_UA`: let the partitioner choose.
+const UNASSIGNED: i32 = -1;
+
+/// A topic of one producer, resolved once. Keeps the producer alive: the handle is always destroyed
+/// before the client it belongs to, as librdkafka demands.
+pub(crate) struct Topic<C: ProducerContext<DeliveryOpaque = usize> + 'static> {
+    handle: NonNull<sys::rd_kafka_topic_t>,
+    producer: Arc<BaseProducer<C>>,
+}
+
+// SAFETY: an `rd_kafka_topic_t` is reference-counted and internally locked, and every function that
+// takes one may be called from any thread ("librdkafka is completely thread-safe", INTRODUCTION.md).
+unsafe impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Send for Topic<C> {}
+
+impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Topic<C> {
+    /// A handle with the producer's default topic configuration. Starts a metadata look-up in the
+    /// background and does not wait for it.
+    pub(crate) fn new(
+        producer: &Arc<BaseProducer<C>>,
+        name: &str,
+    ) -> Result<Self, RDKafkaErrorCode> {
+        let name = CString::new(name).map_err(|_| RDKafkaErrorCode::InvalidTopic)?;
+        // SAFETY: the client is alive, `producer` holds it. The name is NUL-terminated, lives
+        // through the call and is copied by it. A null configuration means the client's default.
+        let handle = unsafe {
+            sys::rd_kafka_topic_new(
+                producer.client().native_ptr(),
+                name.as_ptr(),
+                ptr::null_mut(),
+            )
+        };
+        NonNull::new(handle)
+            .map(|handle| Self {
+                handle,
+                producer: Arc::clone(producer),
+            })
+            // SAFETY: reads the calling thread's last error, set by the call above.
+            .ok_or_else(|| unsafe { sys::rd_kafka_last_error() }.into())
+    }
+
+    /// Queues a copy of the record. Never blocks. `opaque` comes back in the delivery report, which
+    /// follows exactly if this returns `Ok`.
+    pub(crate) fn produce(
+        &self,
+        record: &Record<'_>,
+        timestamp_ms: i64,
+        opaque: usize,
+    ) -> Result<(), RDKafkaErrorCode> {
+        let (key, key_len) = as_memory(record.key);
+        let (value, value_len) = as_memory(record.value);
+        let headers = Headers::new(record)?;
+        // SAFETY: every tag is followed by arguments of the types that rdkafka.h documents for it,
+        // and the list ends with END. The topic handle belongs to this very client and is alive,
+        // as is the client. Key and value are readable for their lengths during the call and are
+        // copied by it (MSG_F_COPY; keys always are); zero-length ones are not read. The opaque is
+        // an integer, never dereferenced by librdkafka. The headers pass into librdkafka's
+        // ownership when the call succeeds and stay ours when it fails.
+        let result = unsafe {
+            sys::rd_kafka_producev(
+                self.producer.client().native_ptr(),
+                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_RKT,
+                self.handle.as_ptr(),
+                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_PARTITION,
+                record.partition.unwrap_or(UNASSIGNED),
+                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_MSGFLAGS,
+                sys::RD_KAFKA_MSG_F_COPY,
+                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_VALUE,
+                value,
+                value_len,
+                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_KEY,
+                key,
+                key_len,
+                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_OPAQUE,
+                opaque as *mut c_void,
+                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_TIMESTAMP,
+                timestamp_ms,
+                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_HEADERS,
+                headers.0,
+                sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_END,
+            )
+        };
+        if result == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
+            std::mem::forget(headers);
+            Ok(())
+        } else {
+            Err(result.into())
+        }
+    }
+}
+
+impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Drop for Topic<C> {
+    fn drop(&mut self) {
+        // SAFETY: the handle came from rd_kafka_topic_new, is given up exactly once, and the client
+        // it belongs to is still alive: `self.producer` is dropped after this.
+        unsafe { sys::rd_kafka_topic_destroy(self.handle.as_ptr()) }
+    }
+}
+
+/// librdkafka's header list; null when there are none. Freed on drop unless it was handed over.
+struct Headers(*mut sys::rd_kafka_headers_t);
+
+impl Headers {
+    fn new(record: &Record<'_>) -> Result<Self, RDKafkaErrorCode> {
+        if record.headers.is_empty() {
+            return Ok(Self(ptr::null_mut()));
+        }
+        // SAFETY: allocates; aborts the process when there is no memory.
+        let list = Self(unsafe { sys::rd_kafka_headers_new(record.headers.len()) });
+        for header in record.headers {
+            let (value, value_len) = as_memory(header.value);
+            // SAFETY: the list is alive and ours. Name and value are readable for the lengths that
+            // are passed and are copied; a null value means a null header. Lengths of slices never
+            // exceed isize::MAX, so they cannot turn into the -1 that means "NUL-terminated".
+            let result = unsafe {
+                sys::rd_kafka_header_add(
+                    list.0,
+                    header.name.as_ptr().cast(),
+                    header.name.len() as isize,
+                    value,
+                    value_len as isize,
+                )
+            };
+            if result != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
+                return Err(result.into());
+            }
+        }
+        Ok(list)
+    }
+}
+
+impl Drop for Headers {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: the list came from rd_kafka_headers_new and was not handed over.
+            unsafe { sys::rd_kafka_headers_destroy(self.0) }
+        }
+    }
+}
+
+/// Kafka tells null from empty, and librdkafka does so by the pointer: an empty slice's is not null.
+fn as_memory(bytes: Option<&[u8]>) -> (*mut c_void, usize) {
+    match bytes {
+        None => (ptr::null_mut(), 0),
+        Some(bytes) => (bytes.as_ptr().cast_mut().cast(), bytes.len()),
+    }
+}
+
+/// **Blocks** until every queued record was reported or the time is over; true for the former. While
+/// it waits nothing lingers. Reports are served by the poll thread, not here, unlike with rdkafka's
+/// own `flush`.
+pub(crate) fn flush<C: ProducerContext<DeliveryOpaque = usize> + 'static>(
+    producer: &BaseProducer<C>,
+    timeout: Duration,
+) -> bool {
+    let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: the client is alive. It delivers reports as events (rdkafka sets it up so), in which
+    // case flush only waits for the count of records to reach zero.
+    let result = unsafe { sys::rd_kafka_flush(producer.client().native_ptr(), millis) };
+    result == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR
+}
+
+/// Makes the producer believe that it met a fatal error.
+#[cfg(test)]
+pub(crate) fn inject_fatal_error<C: ProducerContext<DeliveryOpaque = usize> + 'static>(
+    producer: &BaseProducer<C>,
+) {
+    // SAFETY: the client is alive; the reason is NUL-terminated and copied.
+    unsafe {
+        sys::rd_kafka_test_fatal_error(
+            producer.client().native_ptr(),
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER,
+            c"injected".as_ptr(),
+        );
+    }
+}

@@ -1,0 +1,157 @@
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::KafkaError as ClientError;
+use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext};
+use rdkafka::types::RDKafkaErrorCode;
+
+use crate::{KafkaConfig, KafkaError};
+
+/// What a cluster said of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterInfo {
+    /// Its id, where the brokers tell one.
+    pub cluster_id: Option<String>,
+    /// `host:port` of each broker that is up, as the cluster advertises them.
+    pub brokers: Vec<String>,
+    /// Topics that this principal may see.
+    pub topics: usize,
+}
+
+/// Asks the cluster for its metadata with the configuration of the producer.
+///
+/// **Blocks**, for `timeout` at most and a moment to take the client down. Returns as soon as a
+/// broker refuses the credentials or TLS fails; while nobody can be reached it tries until the
+/// time is over.
+pub fn probe(config: &KafkaConfig, timeout: Duration) -> Result<ClusterInfo, KafkaError> {
+    let deadline = Instant::now() + timeout;
+    let producer: BaseProducer<Listener> = config
+        .client_config()
+        .create_with_context(Listener::default())
+        .map_err(|error| KafkaError::Create {
+            reason: config.creation_reason(&error),
+        })?;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let answer = producer
+            .client()
+            .fetch_metadata(None, left.min(Duration::from_millis(250)));
+        // Each call serves one event.
+        for _ in 0..64 {
+            producer.poll(Duration::ZERO);
+        }
+        match answer {
+            Ok(metadata) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                return Ok(ClusterInfo {
+                    cluster_id: producer.client().fetch_cluster_id(left),
+                    brokers: metadata
+                        .brokers()
+                        .iter()
+                        .map(|b| format!("{}:{}", b.host(), b.port()))
+                        .collect(),
+                    topics: metadata.topics().len(),
+                });
+            }
+            Err(error) => {
+                let heard = producer.context().heard();
+                if let Some(certain) = heard.certain {
+                    return Err(certain.into_error(config));
+                }
+                if left.is_zero() {
+                    let detail = heard.last.unwrap_or_else(|| error.to_string());
+                    return Err(match (heard.handshake, heard.resolve) {
+                        (Some(detail), _) => KafkaError::Tls {
+                            detail: config.scrub(&detail),
+                        },
+                        (None, Some(detail)) => KafkaError::Resolve {
+                            detail: config.scrub(&detail),
+                        },
+                        (None, None) => KafkaError::Unreachable {
+                            servers: config.bootstrap_servers().to_owned(),
+                            detail: config.scrub(&detail),
+                        },
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Keeps what the client complains of, for the error message.
+#[derive(Debug, Default)]
+struct Listener(Mutex<Heard>);
+
+#[derive(Debug, Default, Clone)]
+struct Heard {
+    certain: Option<Certain>,
+    resolve: Option<String>,
+    handshake: Option<String>,
+    last: Option<String>,
+}
+
+/// Complaints that waiting does not cure.
+#[derive(Debug, Clone)]
+enum Certain {
+    Authentication(String),
+    Tls(String),
+}
+
+impl Certain {
+    fn into_error(self, config: &KafkaConfig) -> KafkaError {
+        match self {
+            Self::Authentication(detail) => KafkaError::Authentication {
+                detail: config.scrub(&detail),
+            },
+            Self::Tls(detail) => KafkaError::Tls {
+                detail: config.scrub(&detail),
+            },
+        }
+    }
+}
+
+impl Listener {
+    fn heard(&self) -> Heard {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+impl ClientContext for Listener {
+    // The error that `probe` returns says it all.
+    fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
+        tracing::debug!(target: "librdkafka", facility, "{message}");
+    }
+
+    fn stats_raw(&self, _: &[u8]) {}
+
+    fn error(&self, error: ClientError, reason: &str) {
+        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match error.rdkafka_error_code() {
+            Some(
+                RDKafkaErrorCode::Authentication
+                | RDKafkaErrorCode::SaslAuthenticationFailed
+                | RDKafkaErrorCode::UnsupportedSASLMechanism
+                | RDKafkaErrorCode::IllegalSASLState,
+            ) => heard.certain = Some(Certain::Authentication(reason.to_owned())),
+            Some(RDKafkaErrorCode::SSL) => heard.certain = Some(Certain::Tls(reason.to_owned())),
+            Some(RDKafkaErrorCode::Resolve) => heard.resolve = Some(reason.to_owned()),
+            // The other side hung up or answered with something else: most often a port that does
+            // not speak TLS. May be a restart, so it is believed only at the end.
+            _ if reason.contains("SSL_HANDSHAKE") => heard.handshake = Some(reason.to_owned()),
+            // Says nothing that the one before it did not say better.
+            Some(RDKafkaErrorCode::AllBrokersDown) => {}
+            _ => heard.last = Some(reason.to_owned()),
+        }
+    }
+}
+
+impl ProducerContext for Listener {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
+}

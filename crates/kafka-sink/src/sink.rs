@@ -1,0 +1,342 @@
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rdkafka::producer::{BaseProducer, Producer, PurgeConfig};
+use rdkafka::types::RDKafkaErrorCode;
+use walrelay_sink::{Deliveries, DeliveryError, Disposition, Record, SendError, Sink, SinkFactory};
+
+use crate::admin::{TopicCreator, TopicStatus};
+use crate::context::{Context, weight_of_record};
+use crate::ffi;
+use crate::outcome::delivery_error;
+use crate::window::Window;
+use crate::{KafkaConfig, KafkaError, topic_name};
+
+/// How long the poll thread serves events before it looks whether it is to stop.
+const POLL: Duration = Duration::from_millis(50);
+/// After a fatal error, how long brokers may still answer for what is in flight.
+const FATAL_GRACE: Duration = Duration::from_secs(1);
+/// How long closing waits for librdkafka to report what was purged. It needs milliseconds; the
+/// bound is there so that a defect of it shows as a log line and not as a relay that never ends.
+const PURGE_GRACE: Duration = Duration::from_secs(10);
+
+/// Makes [`KafkaSink`]s of one configuration.
+#[derive(Debug)]
+pub struct KafkaSinkFactory {
+    config: KafkaConfig,
+}
+
+impl KafkaSinkFactory {
+    /// A factory; talks to nobody yet.
+    pub fn new(config: KafkaConfig) -> Self {
+        Self { config }
+    }
+}
+
+impl SinkFactory for KafkaSinkFactory {
+    type Sink = KafkaSink;
+    type Error = KafkaError;
+
+    /// Starts the client's threads. Reads certificates, resolves and connects in the background.
+    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<KafkaSink, KafkaError> {
+        KafkaSink::new(&self.config, deliveries)
+    }
+
+    fn disposition(error: &KafkaError) -> Disposition {
+        error.disposition()
+    }
+}
+
+/// A Kafka producer. Made by [`KafkaSinkFactory`].
+///
+/// After a fatal error of the idempotent producer everything in flight is reported as failed and
+/// every further record refused, both [`Disposition::Retryable`]: a fresh sink is needed.
+///
+/// Dropping it without [`close`](Sink::close) **blocks** for a moment: what is queued or in flight is
+/// purged and reported as failed.
+pub struct KafkaSink {
+    // Declared in the order in which they must go: the thread that creates topics, the topics, the
+    // poll thread, the client.
+    creator: Option<TopicCreator>,
+    topics: Topics,
+    poll: PollThread,
+    producer: Arc<BaseProducer<Context>>,
+    message_max_bytes: String,
+    closed: bool,
+}
+
+/// The topics seen so far. Their handles live as long as the producer.
+#[derive(Default)]
+struct Topics {
+    handles: Vec<(Box<str>, ffi::Topic<Context>)>,
+    index: HashMap<Box<str>, usize>,
+    /// Where the last record went: outboxes come in runs.
+    last: usize,
+}
+
+impl KafkaSink {
+    fn new(config: &KafkaConfig, deliveries: Arc<dyn Deliveries>) -> Result<Self, KafkaError> {
+        let options = config.options();
+        let window = Window::new(options.max_in_flight_records, options.max_in_flight_bytes);
+        let context = Context::new(Arc::clone(&deliveries), window);
+        let producer: BaseProducer<Context> = config
+            .client_config()
+            .create_with_context(context)
+            .map_err(|error| KafkaError::Create {
+            reason: config.creation_reason(&error),
+        })?;
+        let producer = Arc::new(producer);
+        let poll = PollThread::start(Arc::clone(&producer))?;
+        let creator = options
+            .topics
+            .is_some()
+            .then(|| TopicCreator::start(config, deliveries))
+            .transpose()?;
+        Ok(Self {
+            creator,
+            topics: Topics::default(),
+            poll,
+            producer,
+            message_max_bytes: config.message_max_bytes().to_owned(),
+            closed: false,
+        })
+    }
+
+    /// Records that were accepted and not yet reported.
+    pub fn in_flight(&self) -> u64 {
+        self.producer.context().window.in_flight()
+    }
+
+    fn topic(&mut self, name: &str) -> Result<usize, SendError> {
+        let topics = &mut self.topics;
+        if let Some((last, _)) = topics.handles.get(topics.last)
+            && **last == *name
+        {
+            return Ok(topics.last);
+        }
+        if let Some(at) = topics.index.get(name) {
+            topics.last = *at;
+            return Ok(*at);
+        }
+        if let Some(reason) = topic_name::problem(name) {
+            return Err(refused(name, reason, Disposition::Fatal));
+        }
+        match self.creator.as_ref().map(|creator| creator.status(name)) {
+            None | Some(TopicStatus::There) => {}
+            Some(TopicStatus::Pending) => return Err(SendError::Full),
+            Some(TopicStatus::Denied(error)) => return Err(SendError::Refused(error)),
+        }
+        let handle = ffi::Topic::new(&self.producer, name)
+            .map_err(|code| SendError::Refused(delivery_error(name, code)))?;
+        let at = topics.handles.len();
+        topics.handles.push((Box::from(name), handle));
+        topics.index.insert(Box::from(name), at);
+        topics.last = at;
+        Ok(at)
+    }
+
+    fn shut_down(&mut self, grace: Duration) {
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        // First, so that no capacity() comes after the end.
+        self.creator = None;
+        let all_reported = !grace.is_zero() && ffi::flush(&self.producer, grace);
+        if !all_reported {
+            self.purge();
+        }
+        self.poll.stop();
+        // The handles' and the thread's references are gone after this, so that dropping the last
+        // one, which destroys the client, happens here and not on some other thread.
+        self.topics = Topics::default();
+    }
+
+    /// Gives up what is queued or in flight until the last of it has been reported.
+    fn purge(&self) {
+        let start = Instant::now();
+        // More than once: a record that is on its way from one of librdkafka's queues to another
+        // can slip past a purge.
+        loop {
+            self.producer
+                .purge(PurgeConfig::default().queue().inflight().non_blocking());
+            if ffi::flush(&self.producer, Duration::from_millis(100)) {
+                return;
+            }
+            if start.elapsed() > PURGE_GRACE {
+                tracing::error!(
+                    records = self.in_flight(),
+                    "librdkafka did not report what it gave up"
+                );
+                return;
+            }
+        }
+    }
+}
+
+impl Sink for KafkaSink {
+    fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError> {
+        let at = self.topic(record.topic)?;
+        let timestamp_ms = check_record(record)?;
+        let context = self.producer.context();
+        let weight = weight_of_record(record);
+        if !context.window.try_take(weight) {
+            return Err(SendError::Full);
+        }
+        let (_, topic) = &self.topics.handles[at];
+        // The build is refused where usize is narrower.
+        let Err(code) = topic.produce(record, timestamp_ms, seq as usize) else {
+            return Ok(());
+        };
+        context.window.cancel(weight);
+        Err(match code {
+            RDKafkaErrorCode::QueueFull => {
+                context.queue_full.store(true, SeqCst);
+                SendError::Full
+            }
+            RDKafkaErrorCode::MessageSizeTooLarge => refused(
+                record.topic,
+                format!(
+                    "the record has {} bytes and message.max.bytes is {}; raise it, and \
+                     max.message.bytes of the topic with it",
+                    record.payload_bytes(),
+                    self.message_max_bytes
+                ),
+                Disposition::Fatal,
+            ),
+            RDKafkaErrorCode::UnknownPartition => refused(
+                record.topic,
+                format!(
+                    "the topic has no partition {}",
+                    record.partition.unwrap_or_default()
+                ),
+                Disposition::Fatal,
+            ),
+            code => SendError::Refused(delivery_error(record.topic, code)),
+        })
+    }
+
+    fn close(mut self, grace: Duration) {
+        self.shut_down(grace);
+    }
+}
+
+/// What librdkafka would not refuse itself, or would take for something else. Returns the timestamp
+/// in its terms.
+fn check_record(record: &Record<'_>) -> Result<i64, SendError> {
+    let problem = |reason: String| Err(refused(record.topic, reason, Disposition::Fatal));
+    // A NUL would end the name for the code that reads it back from the report.
+    if record.headers.iter().any(|h| h.name.contains('\0')) {
+        return problem("the name of a header contains a NUL".to_owned());
+    }
+    // To librdkafka -1 is "choose one".
+    if let Some(partition) = record.partition.filter(|p| *p < 0) {
+        return problem(format!("there is no partition {partition}"));
+    }
+    match record.timestamp_ms {
+        None => Ok(0),
+        Some(ms) if ms < 0 => problem("the timestamp is before 1970".to_owned()),
+        // To librdkafka 0 is "now"; a millisecond beside the truth is nearer to it.
+        Some(ms) => Ok(ms.max(1)),
+    }
+}
+
+fn refused(topic: &str, reason: String, disposition: Disposition) -> SendError {
+    SendError::Refused(DeliveryError {
+        topic: Arc::from(topic),
+        reason,
+        disposition,
+    })
+}
+
+impl Drop for KafkaSink {
+    fn drop(&mut self) {
+        self.shut_down(Duration::ZERO);
+    }
+}
+
+impl fmt::Debug for KafkaSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KafkaSink")
+            .field("in_flight", &self.in_flight())
+            .field("topics", &self.topics.handles.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The thread that serves librdkafka's events. Holds a reference to the producer, returned by
+/// [`stop`](Self::stop).
+struct PollThread {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl PollThread {
+    fn start(producer: Arc<BaseProducer<Context>>) -> Result<Self, KafkaError> {
+        const NAME: &str = "kafka-poll";
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = thread::Builder::new()
+            .name(NAME.to_owned())
+            .spawn({
+                let stop = Arc::clone(&stop);
+                move || poll(&producer, &stop)
+            })
+            .map_err(|source| KafkaError::Thread { name: NAME, source })?;
+        Ok(Self {
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    fn stop(&mut self) {
+        self.stop.store(true, SeqCst);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of Kafka's delivery reports panicked");
+        }
+    }
+}
+
+impl Drop for PollThread {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
+    let context = producer.context();
+    let mut broken_since: Option<Instant> = None;
+    while !stop.load(SeqCst) {
+        producer.poll(POLL);
+        if context.queue_full.swap(false, SeqCst) {
+            context.deliveries.capacity();
+        }
+        // Asked for, because the event of a fatal error carries the code of its cause and cannot be
+        // told from that of an ordinary one.
+        if broken_since.is_none()
+            && let Some((code, reason)) = producer.client().fatal_error()
+        {
+            tracing::error!(%code, reason, "the Kafka producer is broken and must be rebuilt");
+            broken_since = Some(Instant::now());
+        }
+        if let Some(since) = broken_since {
+            // librdkafka purges its queue itself, once. Whatever came later or is in flight to a
+            // broker that does not answer must be reported too.
+            let purge = PurgeConfig::default().queue().non_blocking();
+            if context.window.in_flight() > 0 {
+                producer.purge(if since.elapsed() < FATAL_GRACE {
+                    purge
+                } else {
+                    purge.inflight()
+                });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! The in-flight window: what bounds the sink's memory and makes back-pressure.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+/// Records and bytes on their way, counted by one sender and given back by the poll thread.
+///
+/// # No lost wake-up
+/// A sender that finds no room says that it waits, says how little must be in flight before it
+/// is worth waking, and **then looks again**. All accesses are sequentially consistent, so a
+/// give-back either happened before that second look, which sees it, or sees `waiting`. As long as
+/// the second look finds no room something is in flight, whose give-back is still to come; the last
+/// of them leaves nothing in flight, which always wakes.
+#[derive(Debug)]
+pub(crate) struct Window {
+    max_records: u64,
+    max_bytes: u64,
+    records: AtomicU64,
+    bytes: AtomicU64,
+    waiting: AtomicBool,
+    /// A waiting sender is woken at this many bytes or fewer.
+    wake_bytes: AtomicU64,
+}
+
+impl Window {
+    /// Both bounds are at least one.
+    pub(crate) fn new(max_records: u64, max_bytes: u64) -> Self {
+        Self {
+            max_records,
+            max_bytes,
+            records: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            waiting: AtomicBool::new(false),
+            wake_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes room for one record, or arranges to be woken and says no. Called by one thread only.
+    ///
+    /// A record that is larger than the whole window passes when nothing is in flight: it would
+    /// otherwise wait for ever.
+    pub(crate) fn try_take(&self, weight: u64) -> bool {
+        if !self.fits(weight) {
+            self.wake_bytes.store(
+                low_water(self.max_bytes).min(self.max_bytes.saturating_sub(weight)),
+                SeqCst,
+            );
+            self.waiting.store(true, SeqCst);
+            if !self.fits(weight) {
+                return false;
+            }
+            self.waiting.store(false, SeqCst);
+        }
+        self.records.fetch_add(1, SeqCst);
+        self.bytes.fetch_add(weight, SeqCst);
+        true
+    }
+
+    /// Undoes a [`try_take`](Self::try_take) whose record was not queued after all.
+    pub(crate) fn cancel(&self, weight: u64) {
+        self.bytes.fetch_sub(weight, SeqCst);
+        self.records.fetch_sub(1, SeqCst);
+    }
+
+    /// A record has been reported. True: somebody waits and there is room worth waking them for.
+    ///
+    /// The wake-up comes with an eighth of the window free, so that a fast sender is not woken for
+    /// every single record.
+    #[must_use]
+    pub(crate) fn give_back(&self, weight: u64) -> bool {
+        let bytes = self.bytes.fetch_sub(weight, SeqCst) - weight;
+        let records = self.records.fetch_sub(1, SeqCst) - 1;
+        self.waiting.load(SeqCst)
+            && (records == 0
+                || (records <= low_water(self.max_records)
+                    && bytes <= self.wake_bytes.load(SeqCst)))
+            && self.waiting.swap(false, SeqCst)
+    }
+
+    /// Records that were accepted and not reported yet.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.records.load(SeqCst)
+    }
+
+    fn fits(&self, weight: u64) -> bool {
+        let records = self.records.load(SeqCst);
+        records == 0
+            || (records < self.max_records
+                && self.bytes.load(SeqCst).saturating_add(weight) <= self.max_bytes)
+    }
+}
+
+fn low_water(max: u64) -> u64 {
+    max - max.div_ceil(8)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn counts_and_bytes_bound_and_wake_with_hysteresis() {
+        let window = Window::new(8, 1_000);
+        for _ in 0..8 {
+            assert!(window.try_take(10));
+        }
+        assert!(!window.try_take(10), "eight records are in flight");
+        assert!(window.give_back(10), "an eighth is free");
+        assert!(!window.give_back(10), "nobody waits any more");
+        assert!(window.try_take(900));
+        assert!(!window.try_take(500), "bytes");
+        assert!(!window.give_back(10), "not enough room for 500 bytes yet");
+        assert!(window.give_back(900));
+        assert_eq!(window.in_flight(), 5);
+    }
+
+    #[test]
+    fn a_record_larger_than_the_window_passes_alone() {
+        let window = Window::new(10, 100);
+        assert!(window.try_take(1));
+        assert!(!window.try_take(1_000));
+        assert!(
+            window.give_back(1),
+            "nothing is in flight: the giant may go"
+        );
+        assert!(window.try_take(1_000));
+        assert!(!window.try_take(1));
+        assert!(window.give_back(1_000));
+    }
+
+    #[test]
+    fn a_window_of_one_works() {
+        let window = Window::new(1, 1);
+        for _ in 0..3 {
+            assert!(window.try_take(1));
+            assert!(!window.try_take(1));
+            assert!(window.give_back(1));
+        }
+    }
+
+    #[test]
+    fn cancel_leaves_no_trace() {
+        let window = Window::new(2, 100);
+        assert!(window.try_take(60));
+        assert!(window.try_take(40));
+        window.cancel(40);
+        assert!(window.try_take(40));
+        assert_eq!(window.in_flight(), 2);
+    }
+
+    /// A sender and a reporter race over a tiny window: a lost wake-up would hang the test.
+    #[test]
+    fn no_wake_up_is_lost() {
+        let window = Arc::new(Window::new(4, 64));
+        let (queue, reports) = mpsc::channel::<u64>();
+        let (wake, woken) = mpsc::channel::<()>();
+        let reporter = thread::spawn({
+            let window = Arc::clone(&window);
+            move || {
+                for weight in reports {
+                    if window.give_back(weight) {
+                        let _ = wake.send(());
+                    }
+                }
+            }
+        });
+        for i in 0..200_000_u64 {
+            let weight = [1, 7, 30, 64, 200][(i % 5) as usize];
+            while !window.try_take(weight) {
+                woken.recv().expect("the reporter lives");
+            }
+            queue.send(weight).expect("the reporter lives");
+        }
+        drop(queue);
+        reporter.join().expect("the reporter ends well");
+        assert_eq!(window.in_flight(), 0);
+    }
+}
