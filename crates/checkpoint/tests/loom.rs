@@ -7,6 +7,27 @@
 //!
 //! Under `cfg(loom)` a word holds two records instead of 32, so a ring for two records is gone
 //! around after four.
+//!
+//! # That the models bite
+//! Each of these mistakes was planted, one at a time, and failed the models named:
+//!
+//! | Planted | Failed |
+//! |---|---|
+//! | no fence in `park`, or none in `after_change` | all four `…slept_through…` |
+//! | no fence in `publish`; no second look after it in `collect` | `…after_advancing_while_parked` |
+//! | a thread looks at `parked` before it sets its bit | both `no_acknowledgement_…` |
+//! | the load of `run_from` relaxed | `no_failure_…` |
+//! | check and `fetch_or` in place of compare-and-swap | `a_repeated_report_…` |
+//! | `turn_over` leaves the lap, or is not called | `a_repeated_report_…`, `a_reused_word_…`, `a_word_is_turned_over_…` |
+//! | `turn_over` only when the next lap's record was sent | `a_reused_word_…`, `a_word_is_turned_over_…` |
+//! | waking by load and store in place of compare-and-swap | `of_all_reports_…` |
+//! | `nudge` by a release store in place of a swap; `unpark` taking note relaxed; `has_news` blind to nudges | `no_nudge_…`, `no_failure_…` |
+//! | `nack` relaxed, or nudging before it notes the record; `run_from` looking at the failed record before the bits | `no_failure_…` |
+//!
+//! What they do not show: with the swap of `mark` relaxed all models still pass, as loom never
+//! switches threads between that swap and the fence after it; that it must be a release rests on the
+//! reasoning in `ring.rs`. And loom knows no total order of a plain store and another thread's swap,
+//! which is why `park` and `unpark` swap where a store would do.
 #![cfg(loom)]
 #![expect(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
@@ -18,8 +39,8 @@ use loom::thread;
 use walrelay_checkpoint::{AckRing, Ledger, Seq};
 use walrelay_lsn::{CommitEnd, Lsn};
 
-/// All interleavings with up to three preemptions, which is what keeps the whole below a minute.
-/// The mistakes above show with two.
+/// All interleavings with up to three preemptions, which keeps the whole to seconds and finds each
+/// of the mistakes above.
 fn model(body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
