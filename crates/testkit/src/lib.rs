@@ -1,1 +1,46 @@
 //! Real Postgres and Kafka servers, a chaos proxy and the history checker for walrelay's tests.
+//!
+//! # Contents
+//! - [`servers`]: Postgres by major version; [`Kafka`]: one real broker. Both can be stopped, killed
+//!   and started again on the same ports and data.
+//! - [`ChaosProxy`]: a TCP proxy that cuts, stalls, delays and resets on command.
+//! - [`Workload`]: concurrent writers to an outbox, with rollbacks and savepoints, in whose rows the
+//!   commit order of each key can be read.
+//! - [`History`], [`check`], [`Verdict`]: **the oracle**. What was committed against what arrived.
+//! - [`SlotWatch`], [`Db`]: what Postgres says, for tests that are blocking or asynchronous alike.
+//! - [`eventually`], [`eventually_some`], [`eventually_async`]: awaiting a condition instead of
+//!   sleeping.
+//!
+//! # Invariants
+//! - A server that is missing is a **failure** that names `scripts/fetch-servers.sh`; nothing is
+//!   skipped in silence. `WALRELAY_TEST_POSTGRES` and `WALRELAY_TEST_KAFKA` name running servers to
+//!   use instead.
+//! - Everything started ends with its owner, also after a panic or a SIGKILL; see
+//!   `walrelay_throwaway`.
+//! - Nothing here needs an async runtime of its caller's, and nothing breaks inside one.
+//! - This crate is for tests: what goes wrong in the set-up panics with the reason.
+
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::missing_panics_doc,
+    reason = "a test's set-up fails by panicking with the reason; nobody could handle it"
+)]
+
+mod db;
+mod history;
+mod kafka;
+mod proxy;
+pub mod servers;
+mod slot;
+mod wait;
+mod workload;
+
+pub use db::Db;
+pub use history::{Altered, Committed, Delivered, History, OutOfOrder, Verdict, check};
+pub use kafka::{Kafka, KafkaBuilder};
+pub use proxy::{ChaosProxy, Cut, Direction};
+pub use slot::{SlotState, SlotWatch};
+pub use wait::{eventually, eventually_async, eventually_some};
+pub use workload::{Running, Workload, Written};

@@ -1,0 +1,170 @@
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::{Duration, Instant},
+};
+
+use rdkafka::{
+    ClientConfig, Message as _, Offset, TopicPartitionList,
+    consumer::{BaseConsumer, Consumer as _},
+    message::{BorrowedMessage, Headers as _},
+};
+
+use super::Delivered;
+
+/// How often topics that came into being meanwhile are looked for.
+const REFRESH: Duration = Duration::from_millis(300);
+/// For one answer of the broker.
+const ANSWER: Duration = Duration::from_secs(10);
+
+pub(super) fn records(
+    bootstrap_servers: &str,
+    prefix: &str,
+    distinct: usize,
+    deadline: Instant,
+) -> Vec<Delivered> {
+    let consumer: BaseConsumer = ClientConfig::new()
+        .set("bootstrap.servers", bootstrap_servers)
+        .set("group.id", "walrelay-testkit")
+        .set("enable.auto.commit", "false")
+        .set("allow.auto.create.topics", "false")
+        .set("auto.offset.reset", "error")
+        .set("fetch.wait.max.ms", "20")
+        .set("reconnect.backoff.max.ms", "500")
+        .create()
+        .expect("a consumer can be made");
+    let mut read = Reading {
+        records: Vec::new(),
+        ids: HashSet::new(),
+        next: BTreeMap::new(),
+    };
+    let mut refreshed: Option<Instant> = None;
+    while read.ids.len() < distinct && Instant::now() < deadline {
+        if refreshed.is_none_or(|at| at.elapsed() >= REFRESH) {
+            assign_new(&consumer, prefix, &mut read.next);
+            refreshed = Some(Instant::now());
+        }
+        read.poll(&consumer);
+    }
+    // What lies behind the last id awaited: duplicates, and what should not be there at all.
+    assign_new(&consumer, prefix, &mut read.next);
+    let ends: BTreeMap<(String, i32), i64> = read
+        .next
+        .keys()
+        .map(|(topic, partition)| {
+            let (low, high) = retry(|| consumer.fetch_watermarks(topic, *partition, ANSWER));
+            assert_eq!(
+                low, 0,
+                "{topic}[{partition}] has lost its beginning: it proves nothing"
+            );
+            ((topic.clone(), *partition), high)
+        })
+        .collect();
+    let patience = deadline.max(Instant::now() + Duration::from_secs(30));
+    while ends.iter().any(|(at, end)| read.next[at] < *end) {
+        assert!(
+            Instant::now() < patience,
+            "the broker's records cannot be read to their end"
+        );
+        if !read.poll(&consumer) {
+            read.take_positions(&consumer);
+        }
+    }
+    read.records
+}
+
+struct Reading {
+    records: Vec<Delivered>,
+    ids: HashSet<String>,
+    /// The next offset of each partition that is read.
+    next: BTreeMap<(String, i32), i64>,
+}
+
+impl Reading {
+    fn poll(&mut self, consumer: &BaseConsumer) -> bool {
+        match consumer.poll(Duration::from_millis(50)) {
+            Some(Ok(message)) => {
+                let record = delivered(&message);
+                let at = (record.topic.clone(), record.partition);
+                self.next.insert(at, record.offset + 1);
+                if let Some(id) = &record.id {
+                    self.ids.insert(id.clone());
+                }
+                self.records.push(record);
+                true
+            }
+            // A broker that is away comes back, or the deadline passes.
+            Some(Err(_)) | None => false,
+        }
+    }
+
+    /// A producer's transaction markers take offsets and are not given to readers.
+    fn take_positions(&mut self, consumer: &BaseConsumer) {
+        let Ok(positions) = consumer.position() else {
+            return;
+        };
+        for element in positions.elements() {
+            if let Offset::Offset(offset) = element.offset() {
+                let at = (element.topic().to_owned(), element.partition());
+                self.next
+                    .entry(at)
+                    .and_modify(|next| *next = offset.max(*next));
+            }
+        }
+    }
+}
+
+/// Reads partitions of matching topics that are not read yet, from their beginning.
+fn assign_new(consumer: &BaseConsumer, prefix: &str, next: &mut BTreeMap<(String, i32), i64>) {
+    let metadata = retry(|| consumer.fetch_metadata(None, ANSWER));
+    let mut new = TopicPartitionList::new();
+    for topic in metadata
+        .topics()
+        .iter()
+        .filter(|topic| topic.name().starts_with(prefix))
+    {
+        for partition in topic.partitions() {
+            let at = (topic.name().to_owned(), partition.id());
+            if next.contains_key(&at) {
+                continue;
+            }
+            new.add_partition_offset(topic.name(), partition.id(), Offset::Beginning)
+                .expect("beginning is an offset");
+            next.insert(at, 0);
+        }
+    }
+    if new.count() > 0 {
+        consumer
+            .incremental_assign(&new)
+            .expect("partitions can be assigned");
+    }
+}
+
+/// A broker that has just started again may have no leaders for a moment.
+#[track_caller]
+fn retry<T, E: std::fmt::Display>(mut ask: impl FnMut() -> Result<T, E>) -> T {
+    let deadline = Instant::now() + 3 * ANSWER;
+    loop {
+        match ask() {
+            Ok(answer) => return answer,
+            Err(error) if Instant::now() >= deadline => {
+                panic!("the broker does not answer: {error}")
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+fn delivered(message: &BorrowedMessage<'_>) -> Delivered {
+    let id = message.headers().and_then(|headers| {
+        let header = headers.iter().find(|header| header.key == "id")?;
+        String::from_utf8(header.value?.to_vec()).ok()
+    });
+    Delivered {
+        id,
+        topic: message.topic().to_owned(),
+        partition: message.partition(),
+        offset: message.offset(),
+        key: message.key().map(<[u8]>::to_vec),
+        payload: message.payload().map(<[u8]>::to_vec),
+    }
+}

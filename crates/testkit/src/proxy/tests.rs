@@ -1,0 +1,189 @@
+use std::{
+    io::{Read as _, Write as _},
+    net::{self, Shutdown},
+    time::Instant,
+};
+
+use super::*;
+
+/// A client and its server's side of one connection through a proxy.
+fn pair() -> (ChaosProxy, net::TcpListener, net::TcpStream, net::TcpStream) {
+    let listener = net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let proxy = ChaosProxy::start(listener.local_addr().unwrap());
+    let client = net::TcpStream::connect(proxy.address()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    for stream in [&client, &server] {
+        stream
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+    }
+    (proxy, listener, client, server)
+}
+
+fn read(stream: &mut net::TcpStream, n: usize) -> Vec<u8> {
+    let mut bytes = vec![0; n];
+    stream.read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+/// Nothing arrives for a while: the one thing that cannot be awaited.
+fn silent(stream: &mut net::TcpStream) -> bool {
+    stream
+        .set_read_timeout(Some(Duration::from_millis(100)))
+        .unwrap();
+    let error = stream.read(&mut [0]).err();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    error.is_some_and(|e| {
+        matches!(
+            e.kind(),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+        )
+    })
+}
+
+#[test]
+fn it_forwards_counts_and_passes_on_the_end() {
+    let (proxy, _listener, mut client, mut server) = pair();
+    client.write_all(b"question").unwrap();
+    assert_eq!(read(&mut server, 8), b"question");
+    server.write_all(b"answer").unwrap();
+    assert_eq!(read(&mut client, 6), b"answer");
+    assert_eq!(proxy.bytes(Direction::ToServer), 8);
+    assert_eq!(proxy.bytes(Direction::ToClient), 6);
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(server.read(&mut [0]).unwrap(), 0);
+    server.write_all(b"!").unwrap();
+    assert_eq!(read(&mut client, 1), b"!");
+    drop(server);
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    eventually(LIMIT, || proxy.open() == 0);
+}
+
+#[test]
+fn a_megabyte_passes_whole() {
+    let (_proxy, _listener, mut client, mut server) = pair();
+    let sent: Vec<u8> = (0..1_000_000_u32).map(|i| (i % 251) as u8).collect();
+    let copy = sent.clone();
+    let writer = thread::spawn(move || {
+        client.write_all(&copy).unwrap();
+        client
+    });
+    assert_eq!(read(&mut server, sent.len()), sent);
+    writer.join().unwrap();
+}
+
+#[test]
+fn cuts_end_what_is_open_and_serve_what_comes() {
+    for how in [Cut::Fin, Cut::Reset] {
+        let (proxy, listener, mut client, mut server) = pair();
+        proxy.cut(how);
+        assert_eq!(proxy.open(), 0);
+        for stream in [&mut client, &mut server] {
+            match (how, stream.read(&mut [0])) {
+                (Cut::Fin, Ok(0)) => {}
+                (Cut::Reset, Err(e)) if e.kind() == io::ErrorKind::ConnectionReset => {}
+                (_, other) => panic!("{how:?}: {other:?}"),
+            }
+        }
+        let mut client = net::TcpStream::connect(proxy.address()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        client.write_all(b"x").unwrap();
+        assert_eq!(read(&mut server, 1), b"x");
+        assert_eq!(proxy.accepted(), 2);
+    }
+}
+
+#[test]
+fn a_stall_holds_back_and_loses_nothing() {
+    let (proxy, _listener, mut client, mut server) = pair();
+    proxy.stall_direction(Direction::ToServer);
+    client.write_all(b"held").unwrap();
+    assert!(silent(&mut server));
+    server.write_all(b"free").unwrap();
+    assert_eq!(read(&mut client, 4), b"free");
+    proxy.stall();
+    server.write_all(b"held").unwrap();
+    assert!(silent(&mut client));
+    proxy.resume();
+    assert_eq!(read(&mut server, 4), b"held");
+    assert_eq!(read(&mut client, 4), b"held");
+    proxy.stall();
+    client.write_all(b"lost").unwrap();
+    proxy.cut(Cut::Reset); // a stalled connection can be cut
+    assert_eq!(proxy.open(), 0);
+}
+
+#[test]
+fn a_half_close_leaves_the_other_way_open() {
+    let (proxy, _listener, mut client, mut server) = pair();
+    proxy.half_close(Direction::ToClient);
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    server.write_all(b"into the void").unwrap();
+    client.write_all(b"still heard").unwrap();
+    assert_eq!(read(&mut server, 11), b"still heard");
+    assert_eq!(proxy.bytes(Direction::ToClient), 0);
+}
+
+#[test]
+fn a_delay_delays_one_way() {
+    let (proxy, _listener, mut client, mut server) = pair();
+    proxy.delay(Direction::ToServer, Duration::from_millis(150));
+    let begun = Instant::now();
+    client.write_all(b"late").unwrap();
+    assert_eq!(read(&mut server, 4), b"late");
+    assert!(begun.elapsed() >= Duration::from_millis(150));
+    let begun = Instant::now();
+    server.write_all(b"soon").unwrap();
+    assert_eq!(read(&mut client, 4), b"soon");
+    assert!(
+        begun.elapsed() < Duration::from_millis(150),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
+#[test]
+fn a_reset_comes_after_so_many_bytes() {
+    let (proxy, _listener, mut client, mut server) = pair();
+    proxy.reset_after(Direction::ToServer, 10);
+    client.write_all(b"seven..").unwrap();
+    assert_eq!(read(&mut server, 7), b"seven..");
+    assert!(proxy.reset_pending(Direction::ToServer));
+    client.write_all(b"three and more").unwrap();
+    let mut rest = Vec::new();
+    let error = server.read_to_end(&mut rest).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    assert_eq!(proxy.bytes(Direction::ToServer), 10);
+    assert!(rest.len() <= 3, "{rest:?}");
+    assert!(!proxy.reset_pending(Direction::ToServer));
+}
+
+#[test]
+fn refusing_leaves_what_is_open() {
+    let (proxy, listener, mut client, mut server) = pair();
+    proxy.refuse(true);
+    let error = net::TcpStream::connect(proxy.address()).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+    client.write_all(b"x").unwrap();
+    assert_eq!(read(&mut server, 1), b"x");
+    proxy.refuse(false);
+    let _client = net::TcpStream::connect(proxy.address()).unwrap();
+    listener.accept().unwrap();
+}
+
+#[test]
+fn without_a_server_a_client_is_reset() {
+    let nowhere = net::TcpListener::bind(("127.0.0.1", 0))
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let proxy = ChaosProxy::start(nowhere);
+    let mut client = net::TcpStream::connect(proxy.address()).unwrap();
+    client
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    let error = client.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+}

@@ -1,0 +1,105 @@
+use std::time::{Duration, Instant};
+
+use walrelay_lsn::Lsn;
+
+use crate::{Db, wait::eventually_some};
+
+/// What the server says of a slot. <https://www.postgresql.org/docs/current/view-pg-replication-slots.html>
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotState {
+    /// Up to where the relay has confirmed.
+    pub confirmed_flush: Lsn,
+    /// From where the server keeps WAL for the slot.
+    pub restart: Lsn,
+    /// The walsender that streams from it.
+    pub active_pid: Option<i32>,
+}
+
+/// Reads a slot's positions as the server reports them.
+#[derive(Debug)]
+pub struct SlotWatch {
+    db: Db,
+    slot: String,
+}
+
+impl SlotWatch {
+    /// Over a connection of its own.
+    ///
+    /// # Panics
+    /// If that cannot be made.
+    #[track_caller]
+    pub fn new(url: &str, slot: &str) -> Self {
+        Self {
+            db: Db::connect(url),
+            slot: slot.to_owned(),
+        }
+    }
+
+    /// The slot's state; `None` if there is no such slot or it has no positions (any more).
+    ///
+    /// # Panics
+    /// If the query fails.
+    #[track_caller]
+    pub fn read(&self) -> Option<SlotState> {
+        let rows = self.db.query(
+            "SELECT confirmed_flush_lsn::text, restart_lsn::text, active_pid \
+             FROM pg_replication_slots WHERE slot_name = $1",
+            &[&self.slot],
+        );
+        let row = rows.first()?;
+        let lsn = |column: usize| -> Option<Lsn> {
+            let text: Option<String> = row.get(column);
+            Some(text?.parse().expect("the server writes LSNs well"))
+        };
+        Some(SlotState {
+            confirmed_flush: lsn(0)?,
+            restart: lsn(1)?,
+            active_pid: row.get(2),
+        })
+    }
+
+    /// The end of the WAL that is flushed at this moment.
+    ///
+    /// # Panics
+    /// If the query fails.
+    #[track_caller]
+    pub fn wal_end(&self) -> Lsn {
+        let text = self.db.text("SELECT pg_current_wal_flush_lsn()::text");
+        text.expect("a primary has WAL")
+            .parse()
+            .expect("the server writes LSNs well")
+    }
+
+    /// Waits until the slot is confirmed up to `lsn` or beyond, and says how long that took.
+    ///
+    /// # Panics
+    /// If it is not within `limit`, with where it stands.
+    #[track_caller]
+    pub fn wait_until(&self, lsn: Lsn, limit: Duration) -> Duration {
+        let begun = Instant::now();
+        loop {
+            let state = self.read();
+            if state
+                .as_ref()
+                .is_some_and(|state| state.confirmed_flush >= lsn)
+            {
+                return begun.elapsed();
+            }
+            assert!(
+                begun.elapsed() < limit,
+                "slot {:?} was not confirmed up to {lsn} within {limit:?}: {state:?}",
+                self.slot
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until a walsender streams from the slot, and gives its process id.
+    ///
+    /// # Panics
+    /// If none does within `limit`.
+    #[track_caller]
+    pub fn wait_active(&self, limit: Duration) -> i32 {
+        eventually_some(limit, || self.read().and_then(|state| state.active_pid))
+    }
+}

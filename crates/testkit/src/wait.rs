@@ -1,0 +1,50 @@
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Between two looks at a condition.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Waits until the condition holds.
+///
+/// # Panics
+/// At the caller's line, if it does not within `limit`.
+#[track_caller]
+pub fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) {
+    eventually_some(limit, || condition().then_some(()));
+}
+
+/// Waits until there is a value, and gives it.
+///
+/// # Panics
+/// At the caller's line, if there is none within `limit`.
+#[track_caller]
+pub fn eventually_some<T>(limit: Duration, mut value: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(value) = value() {
+            return value;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "what was awaited did not come within {limit:?}"
+        );
+        thread::sleep(LOOK);
+    }
+}
+
+/// [`eventually`] without blocking the thread.
+///
+/// # Panics
+/// If it does not hold within `limit`.
+pub async fn eventually_async(limit: Duration, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + limit;
+    while !condition() {
+        assert!(
+            Instant::now() < deadline,
+            "what was awaited did not come within {limit:?}"
+        );
+        tokio::time::sleep(LOOK).await;
+    }
+}

@@ -1,0 +1,441 @@
+use std::{
+    collections::BTreeSet,
+    ops::RangeInclusive,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use fastrand::Rng;
+use tokio_postgres::{Client, Error, NoTls, Statement, types::ToSql};
+
+use crate::Db;
+
+/// Concurrent writers to an outbox table, as an application has them.
+///
+/// Each transaction writes rows for a few keys; some are rolled back, some roll back to a savepoint
+/// in their midst. A row's payload carries a `number`, counted per key. The counter is a row of a
+/// table, incremented in the same transaction: its lock is held until the commit, so **the order of
+/// the numbers of a key is the order of its commits**, and a number that was rolled back is given
+/// again. The keys of a transaction are locked in one order, so that writers do not deadlock.
+///
+/// The seed fixes what each writer does; how writers interleave, it does not.
+#[derive(Debug, Clone)]
+pub struct Workload {
+    url: String,
+    table: String,
+    writers: u32,
+    rows: Option<u64>,
+    transaction_rows: RangeInclusive<u32>,
+    aggregate_types: Vec<String>,
+    keys: u32,
+    rollback: f64,
+    savepoint: f64,
+    padding: RangeInclusive<usize>,
+    rate: Option<f64>,
+    seed: u64,
+}
+
+/// What was written, as far as the writers know. A commit whose answer was lost counts among the
+/// `errors`; what became of it stands in the table.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Transactions that were committed.
+    pub transactions: u64,
+    /// Rows in them.
+    pub rows: u64,
+    /// Transactions that were rolled back on purpose.
+    pub rolled_back: u64,
+    /// Rows undone, with their transaction or a savepoint.
+    pub undone_rows: u64,
+    /// Savepoints that were rolled back to.
+    pub savepoints: u64,
+    /// Connections lost or refused.
+    pub errors: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    transactions: AtomicU64,
+    rows: AtomicU64,
+    rolled_back: AtomicU64,
+    undone_rows: AtomicU64,
+    savepoints: AtomicU64,
+    errors: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// A [`Workload`] that is writing. Dropped, it stops.
+#[derive(Debug)]
+pub struct Running {
+    counters: Arc<Counters>,
+    writers: Vec<JoinHandle<()>>,
+}
+
+impl Workload {
+    /// Eight writers to `public.outbox` by this URL, until stopped.
+    pub fn new(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            table: "public.outbox".to_owned(),
+            writers: 8,
+            rows: None,
+            transaction_rows: 1..=20,
+            aggregate_types: ["order", "payment", "customer"].map(str::to_owned).into(),
+            keys: 100,
+            rollback: 0.1,
+            savepoint: 0.2,
+            padding: 0..=200,
+            rate: None,
+            seed: 1,
+        }
+    }
+
+    /// The outbox table. The counters' table is named after it, with `_keys` at the end.
+    #[must_use]
+    pub fn table(mut self, table: &str) -> Self {
+        table.clone_into(&mut self.table);
+        self
+    }
+
+    /// How many connections write at once.
+    #[must_use]
+    pub fn writers(mut self, writers: u32) -> Self {
+        self.writers = writers;
+        self
+    }
+
+    /// Stop when this many rows or a few more were committed.
+    #[must_use]
+    pub fn rows(mut self, rows: u64) -> Self {
+        self.rows = Some(rows);
+        self
+    }
+
+    /// How many rows a transaction has.
+    #[must_use]
+    pub fn transaction_rows(mut self, rows: RangeInclusive<u32>) -> Self {
+        self.transaction_rows = rows;
+        self
+    }
+
+    /// The aggregate types, each of which becomes a topic.
+    #[must_use]
+    pub fn aggregate_types(mut self, types: &[&str]) -> Self {
+        self.aggregate_types = types.iter().map(|&name| name.to_owned()).collect();
+        self
+    }
+
+    /// How many keys each aggregate type has.
+    #[must_use]
+    pub fn keys(mut self, keys: u32) -> Self {
+        self.keys = keys;
+        self
+    }
+
+    /// Which part of the transactions is rolled back, and in which part a savepoint is.
+    #[must_use]
+    pub fn rollbacks(mut self, transactions: f64, savepoints: f64) -> Self {
+        (self.rollback, self.savepoint) = (transactions, savepoints);
+        self
+    }
+
+    /// How many characters a payload is padded with. Some are not ASCII.
+    #[must_use]
+    pub fn padding(mut self, characters: RangeInclusive<usize>) -> Self {
+        self.padding = characters;
+        self
+    }
+
+    /// At most about this many rows a second, over all writers.
+    #[must_use]
+    pub fn rate(mut self, rows_per_second: f64) -> Self {
+        self.rate = Some(rows_per_second);
+        self
+    }
+
+    /// Other doings.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Makes the outbox table (as Debezium's documentation has it) and the counters, where absent.
+    ///
+    /// # Panics
+    /// If the server refuses.
+    #[track_caller]
+    pub fn create_tables(&self) {
+        let (db, table) = (Db::connect(&self.url), &self.table);
+        db.batch(&format!(
+            "CREATE TABLE IF NOT EXISTS {table} (id uuid PRIMARY KEY, \
+             aggregatetype varchar(255) NOT NULL, aggregateid varchar(255) NOT NULL, \
+             type varchar(255) NOT NULL, payload jsonb); \
+             CREATE TABLE IF NOT EXISTS {table}_keys (aggregatetype text, aggregateid text, \
+             n bigint NOT NULL DEFAULT 0, PRIMARY KEY (aggregatetype, aggregateid)) \
+             WITH (fillfactor = 50)"
+        ));
+        for kind in &self.aggregate_types {
+            db.query(
+                &format!(
+                    "INSERT INTO {table}_keys SELECT $1, 'key-' || k, 0 \
+                     FROM generate_series(0, $2::int8 - 1) k ON CONFLICT DO NOTHING"
+                ),
+                &[kind, &i64::from(self.keys)],
+            );
+        }
+    }
+
+    /// Starts the writers. The tables must be there: [`create_tables`](Self::create_tables).
+    ///
+    /// # Panics
+    /// If threads cannot be started.
+    pub fn start(&self) -> Running {
+        let counters = Arc::new(Counters::default());
+        let writers = (0..self.writers)
+            .map(|number| {
+                let (plan, counters) = (self.clone(), Arc::clone(&counters));
+                thread::Builder::new()
+                    .name(format!("testkit-writer-{number}"))
+                    .spawn(move || {
+                        tokio::runtime::Builder::new_current_thread()
+                            .enable_all()
+                            .build()
+                            .expect("a runtime can be made")
+                            .block_on(write(&plan, number, &counters));
+                    })
+                    .expect("a thread can be started")
+            })
+            .collect();
+        Running { counters, writers }
+    }
+
+    /// Makes the tables, writes all of [`rows`](Self::rows) and gives the counts.
+    ///
+    /// # Panics
+    /// Without a number of rows; if a writer fails for another reason than a lost connection.
+    #[track_caller]
+    pub fn run(&self) -> Written {
+        assert!(
+            self.rows.is_some(),
+            "a workload that is run to its end needs rows()"
+        );
+        self.create_tables();
+        self.start().wait()
+    }
+}
+
+impl Running {
+    /// The counts so far.
+    pub fn written(&self) -> Written {
+        let get = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
+        let counters = &self.counters;
+        Written {
+            transactions: get(&counters.transactions),
+            rows: get(&counters.rows),
+            rolled_back: get(&counters.rolled_back),
+            undone_rows: get(&counters.undone_rows),
+            savepoints: get(&counters.savepoints),
+            errors: get(&counters.errors),
+        }
+    }
+
+    /// Stops after the transactions under way.
+    ///
+    /// # Panics
+    /// If a writer failed for another reason than a lost connection.
+    #[track_caller]
+    pub fn stop(self) -> Written {
+        self.counters.stop.store(true, Ordering::SeqCst);
+        self.wait()
+    }
+
+    /// Waits until all rows are written.
+    ///
+    /// # Panics
+    /// As [`stop`](Self::stop).
+    #[track_caller]
+    pub fn wait(mut self) -> Written {
+        for writer in self.writers.drain(..) {
+            assert!(writer.join().is_ok(), "a writer failed; see above");
+        }
+        self.written()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.counters.stop.store(true, Ordering::SeqCst);
+        for writer in self.writers.drain(..) {
+            let _ = writer.join();
+        }
+    }
+}
+
+struct Connection {
+    client: Client,
+    lock: Statement,
+    insert: Statement,
+}
+
+async fn connect(plan: &Workload) -> Result<Connection, Error> {
+    let mut config: tokio_postgres::Config = plan.url.parse()?;
+    config.connect_timeout(Duration::from_secs(5));
+    let (client, connection) = config.connect(NoTls).await?;
+    tokio::spawn(connection);
+    let table = &plan.table;
+    let lock = client
+        .prepare(&format!(
+            "SELECT n FROM {table}_keys WHERE aggregatetype = $1 AND aggregateid = $2 FOR UPDATE"
+        ))
+        .await?;
+    let insert = client
+        .prepare(&format!(
+            "WITH key AS (UPDATE {table}_keys SET n = n + 1 \
+             WHERE aggregatetype = $1 AND aggregateid = $2 RETURNING n) \
+             INSERT INTO {table} (id, aggregatetype, aggregateid, type, payload) \
+             SELECT gen_random_uuid(), $1, $2, $3, jsonb_build_object(\
+             'number', key.n, 'key', $2, 'text', $4::text, 'tags', jsonb_build_array(1, null, true)) \
+             FROM key"
+        ))
+        .await?;
+    Ok(Connection {
+        client,
+        lock,
+        insert,
+    })
+}
+
+async fn write(plan: &Workload, number: u32, counters: &Counters) {
+    let mut rng = Rng::with_seed(
+        plan.seed
+            .wrapping_mul(0x9E37_79B9)
+            .wrapping_add(number.into()),
+    );
+    let mut connection = None;
+    let begun = tokio::time::Instant::now();
+    let mut mine = 0_u64;
+    let done = || {
+        counters.stop.load(Ordering::SeqCst)
+            || plan
+                .rows
+                .is_some_and(|rows| counters.rows.load(Ordering::SeqCst) >= rows)
+    };
+    while !done() {
+        let result = async {
+            let connection = match &mut connection {
+                Some(connection) => connection,
+                none => none.insert(connect(plan).await?),
+            };
+            transaction(plan, connection, &mut rng, counters).await
+        }
+        .await;
+        match result {
+            Ok(rows) => mine += rows,
+            Err(error) => {
+                let lost = error.code().is_none_or(|code| {
+                    // Connection exceptions, operator intervention, out of resources.
+                    ["08", "57", "53"]
+                        .iter()
+                        .any(|class| code.code().starts_with(class))
+                });
+                assert!(lost, "a writer to {} failed: {error:?}", plan.table);
+                counters.errors.fetch_add(1, Ordering::SeqCst);
+                connection = None;
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+        if let Some(rate) = plan.rate {
+            let share = rate / f64::from(plan.writers);
+            let due = begun + Duration::from_secs_f64(mine as f64 / share);
+            // In short steps, so that a stop is not slept through.
+            while tokio::time::Instant::now() < due && !done() {
+                let step = tokio::time::Instant::now() + Duration::from_millis(50);
+                tokio::time::sleep_until(due.min(step)).await;
+            }
+        }
+    }
+}
+
+/// One transaction. Gives the number of rows it has committed.
+async fn transaction(
+    plan: &Workload,
+    Connection {
+        client,
+        lock,
+        insert,
+    }: &Connection,
+    rng: &mut Rng,
+    counters: &Counters,
+) -> Result<u64, Error> {
+    let rows = rng.u32(plan.transaction_rows.clone());
+    let mut keys = BTreeSet::new();
+    for _ in 0..rng.u32(1..=4) {
+        keys.insert((
+            rng.usize(..plan.aggregate_types.len()),
+            rng.u32(..plan.keys),
+        ));
+    }
+    client.batch_execute("BEGIN").await?;
+    let keys: Vec<(&str, String)> = keys
+        .into_iter()
+        .map(|(kind, key)| (plan.aggregate_types[kind].as_str(), format!("key-{key}")))
+        .collect();
+    for (kind, key) in &keys {
+        client.query_one(lock, &[kind, key]).await?;
+    }
+    // (first row, last row) of the part that is undone.
+    let undone = (rows >= 2 && rng.f64() < plan.savepoint).then(|| {
+        let first = rng.u32(..rows);
+        (first, rng.u32(first..rows))
+    });
+    let (mut written, mut undone_rows) = (0_u64, 0_u64);
+    for row in 0..rows {
+        if undone.is_some_and(|(first, _)| first == row) {
+            client.batch_execute("SAVEPOINT part").await?;
+        }
+        let (kind, key) = &keys[rng.usize(..keys.len())];
+        let text = text(rng, &plan.padding);
+        let event = ["Created", "Changed", "Deleted"][rng.usize(..3)];
+        let parameters: [&(dyn ToSql + Sync); 4] = [kind, key, &event, &text];
+        client.execute(insert, &parameters).await?;
+        written += 1;
+        if let Some((first, last)) = undone
+            && last == row
+        {
+            client.batch_execute("ROLLBACK TO SAVEPOINT part").await?;
+            undone_rows += u64::from(last - first + 1);
+            counters.savepoints.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let add = |counter: &AtomicU64, n| counter.fetch_add(n, Ordering::SeqCst);
+    if rng.f64() < plan.rollback {
+        client.batch_execute("ROLLBACK").await?;
+        add(&counters.rolled_back, 1);
+        add(&counters.undone_rows, written);
+        return Ok(0);
+    }
+    client.batch_execute("COMMIT").await?;
+    add(&counters.transactions, 1);
+    add(&counters.rows, written - undone_rows);
+    add(&counters.undone_rows, undone_rows);
+    Ok(written - undone_rows)
+}
+
+/// Characters that JSON, UTF-8 and careless code treat each in their own way.
+fn text(rng: &mut Rng, length: &RangeInclusive<usize>) -> String {
+    const SPECIAL: [char; 8] = ['"', '\\', '\n', 'é', '√', '🦀', '\u{2028}', '\''];
+    (0..rng.usize(length.clone()))
+        .map(|_| {
+            if rng.u8(..) < 8 {
+                SPECIAL[rng.usize(..8)]
+            } else {
+                rng.lowercase()
+            }
+        })
+        .collect()
+}
