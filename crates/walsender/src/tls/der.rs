@@ -66,6 +66,8 @@ impl<'a> Reader<'a> {
 pub(super) struct Certificate<'a> {
     /// Version 1, the form that knows no extensions and so no subjectAltName.
     pub(super) is_version_1: bool,
+    /// Whether its issuer has the name of its subject.
+    pub(super) is_self_issued: bool,
     /// `notBefore`, `notAfter`.
     pub(super) validity: (UnixTime, UnixTime),
     /// The SubjectPublicKeyInfo, whole.
@@ -86,13 +88,14 @@ impl<'a> Certificate<'a> {
         }
         let _serial_number = body.next()?;
         let _signature = body.next()?;
-        let _issuer = body.next()?;
+        let issuer = body.next()?;
         let mut validity = Reader(body.expect(SEQUENCE)?);
         let validity = (time(validity.next()?)?, time(validity.next()?)?);
-        let _subject = body.next()?;
+        let subject = body.next()?;
         let public_key_info = body.next().filter(|key| key.tag == SEQUENCE)?.whole;
         Some(Self {
             is_version_1,
+            is_self_issued: issuer.whole == subject.whole,
             validity,
             public_key_info,
             signature_algorithm,

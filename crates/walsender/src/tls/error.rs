@@ -2,9 +2,10 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use rustls::CertificateError;
 use rustls::pki_types::{UnixTime, pem};
+use rustls::{CertificateError, OtherError};
 
+use super::verify::Version1;
 use crate::conninfo::Host;
 
 /// Why there is no encrypted connection.
@@ -114,7 +115,10 @@ pub enum TlsError {
         host: String,
     },
     /// The server's certificate was not issued by a trusted authority.
-    #[error("{host}: the server's certificate was issued by none of the authorities in {roots}")]
+    #[error(
+        "{host}: the server's certificate was issued by none of the authorities in {roots}, nor is it \
+         one of these"
+    )]
     UnknownIssuer {
         /// The host.
         host: String,
@@ -144,6 +148,16 @@ pub enum TlsError {
         host: String,
         /// From when on it is valid, if known.
         not_before: Option<SystemTime>,
+    },
+    /// The server's certificate has the old form without extensions.
+    #[error(
+        "{host}: the server's certificate is of X.509 version 1, which cannot be verified: issue one \
+         of version 3 with the host's name as subjectAltName (openssl x509 -req needs -extfile or \
+         -copy_extensions for that)"
+    )]
+    Version1 {
+        /// The host.
+        host: String,
     },
     /// The server's certificate was refused for another reason.
     #[error("{host}: the server's certificate is refused")]
@@ -224,6 +238,9 @@ impl TlsError {
                 host,
                 not_before: system_time(*not_before),
             },
+            CertificateError::Other(OtherError(inner)) if inner.is::<Version1>() => {
+                Self::Version1 { host }
+            }
             _ => Self::Certificate {
                 host,
                 source: tls.clone(),

@@ -1,4 +1,5 @@
 use std::path::Path;
+use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
@@ -8,7 +9,9 @@ use rustls::crypto::{
 };
 use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{
+    CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
+};
 
 use super::TlsError;
 use super::der::Certificate;
@@ -73,6 +76,11 @@ impl Trust {
     }
 }
 
+/// The certificate is of version 1, which knows no names of hosts and cannot be verified.
+#[derive(Debug, thiserror::Error)]
+#[error("the certificate is of version 1")]
+pub(super) struct Version1;
+
 /// Verifies what the `sslmode` asks for.
 #[derive(Debug)]
 pub(super) struct Verifier {
@@ -95,13 +103,27 @@ impl Verifier {
         if trust.pinned.iter().any(|pinned| pinned == certificate) {
             return verify_validity(certificate, now);
         }
-        verify_server_cert_signed_by_trust_anchor(
+        let fields = Certificate::parse(certificate).ok_or(CertificateError::BadEncoding)?;
+        if fields.is_version_1 {
+            return Err(CertificateError::Other(OtherError(Arc::new(Version1))).into());
+        }
+        let verified = verify_server_cert_signed_by_trust_anchor(
             &ParsedCertificate::try_from(certificate)?,
             &trust.store,
             intermediates,
             now,
             self.algorithms.all,
-        )
+        );
+        match verified {
+            // What `webpki` says of a self-signed certificate depends on its extensions ("an
+            // authority's certificate used as a server's") and on whether a trusted one has the
+            // same name (a bad signature, after the server's was made anew); what matters is that
+            // nobody who is trusted signed it.
+            Err(Error::InvalidCertificate(
+                CertificateError::Other(_) | CertificateError::BadSignature,
+            )) if fields.is_self_issued => Err(CertificateError::UnknownIssuer.into()),
+            other => other,
+        }
     }
 }
 
