@@ -39,28 +39,30 @@ pub(crate) async fn connect(
     let mut attempts = Vec::new();
     let wanted = info.target_session_attrs;
     if wanted == TargetSessionAttrs::PreferStandby {
-        match plan
-            .try_all(TargetSessionAttrs::Standby, &mut attempts)
-            .await
-        {
-            Ok(Some(session)) => return Ok(session),
-            Ok(None) => {}
-            Err(error) => return Err(error),
+        let standby = TargetSessionAttrs::Standby;
+        if let Some(session) = plan.try_all(standby, &mut attempts).await? {
+            return Ok(session);
         }
         // Nobody is a standby: whatever else failed will be tried, and reported, again.
         attempts.clear();
-        if let Some(session) = plan.try_all(TargetSessionAttrs::Any, &mut attempts).await? {
-            return Ok(session);
-        }
-    } else if let Some(session) = plan.try_all(wanted, &mut attempts).await? {
-        return Ok(session);
     }
-    Err(match attempts.len() {
-        1 => attempts.remove(0),
-        _ => Error::NoServer {
-            attempts: attempts.into(),
-        },
-    })
+    match plan.try_all(wanted, &mut attempts).await? {
+        Some(session) => Ok(session),
+        None => Err(sum_up(attempts)),
+    }
+}
+
+/// A single failure speaks for itself.
+fn sum_up(mut attempts: Vec<Error>) -> Error {
+    match attempts.pop() {
+        Some(only) if attempts.is_empty() => only,
+        last => {
+            attempts.extend(last);
+            Error::NoServer {
+                attempts: attempts.into(),
+            }
+        }
+    }
 }
 
 struct Plan<'a> {
@@ -72,9 +74,6 @@ struct Plan<'a> {
 
 impl Plan<'_> {
     /// `Ok(None)` if none would do; why not has been appended to `attempts`.
-    ///
-    /// A server that is there and refuses us ends the search, as in libpq: the others would refuse
-    /// us too, and each attempt counts as a failed login.
     async fn try_all(
         &self,
         wanted: TargetSessionAttrs,
@@ -96,18 +95,10 @@ impl Plan<'_> {
                     Ok(session) => return Ok(Some(session)),
                     Err(error) => {
                         tracing::debug!(host = %host, error = %error, "no session");
-                        let refused = matches!(
-                            error.class(),
-                            ErrorClass::AccessDenied | ErrorClass::Configuration
-                        );
-                        let of_this_server =
-                            matches!(error, Error::Tls(_) | Error::TlsNotOffered { .. });
-                        if refused && !of_this_server && attempts.is_empty() {
-                            return Err(error);
-                        }
+                        let ends = ends_search(&error);
                         attempts.push(error);
-                        if refused && !of_this_server {
-                            return Ok(None);
+                        if ends {
+                            return Err(sum_up(std::mem::take(attempts)));
                         }
                     }
                 }
@@ -261,7 +252,22 @@ impl Plan<'_> {
     }
 }
 
+/// Whether the other hosts need not be tried. A server that is there and refuses us ends the
+/// search, as in libpq: the others would refuse us too, and each attempt counts as a failed login.
+/// A missing or wrong certificate concerns that server only.
+fn ends_search(error: &Error) -> bool {
+    !matches!(error, Error::Tls(_) | Error::TlsNotOffered { .. })
+        && matches!(
+            error.class(),
+            ErrorClass::AccessDenied | ErrorClass::Configuration
+        )
+}
+
 /// Small messages at once, and an end to waiting for a peer that is gone.
+///
+/// Keepalives are sent only while nothing is on its way, and a relay's status updates always are:
+/// what ends the waiting for *their* acknowledgement is the user timeout. Without it the system
+/// tries for a quarter of an hour.
 fn tune(socket: &TcpStream, keepalives: Option<Keepalives>) -> io::Result<()> {
     socket.set_nodelay(true)?;
     if let Some(keepalives) = keepalives {
@@ -269,7 +275,14 @@ fn tune(socket: &TcpStream, keepalives: Option<Keepalives>) -> io::Result<()> {
             .with_time(keepalives.idle)
             .with_interval(keepalives.interval)
             .with_retries(keepalives.retries);
-        SockRef::from(socket).set_tcp_keepalive(&probes)?;
+        let socket = SockRef::from(socket);
+        socket.set_tcp_keepalive(&probes)?;
+        #[cfg(target_os = "linux")]
+        socket.set_tcp_user_timeout(Some(
+            keepalives
+                .idle
+                .saturating_add(keepalives.interval.saturating_mul(keepalives.retries)),
+        ))?;
     }
     Ok(())
 }

@@ -9,7 +9,7 @@
 mod tests;
 
 use postgres_protocol::message::backend::{
-    self, COMMAND_COMPLETE_TAG, COPY_DATA_TAG, COPY_DONE_TAG, ERROR_RESPONSE_TAG, Header,
+    self, COMMAND_COMPLETE_TAG, COPY_DATA_TAG, COPY_DONE_TAG, ERROR_RESPONSE_TAG,
     NOTICE_RESPONSE_TAG, NOTIFICATION_RESPONSE_TAG, PARAMETER_STATUS_TAG, READY_FOR_QUERY_TAG,
 };
 use walrelay_lsn::Lsn;
@@ -117,26 +117,21 @@ pub fn parse_frame(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Error> {
 /// The header of the message at the beginning, if there are enough bytes for one.
 #[inline]
 pub(crate) fn header(bytes: &[u8]) -> Result<Option<(u8, usize)>, Error> {
-    let header = match Header::parse(bytes) {
-        Ok(Some(header)) => header,
-        Ok(None) => return Ok(None),
-        Err(_) => return Err(bad_length(bytes)),
+    let Some(&[tag, a, b, c, d]) = bytes.first_chunk() else {
+        return Ok(None);
     };
-    // `parse` has seen to it that the length is at least 4.
-    let total = header.len() as usize + 1;
-    if total > MAX_MESSAGE {
-        return Err(bad_length(bytes));
+    let length = u32::from_be_bytes([a, b, c, d]) as usize;
+    if (4..MAX_MESSAGE).contains(&length) {
+        // The length counts itself, but not the tag.
+        Ok(Some((tag, length + 1)))
+    } else {
+        Err(bad_length(tag, length))
     }
-    Ok(Some((header.tag(), total)))
 }
 
 #[cold]
-fn bad_length(bytes: &[u8]) -> Error {
-    let length = u32::from_be_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
-    Error::protocol(format!(
-        "message {:?} of length {length}",
-        char::from(bytes[0])
-    ))
+fn bad_length(tag: u8, length: usize) -> Error {
+    Error::protocol(format!("message {:?} of length {length}", char::from(tag)))
 }
 
 /// What stands at the beginning; `None` if it is not whole.
@@ -159,18 +154,27 @@ pub(crate) fn layout(bytes: &[u8]) -> Result<Option<Layout>, Error> {
 #[inline]
 fn copy_data(body: &[u8]) -> Result<Kind, Error> {
     match body.first() {
-        Some(b'w') if body.len() >= XLOG_DATA => Ok(Kind::XLogData {
-            start: Lsn::new(be_u64(body, 1)),
-            end: Lsn::new(be_u64(body, 9)),
-            sent_at: be_u64(body, 17) as i64,
-        }),
-        Some(b'k') if body.len() == KEEPALIVE => Ok(Kind::Keepalive {
-            wal_end: Lsn::new(be_u64(body, 1)),
-            sent_at: be_u64(body, 9) as i64,
-            reply_requested: body[17] != 0,
-        }),
-        kind => Err(unknown_copy_data(kind, body.len())),
+        Some(b'w') => {
+            if let Some(head) = body.first_chunk::<XLOG_DATA>() {
+                return Ok(Kind::XLogData {
+                    start: Lsn::new(be_u64(head, 1)),
+                    end: Lsn::new(be_u64(head, 9)),
+                    sent_at: be_u64(head, 17) as i64,
+                });
+            }
+        }
+        Some(b'k') => {
+            if let Ok(whole) = <&[u8; KEEPALIVE]>::try_from(body) {
+                return Ok(Kind::Keepalive {
+                    wal_end: Lsn::new(be_u64(whole, 1)),
+                    sent_at: be_u64(whole, 9) as i64,
+                    reply_requested: whole[17] != 0,
+                });
+            }
+        }
+        _ => {}
     }
+    Err(unknown_copy_data(body.first(), body.len()))
 }
 
 #[cold]
@@ -257,9 +261,9 @@ pub(crate) fn status_update(update: &StatusUpdate) -> [u8; STATUS_UPDATE] {
     message
 }
 
-/// The caller has seen to it that there are enough bytes.
+/// The number at `at`, a place that the compiler sees to be inside.
 #[inline]
-fn be_u64(bytes: &[u8], at: usize) -> u64 {
+fn be_u64<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
     let mut number = [0; 8];
     number.copy_from_slice(&bytes[at..at + 8]);
     u64::from_be_bytes(number)

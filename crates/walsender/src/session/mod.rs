@@ -173,7 +173,7 @@ impl Session {
             .queue("the statement", |out| frontend::query(sql, out))?;
         self.owed += 1;
         let mut rows = Rows::default();
-        match self.answer(&mut rows).await? {
+        match self.answer(Some(&mut rows)).await? {
             Answer::Done => Ok(rows),
             Answer::CopyBoth => Err(Error::protocol(
                 "replication must be started with Session::start_replication",
@@ -184,7 +184,7 @@ impl Session {
     /// Waits for the end of a command whose future was dropped.
     async fn settle(&mut self) -> Result<(), Error> {
         while self.owed > 0 {
-            match self.answer(&mut Rows::default()).await {
+            match self.answer(None).await {
                 Ok(Answer::Done) => {}
                 Ok(Answer::CopyBoth) => {
                     return Err(Error::protocol("a dropped command started replication"));
@@ -198,8 +198,9 @@ impl Session {
         Ok(())
     }
 
-    /// Writes what is queued and reads up to the next ReadyForQuery, or to CopyBothResponse.
-    async fn answer(&mut self, rows: &mut Rows) -> Result<Answer, Error> {
+    /// Writes what is queued and reads up to the next ReadyForQuery, or to CopyBothResponse. Without
+    /// `rows`, what it reads may begin in the middle of an answer.
+    async fn answer(&mut self, mut rows: Option<&mut Rows>) -> Result<Answer, Error> {
         self.wire.flush().await?;
         let mut failure: Option<Error> = None;
         loop {
@@ -214,8 +215,16 @@ impl Session {
                     self.owed = self.owed.saturating_sub(1);
                     return failure.map_or(Ok(Answer::Done), Err);
                 }
-                Message::RowDescription(body) => rows.begin(column_names(&body)?),
-                Message::DataRow(body) => rows.push(values(&body)?)?,
+                Message::RowDescription(body) => {
+                    if let Some(rows) = &mut rows {
+                        rows.begin(column_names(&body)?);
+                    }
+                }
+                Message::DataRow(body) => {
+                    if let Some(rows) = &mut rows {
+                        rows.push(values(&body)?)?;
+                    }
+                }
                 Message::ErrorResponse(body) => {
                     let error = ServerError::parse(body.fields());
                     if error.ends_session() {

@@ -145,7 +145,7 @@ impl Session {
             frontend::query(command, out)
         })?;
         self.owed += 1;
-        match self.answer(&mut Rows::default()).await? {
+        match self.answer(None).await? {
             Answer::CopyBoth => Ok(()),
             Answer::Done => Err(Error::protocol("START_REPLICATION ended without a stream")),
         }

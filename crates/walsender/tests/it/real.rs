@@ -532,3 +532,34 @@ async fn servers_that_are_not_set_up() {
     let error = sql(&absent).await.unwrap_err();
     assert_eq!(error.class(), ErrorClass::ServerUnavailable, "{error}");
 }
+
+#[tokio::test]
+async fn a_slot_that_was_left_behind() {
+    let postgres = Postgres::builder()
+        .setting("max_slot_wal_keep_size", "1MB")
+        .setting("min_wal_size", "32MB")
+        .fast()
+        .start()
+        .expect("the tests need the binaries of a Postgres server (Debian: postgresql)");
+    let socket = info(&postgres.url());
+    let mut session = replication(&socket).await;
+    session
+        .create_logical_slot("left", SlotOptions::default())
+        .await
+        .unwrap();
+    let losing = async {
+        let status = "SELECT wal_status FROM pg_replication_slots";
+        while one(&mut session, status).await != "lost" {
+            let message = "SELECT pg_logical_emit_message(false, 'x', 'y')";
+            session.query(message).await.unwrap();
+            session.query("SELECT pg_switch_wal()").await.unwrap();
+            session.query("CHECKPOINT").await.unwrap();
+        }
+    };
+    timeout(LIMIT, losing)
+        .await
+        .expect("the slot is invalidated");
+    let error = session.start_replication(&start("left")).await.unwrap_err();
+    assert_eq!(error.class(), ErrorClass::WalGone, "{error}");
+    assert!(!error.is_retryable());
+}
