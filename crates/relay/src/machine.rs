@@ -254,9 +254,8 @@ impl Core {
 
     /// The connection is gone, or will be given no more frames.
     pub fn disconnected(&mut self) {
-        if self.open.take().is_some_and(|open| !open.passed_over) {
-            self.ledger.abandon();
-        }
+        self.open = None;
+        self.ledger.abandon();
         // Relations are announced anew on each connection.
         self.tables.clear();
         self.router.clear();

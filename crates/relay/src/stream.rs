@@ -276,14 +276,13 @@ where
             if !feedback.pending && now >= due {
                 self.queue_status(&mut feedback, false);
             }
-            if feedback.pending {
-                if self
+            if feedback.pending
+                && self
                     .write_status::<std::convert::Infallible>(&mut feedback)
                     .await
                     .is_err()
-                {
-                    return;
-                }
+            {
+                return;
             }
             let due = feedback.due(self.running.core.confirmed(), self.interval());
             tokio::select! {

@@ -9,6 +9,12 @@
 //!
 //! At the end everything is acknowledged, and then nothing is lost and all is confirmed.
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

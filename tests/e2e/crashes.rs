@@ -1,0 +1,197 @@
+use std::time::Duration;
+
+use walrelay_testkit::{ChaosProxy, Cut, Db, Direction, eventually};
+use walrelay_throwaway::Shutdown;
+
+use crate::rig::{PATIENCE, Rig, SLOT};
+
+/// Ten times SIGKILL at a moment that the rows written so far decide.
+#[test]
+fn by_sigkill_lose_nothing() {
+    let rig = Rig::new(15);
+    rig.workload().create_tables();
+    let mut relay = rig.relay();
+    let load = rig.workload().rate(2_500.0).seed(7).start();
+    for round in 0..10_u64 {
+        let next = load.written().rows + 300 + 137 * (round % 5);
+        eventually(PATIENCE, || load.written().rows >= next);
+        relay.kill();
+        relay = rig.relay();
+    }
+    let written = load.stop();
+    rig.caught_up();
+    let verdict = rig.verdict();
+    eprintln!("SIGKILL x10, {} rows: {verdict}", written.rows);
+    verdict.assert_clean_but_for_ragged();
+    // What was confirmed is not repeated: at most what one start can have had in flight, ten times.
+    // The whole history would be many times as much.
+    let share = verdict.duplicates as f64 / verdict.committed as f64;
+    assert!(share < 0.5, "{} of {} repeated", verdict.duplicates, verdict.committed);
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+}
+
+/// SIGTERM under load drains: the next start repeats nothing.
+#[test]
+fn by_sigterm_repeat_nothing() {
+    let rig = Rig::new(18);
+    rig.workload().create_tables();
+    let load = rig.workload().rate(2_500.0).seed(8).start();
+    let mut relay = rig.relay();
+    for _ in 0..5 {
+        let next = load.written().rows + 1_000;
+        eventually(PATIENCE, || load.written().rows >= next);
+        let (code, log) = relay.terminate();
+        assert_eq!(code, Some(0), "{log}");
+        relay = rig.relay();
+    }
+    load.stop();
+    rig.caught_up();
+    let verdict = rig.verdict();
+    eprintln!("SIGTERM x5: {verdict}");
+    verdict.assert_clean();
+    assert_eq!(verdict.duplicates, 0, "a drained relay has nothing to repeat");
+}
+
+/// SIGTERM in the middle of a large transaction: it is read to its end, so that its first records
+/// are not sent again.
+#[test]
+fn by_sigterm_within_a_transaction_repeat_nothing() {
+    let rig = Rig::new(15);
+    rig.workload().create_tables();
+    let relay = rig.relay();
+    // All in one transaction: numbers per key as the checker wants them.
+    Db::connect(&rig.postgres.url()).batch(
+        "INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'key-' || k, 'T', \
+         jsonb_build_object('number', n) FROM generate_series(1, 600) n, generate_series(0, 99) k",
+    );
+    // The first records are there: it is in the middle.
+    relay.says("streaming");
+    eventually(PATIENCE, || {
+        !walrelay_testkit::History::records(&rig.bootstrap, &rig.prefix, 1, Duration::from_secs(1))
+            .is_empty()
+    });
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+    let relay = rig.relay();
+    rig.caught_up();
+    let verdict = rig.verdict();
+    verdict.assert_clean();
+    assert_eq!(verdict.duplicates, 0);
+    drop(relay);
+}
+
+/// Postgres goes away, in each of its ways, and comes back.
+#[test]
+fn of_postgres_are_survived() {
+    let rig = Rig::new(15);
+    rig.workload().create_tables();
+    let relay = rig.relay();
+    let load = rig.workload().rate(1_500.0).seed(9).start();
+    let slot = rig.slot();
+    for _ in 0..3 {
+        let next = load.written().rows + 500;
+        eventually(PATIENCE, || load.written().rows >= next);
+        let walsender = slot.wait_active(PATIENCE);
+        Db::connect(&rig.postgres.url()).batch(&format!("SELECT pg_terminate_backend({walsender})"));
+        eventually(PATIENCE, || {
+            slot.read().and_then(|slot| slot.active_pid).is_some_and(|pid| pid != walsender)
+        });
+    }
+    for how in [Shutdown::Fast, Shutdown::Immediate] {
+        let next = load.written().rows + 500;
+        eventually(PATIENCE, || load.written().rows >= next);
+        rig.postgres.stop(how).expect("it stops");
+        rig.postgres.start_again().expect("it starts again");
+    }
+    let next = load.written().rows + 500;
+    eventually(PATIENCE, || load.written().rows >= next);
+    load.stop();
+    rig.caught_up();
+    let verdict = rig.verdict();
+    eprintln!("walsender terminated x3, restart fast, restart immediate: {verdict}");
+    verdict.assert_clean();
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+}
+
+/// The connection to Postgres is reset in the middle of a frame, cut, and stalled.
+#[test]
+fn of_the_network_are_survived() {
+    let rig = Rig::new(15);
+    rig.workload().create_tables();
+    let proxy = ChaosProxy::start(("127.0.0.1", rig.postgres.port()));
+    let url = rig.postgres.url_tcp().expect("a TCP port");
+    let url = url.replace(&format!(":{}/", rig.postgres.port()), &format!(":{}/", proxy.port()));
+    let config = rig.config_with(&url, "\n[delivery]\nbackoff_max = \"500ms\"\n");
+    let text = std::fs::read_to_string(&config).expect("the configuration");
+    let text = text.replace("[source]\n", "[source]\nreceive_timeout = \"2s\"\n");
+    std::fs::write(&config, text).expect("the configuration");
+    let relay = rig.start(&config);
+    relay.streaming();
+    let load = rig.workload().rate(1_500.0).seed(10).start();
+    let more = |rows: u64| {
+        let next = load.written().rows + rows;
+        eventually(PATIENCE, || load.written().rows >= next);
+    };
+    for bytes in [10_001, 100_003] {
+        more(300);
+        proxy.reset_after(Direction::ToClient, bytes);
+        eventually(PATIENCE, || !proxy.reset_pending(Direction::ToClient));
+    }
+    for how in [Cut::Reset, Cut::Fin] {
+        more(300);
+        proxy.cut(how);
+    }
+    more(300);
+    proxy.stall();
+    relay.says("nothing was received from Postgres");
+    proxy.resume();
+    proxy.cut(Cut::Reset);
+    more(300);
+    load.stop();
+    rig.caught_up();
+    let verdict = rig.verdict();
+    eprintln!("connection reset x2, cut x2, stalled: {verdict}");
+    verdict.assert_clean();
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+}
+
+/// A second relay on the slot waits and says so, and takes over when the first is gone.
+#[test]
+fn of_one_relay_let_another_take_over() {
+    let rig = Rig::new(15);
+    rig.workload().create_tables();
+    let first = rig.relay();
+    let second = rig.start(&rig.config());
+    second.says("is being read by server process");
+    let load = rig.workload().rows(2_000).run();
+    first.kill();
+    second.streaming();
+    rig.caught_up();
+    let verdict = rig.verdict();
+    assert!(verdict.committed as u64 >= load.rows);
+    verdict.assert_clean_but_for_ragged();
+}
+
+/// A slot that was being relayed and is gone is not made anew.
+#[test]
+fn of_the_slot_stop_the_relay() {
+    let rig = Rig::new(15);
+    rig.workload().create_tables();
+    let mut relay = rig.relay();
+    let walsender = rig.slot().wait_active(PATIENCE);
+    let db = Db::connect(&rig.postgres.url());
+    // Within one statement, so that the relay cannot come back in between.
+    db.batch(&format!(
+        "DO $$ BEGIN PERFORM pg_terminate_backend({walsender}); \
+         WHILE EXISTS (SELECT FROM pg_stat_activity WHERE pid = {walsender}) LOOP \
+         PERFORM pg_stat_clear_snapshot(); END LOOP; \
+         PERFORM pg_drop_replication_slot('{SLOT}'); END $$"
+    ));
+    let code = relay.ended().code();
+    assert_eq!(code, Some(65), "{}", relay.log());
+    assert!(relay.log().contains("[slot-gone]"), "{}", relay.log());
+    assert!(rig.slot().read().is_none(), "it was made anew");
+}

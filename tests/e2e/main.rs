@@ -1,0 +1,29 @@
+//! `walrelay`, the binary, between a real Postgres and a real Kafka. The history checker of
+//! `walrelay-testkit` is the judge.
+//!
+//! - [`history`]: what was committed arrives, in order per key, from Postgres 15 and 18.
+//! - [`confirming`]: no position is confirmed before the broker has what lies before it.
+//! - [`crashes`]: SIGKILL, SIGTERM, servers that go away, connections that are cut.
+//! - [`idle`], [`large`]: the primary is not hurt: idle slots move, memory is bounded.
+//! - [`poison`]: what cannot be delivered stops the relay, and nothing is lost.
+//! - [`errors`]: each mistake has its own word and exit code.
+//! - [`commands`]: `init`, `check`, `completions`, standard output as a sink.
+//!
+//! One Kafka serves all tests that do not stop it; each has topics of its own.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test fails by panicking with the reason, and says what it measured"
+)]
+
+mod commands;
+mod confirming;
+mod crashes;
+mod errors;
+mod history;
+mod idle;
+mod large;
+mod poison;
+mod rig;

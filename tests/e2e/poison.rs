@@ -1,0 +1,118 @@
+use walrelay_testkit::Db;
+
+use crate::rig::{PATIENCE, Rig};
+
+/// Ten good rows, one that cannot be delivered, ten good ones. The relay stops with a word and exit
+/// code 65; the first ten are confirmed and not repeated by the next start, the others wait.
+fn stops(poison: &str, more: &str, id: &str, words: &str) {
+    let rig = Rig::new(15);
+    rig.workload().create_tables();
+    let db = Db::connect(&rig.postgres.url());
+    db.batch("ALTER TABLE outbox ALTER aggregatetype DROP NOT NULL");
+    let config = rig.config_with(&rig.postgres.url(), more);
+    let mut relay = rig.start(&config);
+    relay.streaming();
+    let good = |numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            db.batch(&format!(
+                "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'key', 'T', \
+                 '{{\"number\": {number}}}')"
+            ));
+        }
+    };
+    good(1..11);
+    let before = rig.slot().wal_end();
+    db.batch(poison);
+    let after = rig.slot().wal_end();
+    good(11..21);
+    let code = relay.ended().code();
+    assert_eq!(code, Some(65), "{}", relay.log());
+    assert!(relay.log().contains(&format!("[{id}]")), "{}", relay.log());
+    assert!(relay.log().contains(words), "{}", relay.log());
+    assert!(!relay.log().contains("secret-value"), "a row's value was logged: {}", relay.log());
+    let confirmed = rig.slot().read().expect("the slot").confirmed_flush;
+    assert!(confirmed >= before, "what came before was not confirmed: {confirmed} < {before}");
+    assert!(confirmed < after, "the poisoned event was confirmed: {confirmed} >= {after}");
+
+    // Again: the same word, and nothing is repeated.
+    let mut relay = rig.start(&config);
+    assert_eq!(relay.ended().code(), Some(65), "{}", relay.log());
+    // As the error's remedy says: past the transaction, once somebody has taken care of it.
+    db.batch(&format!("SELECT pg_replication_slot_advance('walrelay', '{after}')"));
+    db.batch("DELETE FROM outbox WHERE aggregatetype IS NULL OR aggregatetype <> 'order' \
+              OR aggregateid <> 'key'");
+    let relay = rig.start(&config);
+    relay.streaming();
+    let slot = rig.slot();
+    slot.wait_until(slot.wal_end(), PATIENCE);
+    let verdict = rig.verdict();
+    verdict.assert_clean();
+    assert_eq!((verdict.committed, verdict.duplicates), (20, 0));
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+}
+
+#[test]
+fn without_a_topic_to_go_to() {
+    stops(
+        "INSERT INTO outbox VALUES (gen_random_uuid(), NULL, 'key', 'T', '\"secret-value\"')",
+        "",
+        "unroutable",
+        "public.outbox",
+    );
+}
+
+#[test]
+fn too_large_for_kafka() {
+    stops(
+        "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'large', 'T', \
+         jsonb_build_object('number', 1, 'text', repeat('secret-value', 200000)))",
+        "",
+        "delivery",
+        "order",
+    );
+}
+
+#[test]
+fn with_a_name_no_topic_can_have() {
+    stops(
+        "INSERT INTO outbox VALUES (gen_random_uuid(), 'we ird', 'key', 'T', '\"secret-value\"')",
+        "",
+        "delivery",
+        "we ird",
+    );
+}
+
+/// UPDATE, DELETE and TRUNCATE are no events: ignored, counted, survived. A publication of all
+/// operations brings them.
+#[test]
+fn updates_deletes_and_truncates_are_none() {
+    let rig = Rig::new(15);
+    rig.workload().create_tables();
+    let db = Db::connect(&rig.postgres.url());
+    db.batch("CREATE PUBLICATION walrelay FOR TABLE outbox");
+    let relay = rig.relay();
+    let insert = |number: u32| {
+        db.batch(&format!(
+            "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'key', 'T', \
+             '{{\"number\": {number}}}')"
+        ));
+    };
+    insert(1);
+    db.batch("UPDATE outbox SET type = 'U'");
+    db.batch("UPDATE outbox SET id = gen_random_uuid()");
+    db.batch("DELETE FROM outbox");
+    db.batch("TRUNCATE outbox");
+    db.batch("SELECT pg_logical_emit_message(true, 'p', 'x')");
+    db.batch("SELECT pg_logical_emit_message(false, 'p', 'x')");
+    insert(1);
+    insert(2);
+    rig.caught_up();
+    let records = rig.history().records;
+    assert_eq!(records.len(), 3, "{records:?}");
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+    for counted in ["\"ignored_updates\":2", "\"ignored_deletes\":1", "\"ignored_truncates\":1"] {
+        assert!(log.contains(counted), "{counted}: {log}");
+    }
+}

@@ -1,0 +1,231 @@
+//! A relay with its servers.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use walrelay_testkit::{
+    History, Kafka, SlotWatch, Verdict, Workload, eventually, eventually_some, servers,
+};
+use walrelay_throwaway::Postgres;
+
+/// Long enough for a busy machine; nothing waits for it in vain.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const SLOT: &str = "walrelay";
+
+static TESTS: AtomicU32 = AtomicU32::new(0);
+
+/// The broker that tests share. It goes when the last of them does.
+pub(crate) fn shared_kafka() -> std::sync::Arc<Kafka> {
+    static KAFKA: Mutex<Weak<Kafka>> = Mutex::new(Weak::new());
+    let mut shared = KAFKA.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.upgrade().unwrap_or_else(|| {
+        let kafka = std::sync::Arc::new(Kafka::start());
+        *shared = std::sync::Arc::downgrade(&kafka);
+        kafka
+    })
+}
+
+/// Postgres, a configuration, and where the broker is.
+pub(crate) struct Rig {
+    pub(crate) postgres: Postgres,
+    pub(crate) bootstrap: String,
+    /// Topics of this test begin so.
+    pub(crate) prefix: String,
+    dir: TempDir,
+    kafka: Option<std::sync::Arc<Kafka>>,
+}
+
+impl Rig {
+    /// With the shared broker.
+    pub(crate) fn new(major: u32) -> Self {
+        let kafka = shared_kafka();
+        let bootstrap = kafka.bootstrap_servers();
+        let mut rig = Self::with(servers::postgres(major), bootstrap);
+        rig.kafka = Some(kafka);
+        rig
+    }
+
+    /// With servers of the test's own.
+    pub(crate) fn with(postgres: Postgres, bootstrap: String) -> Self {
+        let number = TESTS.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("t{}-{number}.", std::process::id());
+        let dir = TempDir::with_prefix("walrelay-e2e-").expect("a directory");
+        Self { postgres, bootstrap, prefix, dir, kafka: None }
+    }
+
+    /// The shared broker.
+    pub(crate) fn kafka(&self) -> &Kafka {
+        self.kafka.as_deref().expect("a rig with the shared broker")
+    }
+
+    pub(crate) fn workload(&self) -> Workload {
+        Workload::new(&self.postgres.url())
+    }
+
+    pub(crate) fn slot(&self) -> SlotWatch {
+        SlotWatch::new(&self.postgres.url(), SLOT)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The configuration that most tests use.
+    pub(crate) fn config(&self) -> PathBuf {
+        self.config_with(&self.postgres.url(), "")
+    }
+
+    /// With another URL, and more lines at the end.
+    pub(crate) fn config_with(&self, url: &str, more: &str) -> PathBuf {
+        let text = format!(
+            "[source]\nurl = \"{url}\"\ntables = [\"public.outbox\"]\n\n\
+             [router.debezium]\n\"route.topic.replacement\" = \"{}${{routedByValue}}\"\n\n\
+             [log]\nformat = \"json\"\n\n\
+             [sink.kafka]\n\"bootstrap.servers\" = \"{}\"\n{more}",
+            self.prefix, self.bootstrap
+        );
+        let path = self.path("walrelay.toml");
+        fs::write(&path, text).expect("the configuration is written");
+        path
+    }
+
+    /// Starts `walrelay run` and waits until the slot is read.
+    pub(crate) fn relay(&self) -> Relay {
+        let relay = self.start(&self.config());
+        relay.streaming();
+        relay
+    }
+
+    pub(crate) fn start(&self, config: &Path) -> Relay {
+        let number = TESTS.fetch_add(1, Ordering::Relaxed);
+        Relay::start(config, &self.path(&format!("relay-{number}.log")))
+    }
+
+    /// Waits until the slot has reached the end of the log as of now.
+    pub(crate) fn caught_up(&self) {
+        let slot = self.slot();
+        slot.wait_until(slot.wal_end(), PATIENCE);
+    }
+
+    /// Reads both sides.
+    pub(crate) fn history(&self) -> History {
+        History::collect(
+            &self.postgres.url(),
+            "public.outbox",
+            &self.bootstrap,
+            &self.prefix,
+            PATIENCE,
+        )
+    }
+
+    pub(crate) fn verdict(&self) -> Verdict {
+        self.history().check()
+    }
+}
+
+/// `walrelay run` in a process of its own. Dropped, it is killed.
+pub(crate) struct Relay {
+    child: Child,
+    log: PathBuf,
+}
+
+/// The binary, with arguments.
+pub(crate) fn walrelay(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_walrelay"));
+    command.args(args).env_remove("WALRELAY_CONFIG").env("NO_COLOR", "1");
+    command
+}
+
+/// Runs a command to its end.
+pub(crate) fn output(args: &[&str]) -> Output {
+    walrelay(args).output().expect("walrelay runs")
+}
+
+impl Relay {
+    fn start(config: &Path, log: &Path) -> Self {
+        let config = config.to_str().expect("a path that is text");
+        let file = File::create(log).expect("a log file");
+        let child = walrelay(&["run", "--config", config])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(file)
+            .spawn()
+            .expect("walrelay runs");
+        Self { child, log: log.to_owned() }
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits until it says something.
+    pub(crate) fn says(&self, words: &str) {
+        let found = || self.log().contains(words);
+        eventually_or(PATIENCE, found, || format!("{words:?} was not said; log:\n{}", self.log()));
+    }
+
+    pub(crate) fn streaming(&self) {
+        self.says("\"streaming\"");
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.pid().to_string();
+        let status = Command::new("kill").args([name, &pid]).status().expect("kill runs");
+        assert!(status.success(), "kill {name} {pid}");
+    }
+
+    /// Waits for its end.
+    pub(crate) fn ended(&mut self) -> ExitStatus {
+        eventually_some(PATIENCE, || self.child.try_wait().expect("a child"))
+    }
+
+    /// SIGTERM, and the exit code.
+    pub(crate) fn terminate(mut self) -> (Option<i32>, String) {
+        self.signal("-TERM");
+        let code = self.ended().code();
+        (code, self.log())
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().expect("it is killed");
+        self.child.wait().expect("it is reaped");
+    }
+
+    /// The greatest resident memory it has had, in MiB: `VmHWM` of proc(5).
+    pub(crate) fn peak_memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("VmHWM");
+        let kib = line.split_whitespace().nth(1).expect("a number");
+        kib.parse::<u64>().expect("a number") / 1024
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// As [`eventually`], with words of its own for the failure.
+#[track_caller]
+pub(crate) fn eventually_or(
+    limit: Duration,
+    mut condition: impl FnMut() -> bool,
+    words: impl Fn() -> String,
+) {
+    let met = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        eventually(limit, &mut condition);
+    }));
+    assert!(met.is_ok(), "{}", words());
+}
