@@ -462,6 +462,23 @@ async fn streaming() {
     let waiting = async { while one(&mut control, left).await != "0" {} };
     timeout(LIMIT, waiting).await.expect("the slot is gone");
 
+    // One for failover, where there is such a thing.
+    let mut session = replication(&plain).await;
+    let options = SlotOptions {
+        failover: true,
+        ..SlotOptions::default()
+    };
+    let created = session.create_logical_slot("moves", options).await;
+    if session.server_version().major >= 17 {
+        created.unwrap();
+        let failover = "SELECT failover FROM pg_replication_slots WHERE slot_name = 'moves'";
+        assert_eq!(one(&mut control, failover).await, "t");
+    } else {
+        let error = created.unwrap_err();
+        assert!(matches!(error, Error::TooOld { needs: 17, .. }), "{error}");
+    }
+    session.close().await;
+
     // The server stops under a stream: an error that passes, whatever its form.
     let mut session = replication(&plain).await;
     session
