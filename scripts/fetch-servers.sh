@@ -189,3 +189,4 @@ for version in $versions; do
     esac
     install_dir "$work/postgres-$major" "postgres-$major" "$version"
 done
+say "all there, in $cache"

@@ -33,6 +33,7 @@ pub struct KafkaBuilder {
     partitions: u32,
     auto_create: bool,
     proxied: bool,
+    full_speed: bool,
     settings: Vec<(String, String)>,
 }
 
@@ -55,6 +56,14 @@ impl KafkaBuilder {
     #[must_use]
     pub fn proxied(mut self) -> Self {
         self.proxied = true;
+        self
+    }
+
+    /// With the JVM's optimising compiler: for measurements. Without, a broker is up in half the
+    /// time, which is what tests need.
+    #[must_use]
+    pub fn full_speed(mut self) -> Self {
+        self.full_speed = true;
         self
     }
 
@@ -103,6 +112,7 @@ struct Own {
     scratch: Scratch,
     port: u16,
     proxy: Option<ChaosProxy>,
+    full_speed: bool,
     java: PathBuf,
     libs: PathBuf,
 }
@@ -114,6 +124,7 @@ impl Kafka {
             partitions: 3,
             auto_create: true,
             proxied: false,
+            full_speed: false,
             settings: Vec::new(),
         }
     }
@@ -310,6 +321,7 @@ impl Own {
             scratch,
             port,
             proxy,
+            full_speed: builder.full_speed,
             java,
             libs,
         };
@@ -371,14 +383,12 @@ impl Own {
 
     fn java(&self) -> Command {
         let mut command = Command::new(&self.java);
+        command.args(["-Xmx384m", "-XX:+UseSerialGC", "-Djava.awt.headless=true"]);
+        if !self.full_speed {
+            command.arg("-XX:TieredStopAtLevel=1");
+        }
         command
-            .args([
-                "-Xmx384m",
-                "-XX:+UseSerialGC",
-                "-Djava.awt.headless=true",
-                "-Dlog4j2.level=WARN",
-            ])
-            .arg("-cp")
+            .args(["-Dlog4j2.level=WARN", "-cp"])
             .arg(self.libs.join("*"))
             .current_dir(self.scratch.path())
             .env_remove("JAVA_TOOL_OPTIONS")
