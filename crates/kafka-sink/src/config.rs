@@ -16,9 +16,10 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("partitioner", "murmur2_random"),
     // Never give up on our own account: the relay decides, and no hole opens in a sequence.
     ("message.timeout.ms", "0"),
-    // Within a request's round trip a batch forms by itself; a short linger spares the broker the
-    // flood of one-record requests at the start of a burst.
-    ("linger.ms", "1"),
+    // For latency: a record alone is on its way at once, and under load batches form while
+    // the requests before them are sent. It costs the broker CPU where a burst is spread over many
+    // partitions; whoever minds sets a linger.
+    ("linger.ms", "0"),
     // The default of 10 s would leave a broker that came back unnoticed for that long.
     ("reconnect.backoff.max.ms", "1000"),
     // A peer that vanished behind a firewall shows only so while nothing is sent.

@@ -27,7 +27,7 @@ pub(crate) struct Context {
     /// librdkafka said that its queue was full although ours was not: the poll thread wakes the
     /// sender at its next turn.
     pub(crate) queue_full: AtomicBool,
-    /// Something was wrong with the brokers since the last delivery.
+    /// All brokers were down since the last delivery.
     trouble: AtomicBool,
     repetitions: Repetitions,
 }
@@ -54,7 +54,10 @@ impl ClientContext for Context {
 
     fn error(&self, error: ClientError, reason: &str) {
         let code = error.rdkafka_error_code();
-        self.trouble.store(true, SeqCst);
+        // Of one broker among several is not trouble: records flow, and "again" would be said often.
+        if code == Some(RDKafkaErrorCode::AllBrokersDown) {
+            self.trouble.store(true, SeqCst);
+        }
         // rdkafka calls twice for each error event, which the filter hides.
         let kind = code.map_or_else(|| "error".to_owned(), |code| format!("{code:?}"));
         if let Some(held_back) = self.repetitions.pass(&kind) {

@@ -4,7 +4,10 @@
 //! a linear scan under its global lock for every record (`rd_kafka_topic_find`); at a thousand topics
 //! that is 4 µs a record and rising. With a cached `rd_kafka_topic_t` there is no look-up.
 
-#![allow(unsafe_code)]
+#![expect(
+    unsafe_code,
+    reason = "librdkafka is C; this file is the wall around it"
+)]
 
 use std::ffi::{CString, c_void};
 use std::ptr::{self, NonNull};

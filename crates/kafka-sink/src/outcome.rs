@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rdkafka::types::RDKafkaErrorCode::{self, *};
+use rdkafka::types::RDKafkaErrorCode as Code;
 use walrelay_sink::DeliveryError;
 use walrelay_sink::Disposition::{self, Configuration, Fatal, Retryable};
 
@@ -11,142 +11,146 @@ use walrelay_sink::Disposition::{self, Configuration, Fatal, Retryable};
 ///
 /// With `message.timeout.ms=0` librdkafka has retried on its own whatever Kafka calls retriable; what
 /// arrives here as `Retryable` needs a fresh attempt, or a fresh producer.
-const TABLE: &[(RDKafkaErrorCode, Disposition, &str)] = &[
+const TABLE: &[(Code, Disposition, &str)] = &[
     // The record itself: it will be refused again.
     (
-        MessageSizeTooLarge,
+        Code::MessageSizeTooLarge,
         Fatal,
         "raise max.message.bytes of the topic, or lower batch.size if the record itself is small",
     ),
     (
-        MessageBatchTooLarge,
+        Code::MessageBatchTooLarge,
         Fatal,
         "raise segment.bytes of the topic, or lower batch.size",
     ),
-    (InvalidMessageSize, Fatal, ""),
+    (Code::InvalidMessageSize, Fatal, ""),
     (
-        InvalidRecord,
+        Code::InvalidRecord,
         Fatal,
         "the broker validates records: a compacted topic needs a key in each",
     ),
     (
-        InvalidTimestamp,
+        Code::InvalidTimestamp,
         Fatal,
         "see message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic",
     ),
-    (InvalidTopic, Fatal, "no topic can have this name"),
-    (PolicyViolation, Fatal, "a policy of the cluster forbids it"),
-    (BadMessage, Fatal, ""),
+    (Code::InvalidTopic, Fatal, "no topic can have this name"),
     (
-        UnsupportedForMessageFormat,
+        Code::PolicyViolation,
+        Fatal,
+        "a policy of the cluster forbids it",
+    ),
+    (Code::BadMessage, Fatal, ""),
+    (
+        Code::UnsupportedForMessageFormat,
         Fatal,
         "the topic has an old message format without headers",
     ),
-    (InvalidArgument, Fatal, ""),
+    (Code::InvalidArgument, Fatal, ""),
     // The set-up.
     (
-        InvalidRequiredAcks,
+        Code::InvalidRequiredAcks,
         Fatal,
         "the broker does not take acks=all",
     ),
     (
-        UnsupportedCompressionType,
+        Code::UnsupportedCompressionType,
         Fatal,
         "choose another compression.type",
     ),
     (
-        UnsupportedVersion,
+        Code::UnsupportedVersion,
         Configuration,
         "the broker is too old for an idempotent producer",
     ),
     (
-        UnsupportedFeature,
+        Code::UnsupportedFeature,
         Configuration,
         "the broker is too old for what is asked of it",
     ),
     (
-        SaslAuthenticationFailed,
+        Code::SaslAuthenticationFailed,
         Configuration,
         "check sasl.username and sasl.password",
     ),
     (
-        TransactionalIdAuthorizationFailed,
+        Code::TransactionalIdAuthorizationFailed,
         Configuration,
         "allow the principal its transactional.id",
     ),
     // May pass by itself, or by an administrator's hand without our restart.
     (
-        TopicAuthorizationFailed,
+        Code::TopicAuthorizationFailed,
         Retryable,
         "allow the principal WRITE and DESCRIBE on the topic",
     ),
     (
-        ClusterAuthorizationFailed,
+        Code::ClusterAuthorizationFailed,
         Retryable,
         "allow the principal IDEMPOTENT_WRITE on the cluster",
     ),
     (
-        UnknownTopicOrPartition,
+        Code::UnknownTopicOrPartition,
         Retryable,
         "create the topic, or let the broker or the relay create it",
     ),
     (
-        UnknownTopic,
+        Code::UnknownTopic,
         Retryable,
         "create the topic, or let the broker or the relay create it",
     ),
     (
-        UnknownPartition,
+        Code::UnknownPartition,
         Retryable,
         "the topic has fewer partitions than the record asks for",
     ),
     (
-        MessageTimedOut,
+        Code::MessageTimedOut,
         Retryable,
         "message.timeout.ms passed without a broker taking the record",
     ),
-    (RequestTimedOut, Retryable, ""),
-    (BrokerTransportFailure, Retryable, ""),
+    (Code::RequestTimedOut, Retryable, ""),
+    (Code::BrokerTransportFailure, Retryable, ""),
     (
-        NotEnoughReplicas,
+        Code::NotEnoughReplicas,
         Retryable,
         "too few in-sync replicas for min.insync.replicas",
     ),
     (
-        NotEnoughReplicasAfterAppend,
+        Code::NotEnoughReplicasAfterAppend,
         Retryable,
         "too few in-sync replicas for min.insync.replicas",
     ),
     (
-        KafkaStorageError,
+        Code::KafkaStorageError,
         Retryable,
         "a disk of the broker has failed",
     ),
     (
-        PurgeQueue,
+        Code::PurgeQueue,
         Retryable,
         "the producer was closed before it was sent",
     ),
     (
-        PurgeInflight,
+        Code::PurgeInflight,
         Retryable,
         "the producer was closed before the broker answered",
     ),
-    (RDKafkaErrorCode::Fatal, Retryable, REBUILD),
-    (OutOfOrderSequenceNumber, Retryable, REBUILD),
-    (UnknownProducerId, Retryable, REBUILD),
-    (InvalidProducerEpoch, Retryable, REBUILD),
-    (InvalidProducerIdMapping, Retryable, REBUILD),
-    (ProducerFenced, Retryable, REBUILD),
-    (Fenced, Retryable, REBUILD),
-    (GaplessGuarantee, Retryable, REBUILD),
+    (Code::Fatal, Retryable, REBUILD),
+    (Code::OutOfOrderSequenceNumber, Retryable, REBUILD),
+    (Code::UnknownProducerId, Retryable, REBUILD),
+    (Code::InvalidProducerEpoch, Retryable, REBUILD),
+    (Code::InvalidProducerIdMapping, Retryable, REBUILD),
+    (Code::ProducerFenced, Retryable, REBUILD),
+    (Code::Fenced, Retryable, REBUILD),
+    (Code::GaplessGuarantee, Retryable, REBUILD),
 ];
 
 const REBUILD: &str = "the idempotent producer has lost its state: a new one must be made and \
                        everything unconfirmed sent again";
 
 /// The error that is reported for a record.
-pub(crate) fn delivery_error(topic: &str, code: RDKafkaErrorCode) -> DeliveryError {
+pub(crate) fn delivery_error(topic: &str, code: Code) -> DeliveryError {
     let (disposition, advice) = classify(code);
     let reason = if advice.is_empty() {
         code.to_string()
@@ -160,7 +164,7 @@ pub(crate) fn delivery_error(topic: &str, code: RDKafkaErrorCode) -> DeliveryErr
     }
 }
 
-fn classify(code: RDKafkaErrorCode) -> (Disposition, &'static str) {
+fn classify(code: Code) -> (Disposition, &'static str) {
     TABLE
         .iter()
         .find(|(listed, ..)| *listed == code)
@@ -185,7 +189,7 @@ mod tests {
 
     #[test]
     fn the_words_are_librdkafkas_and_ours() {
-        let error = delivery_error("orders", TopicAuthorizationFailed);
+        let error = delivery_error("orders", Code::TopicAuthorizationFailed);
         assert_eq!(error.disposition, Retryable);
         assert!(
             error.reason.contains("Topic authorization failed"),
@@ -198,9 +202,12 @@ mod tests {
     #[test]
     fn the_unknown_is_retryable() {
         assert_eq!(
-            delivery_error("t", RebootstrapRequired).disposition,
+            delivery_error("t", Code::RebootstrapRequired).disposition,
             Retryable
         );
-        assert_eq!(delivery_error("t", MessageSizeTooLarge).disposition, Fatal);
+        assert_eq!(
+            delivery_error("t", Code::MessageSizeTooLarge).disposition,
+            Fatal
+        );
     }
 }

@@ -9,6 +9,11 @@ use rdkafka::types::RDKafkaErrorCode;
 
 use crate::{KafkaConfig, KafkaError};
 
+const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const LONGEST_PATIENCE: Duration = Duration::from_secs(8);
+/// It comes with the metadata, or not at all.
+const CLUSTER_ID_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// What a cluster said of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterInfo {
@@ -26,27 +31,27 @@ pub struct ClusterInfo {
 /// broker refuses the credentials or TLS fails; while nobody can be reached it tries until the
 /// time is over.
 pub fn probe(config: &KafkaConfig, timeout: Duration) -> Result<ClusterInfo, KafkaError> {
-    let deadline = Instant::now() + timeout;
+    // The sum must not overflow.
+    let deadline = Instant::now() + timeout.min(A_DAY);
     let producer: BaseProducer<Listener> = config
         .client_config()
         .create_with_context(Listener::default())
         .map_err(|error| KafkaError::Create {
             reason: config.creation_reason(&error),
         })?;
+    // Short at first, to look at complaints early; then longer than any round trip.
+    let mut patience = Duration::from_millis(250);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let answer = producer
-            .client()
-            .fetch_metadata(None, left.min(Duration::from_millis(250)));
-        // Each call serves one event.
-        for _ in 0..64 {
-            producer.poll(Duration::ZERO);
-        }
+        let answer = producer.client().fetch_metadata(None, left.min(patience));
+        patience = (patience * 2).min(LONGEST_PATIENCE);
         match answer {
             Ok(metadata) => {
                 let left = deadline.saturating_duration_since(Instant::now());
                 return Ok(ClusterInfo {
-                    cluster_id: producer.client().fetch_cluster_id(left),
+                    cluster_id: producer
+                        .client()
+                        .fetch_cluster_id(left.min(CLUSTER_ID_TIMEOUT)),
                     brokers: metadata
                         .brokers()
                         .iter()
@@ -56,6 +61,8 @@ pub fn probe(config: &KafkaConfig, timeout: Duration) -> Result<ClusterInfo, Kaf
                 });
             }
             Err(error) => {
+                // Hears the complaints, and waits: with no connection metadata fails at once.
+                producer.poll(left.min(Duration::from_millis(100)));
                 let heard = producer.context().heard();
                 if let Some(certain) = heard.certain {
                     return Err(certain.into_error(config));

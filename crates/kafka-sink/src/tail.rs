@@ -76,7 +76,8 @@ impl Tail {
         let consumer: BaseConsumer<Context> = config
             .create_with_context(Context(Repetitions::default()))
             .map_err(KafkaError::Tail)?;
-        let deadline = Instant::now() + timeout;
+        // The sum must not overflow.
+        let deadline = Instant::now() + timeout.min(Duration::from_secs(24 * 60 * 60));
         let mut assignment = TopicPartitionList::new();
         for topic in topics {
             for partition in 0..partitions(&consumer, topic, deadline)? {
@@ -94,10 +95,10 @@ impl Tail {
     /// **Blocks** for `timeout` at most.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<TailedRecord>, KafkaError> {
         match self.consumer.poll(timeout) {
-            None => Ok(None),
             Some(Ok(message)) => Ok(Some(own(&message))),
-            // The client reconnects by itself.
-            Some(Err(ClientError::MessageConsumption(
+            // From a lost connection the client recovers by itself.
+            None
+            | Some(Err(ClientError::MessageConsumption(
                 RDKafkaErrorCode::BrokerTransportFailure
                 | RDKafkaErrorCode::AllBrokersDown
                 | RDKafkaErrorCode::OperationTimedOut,

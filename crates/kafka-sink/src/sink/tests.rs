@@ -15,6 +15,8 @@ use crate::{KafkaOptions, TopicCreation, probe};
 type Cluster = MockCluster<'static, DefaultProducerContext>;
 
 const LONG: Duration = Duration::from_secs(30);
+/// Closing takes a fraction of a second; this is for machines that are busy otherwise.
+const SOON: Duration = Duration::from_secs(15);
 
 /// Remembers every report; a second one for the same number is an error at once.
 #[derive(Default)]
@@ -180,7 +182,7 @@ fn assert_refused(sink: &mut KafkaSink, record: &Record<'_>, about: &str) {
 /// Sends through brokers that fail at random; returns the values in each partition's order.
 fn under_random_errors(max_in_flight: &str) -> Vec<TailedRecord> {
     use RDKafkaRespErr as E;
-    const RECORDS: u64 = 20_000;
+    const RECORDS: u64 = 10_000;
     let temporary = [
         E::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION,
         E::RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE,
@@ -204,7 +206,7 @@ fn under_random_errors(max_in_flight: &str) -> Vec<TailedRecord> {
     ];
     let (mut sink, reports) = sink_with(&cluster, options, &more);
     for seq in 0..RECORDS {
-        if random.u16(..1_000) < 3 {
+        if random.u16(..1_000) == 0 {
             let errors: Vec<_> = (0..random.usize(1..4))
                 .map(|_| temporary[random.usize(..temporary.len())])
                 .collect();
@@ -327,11 +329,7 @@ fn close_without_grace_reports_all_as_failed_while_the_broker_is_down() {
     }
     let start = Instant::now();
     sink.close(Duration::ZERO);
-    assert!(
-        start.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     reports.assert_complete(1_000);
     let failures = reports.failures();
     assert_eq!(failures.len(), 999);
@@ -361,11 +359,7 @@ fn close_gives_up_after_the_grace_and_a_drop_at_once() {
         } else {
             drop(sink);
         }
-        assert!(
-            start.elapsed() < Duration::from_secs(5),
-            "{:?}",
-            start.elapsed()
-        );
+        assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
         reports.assert_complete(100);
         assert_eq!(reports.failures().len(), 100);
     }
@@ -709,11 +703,7 @@ fn with_creation_on_existing_topics_pass_and_a_missing_one_is_back_pressure() {
     send(&mut sink, &reports, &record("there", b"k", b"v"), 1);
     let start = Instant::now();
     sink.close(LONG);
-    assert!(
-        start.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     reports.assert_complete(2);
     assert_eq!(reports.failures(), []);
 }
@@ -729,11 +719,7 @@ fn closing_does_not_wait_for_a_topic_that_nobody_creates() {
     );
     let start = Instant::now();
     sink.close(Duration::ZERO);
-    assert!(
-        start.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
 }
 
 #[test]
@@ -815,4 +801,52 @@ fn the_embedded_broker_takes_records_and_gives_them_back() {
     sink.close(LONG);
     // Topics that are not there are told at once.
     assert!(Tail::open("127.0.0.1:1", &["demo"], Duration::from_millis(200)).is_err());
+}
+
+/// Prints what a record costs; asserts nothing about time.
+#[test]
+fn what_a_record_costs() {
+    const RECORDS: u64 = 100_000;
+    let all_headers = ["id", "type", "traceparent"].map(|name| Header {
+        name,
+        value: Some(b"0123456789abcdef0123456789abcdef"),
+    });
+    let payload = [b'x'; 300];
+    let options = KafkaOptions {
+        max_in_flight_records: RECORDS,
+        max_in_flight_bytes: 1 << 30,
+        topics: None,
+    };
+    for (linger, headers) in [("0", 0), ("1", 0), ("1", 3), ("5", 0)] {
+        let cluster = cluster(&[("t", 8)]);
+        let (mut sink, reports) = sink_with(&cluster, options.clone(), &[("linger.ms", linger)]);
+        let keys: Vec<String> = (0..1_000).map(|i| i.to_string()).collect();
+        let key = |seq: u64| keys[(seq % 1_000) as usize].as_bytes();
+        let record = |seq| Record {
+            headers: &all_headers[..headers],
+            ..record("t", key(seq), &payload)
+        };
+        let mut latencies = Vec::new();
+        for seq in 0..200 {
+            let start = Instant::now();
+            send(&mut sink, &reports, &record(seq), seq);
+            reports.wait(|state| state.outcomes.len() as u64 > seq);
+            latencies.push(start.elapsed());
+        }
+        latencies.sort();
+        let start = Instant::now();
+        for seq in 200..RECORDS {
+            send(&mut sink, &reports, &record(seq), seq);
+        }
+        let sent = start.elapsed();
+        sink.close(LONG);
+        println!(
+            "linger {linger} ms, {headers} headers: try_send {} ns a record, {} k/s to the last \
+             report, one alone takes {:?} (median)",
+            sent.as_nanos() / u128::from(RECORDS),
+            u128::from(RECORDS) / start.elapsed().as_millis().max(1),
+            latencies[latencies.len() / 2],
+        );
+        reports.assert_complete(RECORDS);
+    }
 }
