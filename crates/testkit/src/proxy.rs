@@ -428,8 +428,9 @@ impl Connection {
                 None => (chunk, false),
             }
         };
-        to.write_all(part).await?;
+        // Before they go: whoever has received them finds them counted.
         self.shared.bytes[way].fetch_add(part.len() as u64, Ordering::SeqCst);
+        to.write_all(part).await?;
         if reset {
             Err(io::ErrorKind::ConnectionReset.into())
         } else {
