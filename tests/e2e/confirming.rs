@@ -31,7 +31,13 @@ fn never_runs_ahead_of_the_broker() {
         servers::builder(15).setting("wal_sender_timeout", "3s").start().expect("Postgres starts");
     let rig = Rig::with(postgres, kafka.bootstrap_servers());
     rig.workload().create_tables();
-    let relay = rig.relay();
+    // A small window, so that the relay is soon back-pressured.
+    let config = rig.config_with(
+        &rig.postgres.url(),
+        "\n[delivery]\nmax_in_flight_records = 1024\n",
+    );
+    let relay = rig.start(&config);
+    relay.streaming();
     let slot = rig.slot();
     let walsender = slot.wait_active(PATIENCE);
 

@@ -128,6 +128,15 @@ impl Rig {
     }
 }
 
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.dir.disable_cleanup(true);
+            eprintln!("logs and configuration are left in {}", self.dir.path().display());
+        }
+    }
+}
+
 /// `walrelay run` in a process of its own. Dropped, it is killed.
 pub(crate) struct Relay {
     child: Child,
