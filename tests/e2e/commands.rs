@@ -20,14 +20,24 @@ fn a_newcomer_needs() {
     let config = rig.config();
     let config = config.to_str().expect("text");
     let first = stdout(&["init", "--config", config]);
-    for created in ["created table public.outbox", "created publication", "created slot"] {
+    for created in [
+        "created table public.outbox",
+        "created publication",
+        "created slot",
+    ] {
         assert!(first.contains(created), "{first}");
     }
-    assert_eq!(stdout(&["init", "--config", config]), "everything is there already\n");
+    assert_eq!(
+        stdout(&["init", "--config", config]),
+        "everything is there already\n"
+    );
 
     let db = Db::connect(&rig.postgres.url());
     db.batch("CREATE ROLE relay LOGIN REPLICATION PASSWORD 'hunter2'");
-    let url = rig.postgres.url_tcp_for("relay", Some("hunter2"), "postgres").expect("TCP");
+    let url = rig
+        .postgres
+        .url_tcp_for("relay", Some("hunter2"), "postgres")
+        .expect("TCP");
     let config = rig.config_with(&url, "");
     let check = stdout(&["check", "--config", config.to_str().expect("text")]);
     for fine in ["configuration: fine", "postgres: fine", "kafka: fine"] {
@@ -52,29 +62,50 @@ fn a_newcomer_needs() {
 #[test]
 fn the_migration_prepares() {
     let postgres = servers::postgres(15);
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../migrations/0001_outbox.sql");
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../migrations/0001_outbox.sql"
+    );
     let db = Db::connect(&postgres.url());
     // A session's slot cannot be made in a transaction that has written; psql sends statements one
     // by one too.
     let text = std::fs::read_to_string(script).expect("the migration");
-    let code: String =
-        text.lines().map(|line| line.split(" -- ").next().unwrap_or(line)).collect::<Vec<_>>().join("\n");
-    for statement in code.split(";\n").filter(|statement| !statement.trim().is_empty()) {
+    let code: String = text
+        .lines()
+        .map(|line| line.split(" -- ").next().unwrap_or(line))
+        .collect::<Vec<_>>()
+        .join("\n");
+    for statement in code
+        .split(";\n")
+        .filter(|statement| !statement.trim().is_empty())
+    {
         db.batch(statement);
     }
     let rig = Rig::with(postgres, String::from("127.0.0.1:9"));
     let config = rig.config();
     let config = config.to_str().expect("text");
-    assert_eq!(stdout(&["init", "--config", config]), "everything is there already\n");
+    assert_eq!(
+        stdout(&["init", "--config", config]),
+        "everything is there already\n"
+    );
 }
 
 #[test]
 fn a_dry_run_connects_to_nothing() {
     let rig = Rig::with(servers::postgres(15), String::from("127.0.0.1:9"));
     let config = rig.config_with("postgres://nobody@127.0.0.1:9/nowhere", "");
-    let sql = stdout(&["init", "--dry-run", "--config", config.to_str().expect("text")]);
-    for part in ["CREATE TABLE", "CREATE PUBLICATION", "CREATE ROLE", "pg_create_logical_replication_slot"]
-    {
+    let sql = stdout(&[
+        "init",
+        "--dry-run",
+        "--config",
+        config.to_str().expect("text"),
+    ]);
+    for part in [
+        "CREATE TABLE",
+        "CREATE PUBLICATION",
+        "CREATE ROLE",
+        "pg_create_logical_replication_slot",
+    ] {
         assert!(sql.contains(part), "{sql}");
     }
 }
@@ -95,12 +126,20 @@ fn standard_output_is_a_sink() {
         .stderr(Stdio::null())
         .spawn()
         .expect("walrelay runs");
-    eventually(PATIENCE, || rig.slot().read().is_some_and(|slot| slot.active_pid.is_some()));
+    eventually(PATIENCE, || {
+        rig.slot()
+            .read()
+            .is_some_and(|slot| slot.active_pid.is_some())
+    });
     let written = rig.workload().rows(500).run();
     rig.caught_up();
     let text = std::fs::read_to_string(&lines).expect("lines");
     assert_eq!(text.lines().count() as u64, written.rows);
-    assert!(text.lines().all(|line| line.starts_with('{') && line.ends_with('}')), "{text}");
+    assert!(
+        text.lines()
+            .all(|line| line.starts_with('{') && line.ends_with('}')),
+        "{text}"
+    );
     relay.kill().expect("killed");
     relay.wait().expect("reaped");
 }
@@ -108,20 +147,35 @@ fn standard_output_is_a_sink() {
 #[test]
 fn completions_and_version_are_printed() {
     assert!(stdout(&["completions", "bash"]).contains("walrelay"));
-    assert_eq!(stdout(&["--version"]), format!("walrelay {}\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(
+        stdout(&["--version"]),
+        format!("walrelay {}\n", env!("CARGO_PKG_VERSION"))
+    );
 }
 
 /// The demonstration comes out as it must and leaves no server behind.
 #[test]
 fn the_demo_shows_what_it_promises() {
-    PostgresBinaries::find(None).or_else(|_| PostgresBinaries::at(servers::binaries(15).dir())).expect("a server");
+    PostgresBinaries::find(None)
+        .or_else(|_| PostgresBinaries::at(servers::binaries(15).dir()))
+        .expect("a server");
     let shown = walrelay(&["demo", "--seconds", "3", "--rate", "50"])
         .env("WALRELAY_POSTGRES_BIN", servers::binaries(15).dir())
         .output()
         .expect("walrelay runs");
     let text = String::from_utf8_lossy(&shown.stdout);
-    assert!(shown.status.success(), "{text}{}", String::from_utf8_lossy(&shown.stderr));
-    for part in ["lost          0", "not committed 0", "out of order  0", "in the slot: yes", "p99"] {
+    assert!(
+        shown.status.success(),
+        "{text}{}",
+        String::from_utf8_lossy(&shown.stderr)
+    );
+    for part in [
+        "lost          0",
+        "not committed 0",
+        "out of order  0",
+        "in the slot: yes",
+        "p99",
+    ] {
         assert!(text.contains(part), "{part:?} is missing: {text}");
     }
 }

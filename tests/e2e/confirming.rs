@@ -17,8 +17,13 @@ struct Sample {
 fn sample(db: &Db) -> Sample {
     let rows = db.query("SELECT id::text FROM outbox", &[]);
     let ids = rows.iter().map(|row| row.get(0)).collect();
-    let upto = db.text("SELECT pg_current_wal_insert_lsn()::text").expect("a position");
-    Sample { ids, upto: upto.parse().expect("an LSN") }
+    let upto = db
+        .text("SELECT pg_current_wal_insert_lsn()::text")
+        .expect("a position");
+    Sample {
+        ids,
+        upto: upto.parse().expect("an LSN"),
+    }
 }
 
 /// The broker dies under load. From then on nothing may be confirmed; what was confirmed must be in
@@ -27,8 +32,10 @@ fn sample(db: &Db) -> Sample {
 #[test]
 fn never_runs_ahead_of_the_broker() {
     let kafka = Kafka::builder().start();
-    let postgres =
-        servers::builder(15).setting("wal_sender_timeout", "3s").start().expect("Postgres starts");
+    let postgres = servers::builder(15)
+        .setting("wal_sender_timeout", "3s")
+        .start()
+        .expect("Postgres starts");
     let rig = Rig::with(postgres, kafka.bootstrap_servers());
     rig.workload().create_tables();
     // A small window, so that the relay is soon back-pressured.
@@ -56,12 +63,17 @@ fn never_runs_ahead_of_the_broker() {
         // Reports that were under way when the broker died may still be confirmed, at the latest
         // with the next status update, a second later.
         let dead_since = Instant::now();
-        eventually(PATIENCE, || dead_since.elapsed() > Duration::from_millis(1500));
+        eventually(PATIENCE, || {
+            dead_since.elapsed() > Duration::from_millis(1500)
+        });
         let frozen = slot.read().expect("the slot").confirmed_flush;
         let rows = load.written().rows;
         eventually(PATIENCE, || {
             let now = slot.read().expect("the slot");
-            assert_eq!(now.confirmed_flush, frozen, "confirmed while the broker was down");
+            assert_eq!(
+                now.confirmed_flush, frozen,
+                "confirmed while the broker was down"
+            );
             assert_eq!(now.active_pid, Some(walsender), "feedback stopped");
             // Beyond the server's timeout, and with more work waiting.
             dead_since.elapsed() > Duration::from_secs(8) && load.written().rows > rows + 3_000
@@ -69,21 +81,35 @@ fn never_runs_ahead_of_the_broker() {
         stop.store(true, Ordering::Relaxed);
         frozen
     });
-    assert!(relay.log().contains("the sink takes nothing more"), "{}", relay.log());
+    assert!(
+        relay.log().contains("the sink takes nothing more"),
+        "{}",
+        relay.log()
+    );
     relay.kill();
     load.stop();
 
     kafka.start_again();
-    let delivered: BTreeSet<String> =
-        History::records(&rig.bootstrap, &rig.prefix, usize::MAX, Duration::from_secs(5))
-            .into_iter()
-            .filter_map(|record| record.id)
-            .collect();
+    let delivered: BTreeSet<String> = History::records(
+        &rig.bootstrap,
+        &rig.prefix,
+        usize::MAX,
+        Duration::from_secs(5),
+    )
+    .into_iter()
+    .filter_map(|record| record.id)
+    .collect();
     let confirmed = samples.iter().rev().find(|sample| sample.upto <= frozen);
     let confirmed = confirmed.expect("something was confirmed before the broker died");
-    assert!(confirmed.ids.len() > 1_000, "too little was confirmed to show anything");
+    assert!(
+        confirmed.ids.len() > 1_000,
+        "too little was confirmed to show anything"
+    );
     let early: Vec<&String> = confirmed.ids.difference(&delivered).collect();
-    assert!(early.is_empty(), "confirmed and not in the broker's log: {early:?}");
+    assert!(
+        early.is_empty(),
+        "confirmed and not in the broker's log: {early:?}"
+    );
 
     let relay = rig.relay();
     rig.caught_up();

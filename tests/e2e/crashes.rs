@@ -26,7 +26,12 @@ fn by_sigkill_lose_nothing() {
     // What was confirmed is not repeated: at most what one start can have had in flight, ten times.
     // The whole history would be many times as much.
     let share = verdict.duplicates as f64 / verdict.committed as f64;
-    assert!(share < 0.5, "{} of {} repeated", verdict.duplicates, verdict.committed);
+    assert!(
+        share < 0.5,
+        "{} of {} repeated",
+        verdict.duplicates,
+        verdict.committed
+    );
     let (code, log) = relay.terminate();
     assert_eq!(code, Some(0), "{log}");
 }
@@ -51,7 +56,10 @@ fn by_sigterm_repeat_nothing() {
     let verdict = rig.verdict();
     eprintln!("SIGTERM x5: {verdict}");
     verdict.assert_clean();
-    assert_eq!(verdict.duplicates, 0, "a drained relay has nothing to repeat");
+    assert_eq!(
+        verdict.duplicates, 0,
+        "a drained relay has nothing to repeat"
+    );
 }
 
 /// SIGTERM in the middle of a large transaction: it is read to its end, so that its first records
@@ -94,9 +102,12 @@ fn of_postgres_are_survived() {
         let next = load.written().rows + 500;
         eventually(PATIENCE, || load.written().rows >= next);
         let walsender = slot.wait_active(PATIENCE);
-        Db::connect(&rig.postgres.url()).batch(&format!("SELECT pg_terminate_backend({walsender})"));
+        Db::connect(&rig.postgres.url())
+            .batch(&format!("SELECT pg_terminate_backend({walsender})"));
         eventually(PATIENCE, || {
-            slot.read().and_then(|slot| slot.active_pid).is_some_and(|pid| pid != walsender)
+            slot.read()
+                .and_then(|slot| slot.active_pid)
+                .is_some_and(|pid| pid != walsender)
         });
     }
     for how in [Shutdown::Fast, Shutdown::Immediate] {
@@ -123,7 +134,10 @@ fn of_the_network_are_survived() {
     rig.workload().create_tables();
     let proxy = ChaosProxy::start(("127.0.0.1", rig.postgres.port()));
     let url = rig.postgres.url_tcp().expect("a TCP port");
-    let url = url.replace(&format!(":{}/", rig.postgres.port()), &format!(":{}/", proxy.port()));
+    let url = url.replace(
+        &format!(":{}/", rig.postgres.port()),
+        &format!(":{}/", proxy.port()),
+    );
     let config = rig.config_with(&url, "\n[delivery]\nbackoff_max = \"500ms\"\n");
     let text = std::fs::read_to_string(&config).expect("the configuration");
     let text = text.replace("[source]\n", "[source]\nreceive_timeout = \"2s\"\n");

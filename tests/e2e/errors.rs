@@ -57,17 +57,47 @@ fn rig() -> Rig {
 }
 
 fn tcp(rig: &Rig, user: &str, password: &str, database: &str) -> String {
-    rig.postgres.url_tcp_for(user, Some(password), database).expect("a TCP port")
+    rig.postgres
+        .url_tcp_for(user, Some(password), database)
+        .expect("a TCP port")
 }
 
 #[test]
 fn of_access() {
     let rig = rig();
-    refused(&rig, &tcp(&rig, "relay", "wrong-password", "postgres"), "", "password", 77, &["28P01"]);
-    refused(&rig, &tcp(&rig, "nobody-here", "hunter2", "postgres"), "", "password", 77, &[]);
-    refused(&rig, &tcp(&rig, "relay", "hunter2", "nowhere"), "", "database-missing", 78, &["nowhere"]);
+    refused(
+        &rig,
+        &tcp(&rig, "relay", "wrong-password", "postgres"),
+        "",
+        "password",
+        77,
+        &["28P01"],
+    );
+    refused(
+        &rig,
+        &tcp(&rig, "nobody-here", "hunter2", "postgres"),
+        "",
+        "password",
+        77,
+        &[],
+    );
+    refused(
+        &rig,
+        &tcp(&rig, "relay", "hunter2", "nowhere"),
+        "",
+        "database-missing",
+        78,
+        &["nowhere"],
+    );
     let words = ["REPLICATION", "rds_replication"];
-    refused(&rig, &tcp(&rig, "plain", "hunter2", "postgres"), "", "privilege", 77, &words);
+    refused(
+        &rig,
+        &tcp(&rig, "plain", "hunter2", "postgres"),
+        "",
+        "privilege",
+        77,
+        &words,
+    );
 }
 
 #[test]
@@ -80,15 +110,38 @@ fn of_the_database() {
     refused(&rig, &url, "", "slot-plugin", 78, &["test_decoding"]);
     db.batch("SELECT pg_drop_replication_slot('walrelay')");
 
-    db.batch("ALTER PUBLICATION walrelay DROP TABLE outbox; CREATE TABLE x (id int); \
-              ALTER PUBLICATION walrelay ADD TABLE x");
-    refused(&rig, &url, "", "publication-lacks-table", 78, &["ADD TABLE \"public\".\"outbox\""]);
+    db.batch(
+        "ALTER PUBLICATION walrelay DROP TABLE outbox; CREATE TABLE x (id int); \
+              ALTER PUBLICATION walrelay ADD TABLE x",
+    );
+    refused(
+        &rig,
+        &url,
+        "",
+        "publication-lacks-table",
+        78,
+        &["ADD TABLE \"public\".\"outbox\""],
+    );
     db.batch("ALTER PUBLICATION walrelay ADD TABLE outbox");
-    refused(&rig, &url, "", "publication-foreign-table", 78, &["public.x"]);
+    refused(
+        &rig,
+        &url,
+        "",
+        "publication-foreign-table",
+        78,
+        &["public.x"],
+    );
     db.batch("DROP TABLE x");
 
     db.batch("ALTER TABLE outbox RENAME payload TO body");
-    refused(&rig, &url, "", "column-missing", 78, &["payload", "body", "table.field.event.payload"]);
+    refused(
+        &rig,
+        &url,
+        "",
+        "column-missing",
+        78,
+        &["payload", "body", "table.field.event.payload"],
+    );
     db.batch("ALTER TABLE outbox RENAME TO events");
     refused(&rig, &url, "", "table-missing", 78, &["public.outbox"]);
     assert!(rig.slot().read().is_none(), "a refusal left a slot behind");
@@ -100,10 +153,14 @@ fn of_a_column_dropped_midway() {
     let rig = rig();
     let mut relay = rig.relay();
     let db = Db::connect(&rig.postgres.url());
-    db.batch("INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'key', 'T', '{\"number\": 1}')");
+    db.batch(
+        "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'key', 'T', '{\"number\": 1}')",
+    );
     rig.caught_up();
     db.batch("ALTER TABLE outbox RENAME payload TO body");
-    db.batch("INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'key', 'T', '{\"number\": 2}')");
+    db.batch(
+        "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'key', 'T', '{\"number\": 2}')",
+    );
     assert_eq!(relay.ended().code(), Some(78), "{}", relay.log());
     assert!(relay.log().contains("[column-missing]"), "{}", relay.log());
     db.batch("ALTER TABLE outbox RENAME body TO payload");
@@ -111,8 +168,10 @@ fn of_a_column_dropped_midway() {
 
 #[test]
 fn of_a_server_without_logical_decoding() {
-    let postgres =
-        servers::builder(15).setting("wal_level", "replica").start().expect("Postgres starts");
+    let postgres = servers::builder(15)
+        .setting("wal_level", "replica")
+        .start()
+        .expect("Postgres starts");
     let rig = Rig::with(postgres, "127.0.0.1:9".to_owned());
     rig.workload().create_tables();
     refused(
@@ -121,7 +180,11 @@ fn of_a_server_without_logical_decoding() {
         "",
         "wal-level",
         78,
-        &["wal_level = replica", "rds.logical_replication", "cloudsql.logical_decoding"],
+        &[
+            "wal_level = replica",
+            "rds.logical_replication",
+            "cloudsql.logical_decoding",
+        ],
     );
 }
 
@@ -129,14 +192,38 @@ fn of_a_server_without_logical_decoding() {
 fn of_the_configuration() {
     let rig = rig();
     let url = rig.postgres.url();
-    refused(&rig, &url, "[delivery]\ngaranty = 1\n", "config-unknown-key", 78, &[
-        "walrelay.toml:",
-        "garanty",
-        "did you mean",
-    ]);
-    refused(&rig, &url, "\"acks\" = \"1\"\n", "kafka-property", 78, &["acks"]);
-    refused(&rig, &url, "\"enable.idempotence\" = false\n", "kafka-property", 78, &["idempotence"]);
-    refused(&rig, "postgres://h/db?sslmode=sometimes", "", "source-url", 78, &["sslmode"]);
+    refused(
+        &rig,
+        &url,
+        "[delivery]\ngaranty = 1\n",
+        "config-unknown-key",
+        78,
+        &["walrelay.toml:", "garanty", "did you mean"],
+    );
+    refused(
+        &rig,
+        &url,
+        "\"acks\" = \"1\"\n",
+        "kafka-property",
+        78,
+        &["acks"],
+    );
+    refused(
+        &rig,
+        &url,
+        "\"enable.idempotence\" = false\n",
+        "kafka-property",
+        78,
+        &["idempotence"],
+    );
+    refused(
+        &rig,
+        "postgres://h/db?sslmode=sometimes",
+        "",
+        "source-url",
+        78,
+        &["sslmode"],
+    );
     let nothing = output(&["run", "--config", "/nonexistent/walrelay.toml"]);
     Refused::of(&nothing).is("config-file", 78, &["/nonexistent/walrelay.toml"]);
     let usage = output(&["run", "--nonsense"]);
@@ -150,7 +237,11 @@ fn of_servers_that_are_not_there_are_retried() {
     // Nothing listens on the discard port.
     let config = rig.config_with("postgres://relay:hunter2@127.0.0.1:9/postgres", "");
     let config = config.to_str().expect("text").to_owned();
-    Refused::of(&output(&["check", "--config", &config])).is("postgres-unreachable", 69, &["127.0.0.1"]);
+    Refused::of(&output(&["check", "--config", &config])).is(
+        "postgres-unreachable",
+        69,
+        &["127.0.0.1"],
+    );
     let relay = rig.start(config.as_ref());
     relay.says("trying again");
     let (code, log) = relay.terminate();

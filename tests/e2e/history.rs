@@ -6,13 +6,19 @@ fn hundred_thousand_rows(major: u32) {
     rig.workload().create_tables();
     let relay = rig.relay();
     let written = rig.workload().rows(100_000).seed(u64::from(major)).run();
-    assert!(written.rolled_back > 100 && written.savepoints > 100, "a tame workload: {written:?}");
+    assert!(
+        written.rolled_back > 100 && written.savepoints > 100,
+        "a tame workload: {written:?}"
+    );
     rig.caught_up();
     let verdict = rig.verdict();
     eprintln!("Postgres {major}: {verdict}");
     verdict.assert_clean();
     assert!(verdict.committed >= 100_000);
-    assert_eq!(verdict.duplicates, 0, "nothing failed, so nothing is repeated");
+    assert_eq!(
+        verdict.duplicates, 0,
+        "nothing failed, so nothing is repeated"
+    );
     let (code, log) = relay.terminate();
     assert_eq!(code, Some(0), "{log}");
 }

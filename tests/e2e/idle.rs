@@ -21,7 +21,11 @@ fn outbox_releases_the_log(major: u32) {
         );
     }
     let end = slot.wal_end();
-    assert!(end.bytes_since(begun) > 200_000_000, "only {} bytes", end.bytes_since(begun));
+    assert!(
+        end.bytes_since(begun) > 200_000_000,
+        "only {} bytes",
+        end.bytes_since(begun)
+    );
     let took = slot.wait_until(end, Duration::from_secs(10));
     eprintln!("Postgres {major}: the idle slot followed in {took:?}");
     let (code, log) = relay.terminate();

@@ -31,9 +31,13 @@ fn transaction_of_a_million_rows() {
 fn row_of_a_few_megabytes() {
     let rig = Rig::new(18);
     rig.workload().create_tables();
-    let config = rig.config_with(&rig.postgres.url(), "\"message.max.bytes\" = \"10000000\"\n");
+    let config = rig.config_with(
+        &rig.postgres.url(),
+        "\"message.max.bytes\" = \"10000000\"\n",
+    );
     let topic = format!("{}order", rig.prefix);
-    rig.kafka().create_topic(&topic, 1, &[("max.message.bytes", "10000000")]);
+    rig.kafka()
+        .create_topic(&topic, 1, &[("max.message.bytes", "10000000")]);
     let relay = rig.start(&config);
     relay.streaming();
     Db::connect(&rig.postgres.url()).batch(

@@ -29,18 +29,32 @@ fn stops(poison: &str, more: &str, id: &str, words: &str) {
     assert_eq!(code, Some(65), "{}", relay.log());
     assert!(relay.log().contains(&format!("[{id}]")), "{}", relay.log());
     assert!(relay.log().contains(words), "{}", relay.log());
-    assert!(!relay.log().contains("secret-value"), "a row's value was logged: {}", relay.log());
+    assert!(
+        !relay.log().contains("secret-value"),
+        "a row's value was logged: {}",
+        relay.log()
+    );
     let confirmed = rig.slot().read().expect("the slot").confirmed_flush;
-    assert!(confirmed >= before, "what came before was not confirmed: {confirmed} < {before}");
-    assert!(confirmed < after, "the poisoned event was confirmed: {confirmed} >= {after}");
+    assert!(
+        confirmed >= before,
+        "what came before was not confirmed: {confirmed} < {before}"
+    );
+    assert!(
+        confirmed < after,
+        "the poisoned event was confirmed: {confirmed} >= {after}"
+    );
 
     // Again: the same word, and nothing is repeated.
     let mut relay = rig.start(&config);
     assert_eq!(relay.ended().code(), Some(65), "{}", relay.log());
     // As the error's remedy says: past the transaction, once somebody has taken care of it.
-    db.batch(&format!("SELECT pg_replication_slot_advance('walrelay', '{after}')"));
-    db.batch("DELETE FROM outbox WHERE aggregatetype IS NULL OR aggregatetype <> 'order' \
-              OR aggregateid <> 'key'");
+    db.batch(&format!(
+        "SELECT pg_replication_slot_advance('walrelay', '{after}')"
+    ));
+    db.batch(
+        "DELETE FROM outbox WHERE aggregatetype IS NULL OR aggregatetype <> 'order' \
+              OR aggregateid <> 'key'",
+    );
     let relay = rig.start(&config);
     relay.streaming();
     let slot = rig.slot();
@@ -112,7 +126,11 @@ fn updates_deletes_and_truncates_are_none() {
     assert_eq!(records.len(), 3, "{records:?}");
     let (code, log) = relay.terminate();
     assert_eq!(code, Some(0), "{log}");
-    for counted in ["\"ignored_updates\":2", "\"ignored_deletes\":1", "\"ignored_truncates\":1"] {
+    for counted in [
+        "\"ignored_updates\":2",
+        "\"ignored_deletes\":1",
+        "\"ignored_truncates\":1",
+    ] {
         assert!(log.contains(counted), "{counted}: {log}");
     }
 }

@@ -55,7 +55,13 @@ impl Rig {
         let number = TESTS.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("t{}-{number}.", std::process::id());
         let dir = TempDir::with_prefix("walrelay-e2e-").expect("a directory");
-        Self { postgres, bootstrap, prefix, dir, kafka: None }
+        Self {
+            postgres,
+            bootstrap,
+            prefix,
+            dir,
+            kafka: None,
+        }
     }
 
     /// The shared broker.
@@ -132,7 +138,10 @@ impl Drop for Rig {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.dir.disable_cleanup(true);
-            eprintln!("logs and configuration are left in {}", self.dir.path().display());
+            eprintln!(
+                "logs and configuration are left in {}",
+                self.dir.path().display()
+            );
         }
     }
 }
@@ -146,7 +155,10 @@ pub(crate) struct Relay {
 /// The binary, with arguments.
 pub(crate) fn walrelay(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_walrelay"));
-    command.args(args).env_remove("WALRELAY_CONFIG").env("NO_COLOR", "1");
+    command
+        .args(args)
+        .env_remove("WALRELAY_CONFIG")
+        .env("NO_COLOR", "1");
     command
 }
 
@@ -165,7 +177,10 @@ impl Relay {
             .stderr(file)
             .spawn()
             .expect("walrelay runs");
-        Self { child, log: log.to_owned() }
+        Self {
+            child,
+            log: log.to_owned(),
+        }
     }
 
     pub(crate) fn log(&self) -> String {
@@ -175,7 +190,9 @@ impl Relay {
     /// Waits until it says something.
     pub(crate) fn says(&self, words: &str) {
         let found = || self.log().contains(words);
-        eventually_or(PATIENCE, found, || format!("{words:?} was not said; log:\n{}", self.log()));
+        eventually_or(PATIENCE, found, || {
+            format!("{words:?} was not said; log:\n{}", self.log())
+        });
     }
 
     pub(crate) fn streaming(&self) {
@@ -188,7 +205,10 @@ impl Relay {
 
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.pid().to_string();
-        let status = Command::new("kill").args([name, &pid]).status().expect("kill runs");
+        let status = Command::new("kill")
+            .args([name, &pid])
+            .status()
+            .expect("kill runs");
         assert!(status.success(), "kill {name} {pid}");
     }
 
@@ -213,7 +233,10 @@ impl Relay {
     /// The greatest resident memory it has had, in MiB: `VmHWM` of proc(5).
     pub(crate) fn peak_memory(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
-        let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("VmHWM");
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmHWM:"))
+            .expect("VmHWM");
         let kib = line.split_whitespace().nth(1).expect("a number");
         kib.parse::<u64>().expect("a number") / 1024
     }

@@ -24,8 +24,12 @@ impl SinkFailure for KafkaError {
 
 impl SinkFailure for std::io::Error {
     fn failure(self) -> Failure {
-        Failure::new("output", Exit::Unavailable, "standard output cannot be opened")
-            .caused_by(self)
+        Failure::new(
+            "output",
+            Exit::Unavailable,
+            "standard output cannot be opened",
+        )
+        .caused_by(self)
     }
 }
 
@@ -36,13 +40,21 @@ pub(crate) fn conn_info(error: &ConnInfoError) -> Failure {
 }
 
 pub(crate) fn topic(error: &TopicTemplateError) -> Failure {
-    Failure::new("topic-template", Exit::Config, "route.topic.replacement cannot be used")
-        .caused_by(error.to_string())
+    Failure::new(
+        "topic-template",
+        Exit::Config,
+        "route.topic.replacement cannot be used",
+    )
+    .caused_by(error.to_string())
 }
 
 pub(crate) fn kafka(error: &KafkaConfigError) -> Failure {
-    Failure::new("kafka-property", Exit::Config, "[sink.kafka] cannot be used")
-        .caused_by(error.to_string())
+    Failure::new(
+        "kafka-property",
+        Exit::Config,
+        "[sink.kafka] cannot be used",
+    )
+    .caused_by(error.to_string())
 }
 
 pub(crate) fn kafka_client(error: &KafkaError) -> Failure {
@@ -147,22 +159,22 @@ pub(crate) fn pipeline<K: SinkFailure>(error: PipelineError<PostgresError, K>) -
                 Disposition::Configuration => Exit::Config,
                 Disposition::Retryable | Disposition::Fatal => Exit::Data,
             };
-            Failure::new("delivery", exit, what).caused_by(source).remedy(
-                "nothing after it was confirmed: mend the cause and start again. The row is in \
+            Failure::new("delivery", exit, what)
+                .caused_by(source)
+                .remedy(
+                    "nothing after it was confirmed: mend the cause and start again. The row is in \
                  the outbox table, and in the log at the position given",
-            )
+                )
         }
         PipelineError::SlotMoved { .. } => Failure::new("slot-moved", Exit::Data, what).remedy(
             "find out who reads or advances the slot: one slot belongs to one relay. Publish the \
              rows between the two positions by inserting them anew if nobody else did, then start \
              again",
         ),
-        PipelineError::OtherServer { .. } => {
-            Failure::new("other-server", Exit::Data, what).remedy(
-                "the address now leads to another cluster: check it, and start again if that is \
+        PipelineError::OtherServer { .. } => Failure::new("other-server", Exit::Data, what).remedy(
+            "the address now leads to another cluster: check it, and start again if that is \
                  meant. Positions of the old cluster say nothing about the new one",
-            )
-        }
+        ),
         // Retried as long as the relay runs, so it does not end here.
         other => Failure::new("postgres-unreachable", Exit::Unavailable, what)
             .caused_by(other.to_string()),
@@ -190,12 +202,12 @@ fn core(error: CoreError) -> Failure {
                  the column NOT NULL so that it does not happen again, and move the slot past the \
                  transaction with pg_replication_slot_advance once the event is taken care of",
             ),
-        CoreError::Decode { source, .. } => {
-            Failure::new("undecodable", Exit::Internal, what).caused_by(source).remedy(BUG)
-        }
-        CoreError::Ledger { source, .. } => {
-            Failure::new("ledger", Exit::Internal, what).caused_by(source).remedy(BUG)
-        }
+        CoreError::Decode { source, .. } => Failure::new("undecodable", Exit::Internal, what)
+            .caused_by(source)
+            .remedy(BUG),
+        CoreError::Ledger { source, .. } => Failure::new("ledger", Exit::Internal, what)
+            .caused_by(source)
+            .remedy(BUG),
         _ => Failure::new("protocol", Exit::Internal, what).remedy(BUG),
     }
 }

@@ -36,7 +36,9 @@ pub(crate) fn log_to_stderr(log: Log) {
 
 /// The wall clock as Postgres counts.
 pub(crate) fn wall_clock() -> PgTimestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     let micros = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
     PgTimestamp::from_unix_micros(micros).unwrap_or(PgTimestamp::new(0))
 }
@@ -57,7 +59,11 @@ impl Latencies {
     }
 
     pub(crate) fn record(&mut self, latency: Duration) {
-        self.micros.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX).max(1));
+        self.micros.saturating_record(
+            u64::try_from(latency.as_micros())
+                .unwrap_or(u64::MAX)
+                .max(1),
+        );
     }
 
     /// Milliseconds at a quantile, `None` without a sample.
@@ -82,12 +88,19 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new() -> Self {
-        Self { latencies: Latencies::new(), state: State::Connecting, ready: None }
+        Self {
+            latencies: Latencies::new(),
+            state: State::Connecting,
+            ready: None,
+        }
     }
 
     /// A world that tells `ready` when the pipeline streams.
     pub(crate) fn announcing(ready: oneshot::Sender<()>) -> Self {
-        Self { ready: Some(ready), ..Self::new() }
+        Self {
+            ready: Some(ready),
+            ..Self::new()
+        }
     }
 
     pub(crate) fn latencies(&self) -> &Latencies {
@@ -97,7 +110,9 @@ impl World {
     /// The line a run ends with.
     pub(crate) fn summarise(&self, counts: &Counts) {
         let millis = |quantile| {
-            self.latencies.millis(quantile).map_or_else(|| "-".to_owned(), |ms| format!("{ms:.2}"))
+            self.latencies
+                .millis(quantile)
+                .map_or_else(|| "-".to_owned(), |ms| format!("{ms:.2}"))
         };
         info!(
             records = counts.records,

@@ -18,21 +18,27 @@ const BROKER_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Ended {
     let config = load(&args.config, env)?;
     let mut failures = Vec::new();
-    let info = conn_info(&config.source, env).map_err(|failure| failures.push(failure)).ok();
+    let info = conn_info(&config.source, env)
+        .map_err(|failure| failures.push(failure))
+        .ok();
     if let Err(failure) = router_options(&config.router) {
         failures.push(failure);
     }
     let brokers = match &config.sink {
-        SinkConfig::Kafka(sink) => {
-            kafka(sink, &config.delivery).map_err(|failure| failures.push(failure)).ok()
-        }
+        SinkConfig::Kafka(sink) => kafka(sink, &config.delivery)
+            .map_err(|failure| failures.push(failure))
+            .ok(),
         SinkConfig::Stdout => None,
     };
     if failures.is_empty() {
         say("configuration: fine");
     }
     if args.offline {
-        return if failures.is_empty() { Ok(()) } else { Err(failures) };
+        return if failures.is_empty() {
+            Ok(())
+        } else {
+            Err(failures)
+        };
     }
 
     if let Some(info) = info {
@@ -59,11 +65,18 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Ended {
             Err(error) => failures.push(failures::kafka_client(&error)),
         }
     }
-    if failures.is_empty() { Ok(()) } else { Err(failures) }
+    if failures.is_empty() {
+        Ok(())
+    } else {
+        Err(failures)
+    }
 }
 
 fn say_postgres(wanted: &Wanted, facts: &Facts, plan: &Plan) {
-    say(&format!("postgres: fine, database {}", facts.server.database));
+    say(&format!(
+        "postgres: fine, database {}",
+        facts.server.database
+    ));
     for action in &plan.actions {
         match action {
             Action::CreatePublication => say(&format!(
@@ -71,7 +84,10 @@ fn say_postgres(wanted: &Wanted, facts: &Facts, plan: &Plan) {
                 wanted.publication
             )),
             Action::CreateSlot => {
-                say(&format!("  slot {} does not exist: run creates it", wanted.slot));
+                say(&format!(
+                    "  slot {} does not exist: run creates it",
+                    wanted.slot
+                ));
             }
         }
     }

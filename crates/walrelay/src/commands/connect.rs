@@ -17,8 +17,11 @@ use crate::failures;
 use crate::postgres::Wanted;
 
 pub(super) fn conn_info(source: &config::Source, env: Env<'_>) -> Result<ConnInfo, Failure> {
-    let mut info: ConnInfo =
-        source.url.expose_secret().parse().map_err(|error| failures::conn_info(&error))?;
+    let mut info: ConnInfo = source
+        .url
+        .expose_secret()
+        .parse()
+        .map_err(|error| failures::conn_info(&error))?;
     if let Some(password) = &source.password {
         info.password = Some(password.clone());
     }
@@ -33,7 +36,10 @@ pub(super) fn conn_info(source: &config::Source, env: Env<'_>) -> Result<ConnInf
 }
 
 pub(super) fn router_options(router: &config::Router) -> Result<Options, Failure> {
-    let topic = router.topic_replacement.parse().map_err(|error| failures::topic(&error))?;
+    let topic = router
+        .topic_replacement
+        .parse()
+        .map_err(|error| failures::topic(&error))?;
     Ok(Options {
         event_id: router.id.clone(),
         event_key: router.key.clone(),
@@ -100,8 +106,10 @@ pub(super) fn kafka(
 
 /// A runtime for a command: one thread, which is all a pipeline needs.
 pub(super) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| {
             Failure::new("runtime", Exit::Unavailable, "cannot start").caused_by(error)
         })?;
     Ok(runtime.block_on(future))

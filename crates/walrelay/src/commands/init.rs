@@ -14,7 +14,10 @@ const ROLE: &str = "walrelay";
 /// `walrelay init`.
 pub(crate) fn init(args: &InitArgs, env: Env<'_>) -> Ended {
     let config = load(&args.config, env)?;
-    let wanted = Wanted { create: true, ..wanted(&config) };
+    let wanted = Wanted {
+        create: true,
+        ..wanted(&config)
+    };
     if args.dry_run {
         print(&whole_script(&wanted))?;
         return Ok(());
@@ -39,12 +42,12 @@ fn print(text: &str) -> Result<(), Failure> {
 
 /// The SQL that prepares an empty database, in the order in which it must run.
 pub(crate) fn whole_script(wanted: &Wanted) -> String {
-    let mut text = String::from("-- The outbox: services insert here, in the transaction of their data.\n");
-    for table in &wanted.tables {
-        text.push_str(&script::create_table(table));
-        text.push('\n');
-    }
+    let tables: Vec<String> = wanted.tables.iter().map(script::create_table).collect();
     let parts = [
+        (
+            "The outbox: services insert here, in the transaction of their data.",
+            tables.join("\n"),
+        ),
         (
             "What the relay sees: inserts of the outbox, nothing else.",
             script::create_publication(&wanted.publication, &wanted.tables),
@@ -59,10 +62,9 @@ pub(crate) fn whole_script(wanted: &Wanted) -> String {
             script::create_slot(&wanted.slot),
         ),
     ];
-    for (why, sql) in parts {
-        text.push_str(&format!("\n-- {why}\n{sql}\n"));
-    }
-    text
+    parts
+        .map(|(why, sql)| format!("-- {why}\n{sql}\n"))
+        .join("\n")
 }
 
 /// Creates what is missing; one line per thing.
@@ -70,12 +72,12 @@ async fn create(
     session: &mut Session,
     wanted: &Wanted,
 ) -> Result<String, crate::postgres::PostgresError> {
-    let mut lines = String::new();
+    let mut lines = Vec::new();
     let mut facts = inspect(session, wanted).await?;
     for (table, found) in &facts.tables {
         if found.is_none() {
             session.query(&script::create_table(table)).await?;
-            lines.push_str(&format!("created table {table}\n"));
+            lines.push(format!("created table {table}"));
         }
     }
     if !lines.is_empty() {
@@ -87,21 +89,21 @@ async fn create(
             Action::CreatePublication => {
                 let sql = script::create_publication(&wanted.publication, &wanted.tables);
                 session.query(&sql).await?;
-                lines.push_str(&format!("created publication {}\n", wanted.publication));
+                lines.push(format!("created publication {}", wanted.publication));
             }
             Action::CreateSlot => {
                 session.query(&script::create_slot(&wanted.slot)).await?;
-                lines.push_str(&format!("created slot {}\n", wanted.slot));
+                lines.push(format!("created slot {}", wanted.slot));
             }
         }
     }
     for note in plan.notes {
-        lines.push_str(&format!("note: {note}\n"));
+        lines.push(format!("note: {note}"));
     }
     if lines.is_empty() {
-        lines.push_str("everything is there already\n");
+        lines.push("everything is there already".to_owned());
     }
-    Ok(lines)
+    Ok(lines.join("\n") + "\n")
 }
 
 #[cfg(test)]
@@ -115,7 +117,10 @@ mod tests {
         let wanted = Wanted {
             slot: "walrelay".into(),
             publication: "walrelay".into(),
-            tables: vec![TableName { schema: "public".into(), name: "outbox".into() }],
+            tables: vec![TableName {
+                schema: "public".into(),
+                name: "outbox".into(),
+            }],
             columns: Vec::new(),
             create: true,
         };

@@ -65,11 +65,16 @@ fn ended<K: SinkFailure>(
             Ok(())
         }
         // Nothing was ever sent, so nothing is owed.
-        Ok(Outcome::Incomplete { in_flight: 0, confirmed: None }) => Ok(()),
+        Ok(Outcome::Incomplete {
+            in_flight: 0,
+            confirmed: None,
+        }) => Ok(()),
         Ok(Outcome::Incomplete { in_flight, .. }) => Err(Failure::new(
             "drain-incomplete",
             Exit::Temporary,
-            format!("stopped with {in_flight} records not acknowledged or their position not confirmed"),
+            format!(
+                "stopped with {in_flight} records not acknowledged or their position not confirmed"
+            ),
         )
         .remedy("nothing is lost: the next start sends again what was not confirmed")),
         Err(error) => Err(failures::pipeline(error)),

@@ -88,7 +88,12 @@ pub async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Facts, Er
     }
     let publication = publication(session, &wanted.publication).await?;
     let slot = slot(session, &wanted.slot).await?;
-    Ok(Facts { server, tables, publication, slot })
+    Ok(Facts {
+        server,
+        tables,
+        publication,
+        slot,
+    })
 }
 
 fn text(row: &Row<'_>, column: &str) -> String {
@@ -97,7 +102,8 @@ fn text(row: &Row<'_>, column: &str) -> String {
 
 fn names(row: &Row<'_>, column: &str) -> Option<Vec<String>> {
     // Arrays are asked for as JSON: an array literal of names has its own quoting.
-    row.get(column).and_then(|json| serde_json::from_str(json).ok())
+    row.get(column)
+        .and_then(|json| serde_json::from_str(json).ok())
 }
 
 async fn server(session: &mut Session) -> Result<ServerFacts, Error> {
@@ -117,7 +123,9 @@ async fn server(session: &mut Session) -> Result<ServerFacts, Error> {
         facts.database = text(&row, "database");
         // In milliseconds; 0 is off.
         let millis = row.get("timeout").and_then(|millis| millis.parse().ok());
-        facts.wal_sender_timeout = millis.filter(|millis| *millis > 0).map(Duration::from_millis);
+        facts.wal_sender_timeout = millis
+            .filter(|millis| *millis > 0)
+            .map(Duration::from_millis);
     }
     Ok(facts)
 }
@@ -140,17 +148,18 @@ async fn table(session: &mut Session, name: &TableName) -> Result<Option<TableFa
     }))
 }
 
-async fn publication(
-    session: &mut Session,
-    name: &str,
-) -> Result<Option<PublicationFacts>, Error> {
+async fn publication(session: &mut Session, name: &str) -> Result<Option<PublicationFacts>, Error> {
     let literal = quote_literal(name);
     let rows = session
         .query(&format!(
             "SELECT pubinsert FROM pg_catalog.pg_publication WHERE pubname = {literal}"
         ))
         .await?;
-    let Some(insert) = rows.iter().next().map(|row| row.get("pubinsert") == Some("t")) else {
+    let Some(insert) = rows
+        .iter()
+        .next()
+        .map(|row| row.get("pubinsert") == Some("t"))
+    else {
         return Ok(None);
     };
     // Column lists and row filters came with 15.
@@ -168,7 +177,10 @@ async fn publication(
     let tables = rows
         .iter()
         .map(|row| PublishedTable {
-            table: TableName { schema: text(&row, "schemaname"), name: text(&row, "tablename") },
+            table: TableName {
+                schema: text(&row, "schemaname"),
+                name: text(&row, "tablename"),
+            },
             columns: names(&row, "columns"),
             row_filter: row.get("rowfilter").map(str::to_owned),
         })
@@ -188,7 +200,9 @@ async fn slot(session: &mut Session, name: &str) -> Result<Option<SlotFacts>, Er
         plugin: row.get("plugin").map(str::to_owned),
         database: row.get("database").map(str::to_owned),
         active_pid: row.get("active_pid").and_then(|pid| pid.parse().ok()),
-        confirmed: row.get("confirmed_flush_lsn").and_then(|lsn| lsn.parse().ok()),
+        confirmed: row
+            .get("confirmed_flush_lsn")
+            .and_then(|lsn| lsn.parse().ok()),
         wal_status: row.get("wal_status").map(str::to_owned),
     }))
 }

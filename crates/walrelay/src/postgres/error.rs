@@ -8,7 +8,9 @@ use walrelay_walsender::quote_ident;
 #[non_exhaustive]
 pub enum SetupError {
     /// Logical decoding is off.
-    #[error("the server runs with wal_level = {found}; reading an outbox from the log needs logical")]
+    #[error(
+        "the server runs with wal_level = {found}; reading an outbox from the log needs logical"
+    )]
     WalLevel {
         /// The setting.
         found: String,
@@ -97,7 +99,9 @@ pub enum SetupError {
         slot: String,
     },
     /// The slot is of another kind.
-    #[error("replication slot {slot} is {kind} with plugin {plugin}; it must be logical with pgoutput")]
+    #[error(
+        "replication slot {slot} is {kind} with plugin {plugin}; it must be logical with pgoutput"
+    )]
     SlotPlugin {
         /// Its name.
         slot: String,
@@ -130,7 +134,11 @@ pub enum SetupError {
 }
 
 fn list(tables: &[TableName]) -> String {
-    tables.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    tables
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 impl SetupError {
@@ -175,7 +183,7 @@ impl SetupError {
                  \"table.field.event.payload\" = \"…\"",
                 present.join(", ")
             ),
-            SetupError::PublicationMissing { .. } => {
+            SetupError::PublicationMissing { .. } | SetupError::SlotMissing { .. } => {
                 "run walrelay init, or set create = true in [source]".to_owned()
             }
             SetupError::PublicationGone { slot, .. } => format!(
@@ -205,9 +213,6 @@ impl SetupError {
                 quote_ident(publication),
                 super::script::table(table)
             ),
-            SetupError::SlotMissing { .. } => {
-                "run walrelay init, or set create = true in [source]".to_owned()
-            }
             SetupError::SlotGone { .. } => "events committed since may be lost to the relay: find \
                 out who dropped it, start walrelay again to create a new slot, and publish the rows \
                 of the meantime by inserting them anew"

@@ -42,7 +42,9 @@ pub struct Plan {
 /// a slot that is gone took events with it.
 pub fn plan(wanted: &Wanted, facts: &Facts, relayed_before: bool) -> Result<Plan, SetupError> {
     if facts.server.wal_level != "logical" {
-        return Err(SetupError::WalLevel { found: facts.server.wal_level.clone() });
+        return Err(SetupError::WalLevel {
+            found: facts.server.wal_level.clone(),
+        });
     }
     tables(wanted, facts)?;
     let mut plan = Plan::default();
@@ -56,10 +58,14 @@ pub fn plan(wanted: &Wanted, facts: &Facts, relayed_before: bool) -> Result<Plan
 fn tables(wanted: &Wanted, facts: &Facts) -> Result<(), SetupError> {
     for (name, table) in &facts.tables {
         let Some(table) = table else {
-            return Err(SetupError::TableMissing { table: name.clone() });
+            return Err(SetupError::TableMissing {
+                table: name.clone(),
+            });
         };
         if !matches!(table.kind.as_str(), "r" | "p") || !table.permanent {
-            return Err(SetupError::TableKind { table: name.clone() });
+            return Err(SetupError::TableKind {
+                table: name.clone(),
+            });
         }
         let missing: Vec<String> = wanted
             .columns
@@ -112,7 +118,10 @@ fn slot(
         });
     }
     if slot.wal_status.as_deref() == Some("lost") {
-        return Err(SetupError::SlotLost { slot: name.clone(), confirmed: slot.confirmed });
+        return Err(SetupError::SlotLost {
+            slot: name.clone(),
+            confirmed: slot.confirmed,
+        });
     }
     if slot.wal_status.as_deref() == Some("unreserved") {
         plan.notes.push(format!(
@@ -121,7 +130,8 @@ fn slot(
         ));
     }
     if let Some(pid) = slot.active_pid {
-        plan.notes.push(format!("slot {name} is being read by server process {pid}"));
+        plan.notes
+            .push(format!("slot {name} is being read by server process {pid}"));
     }
     Ok(())
 }
@@ -138,19 +148,30 @@ fn publication(wanted: &Wanted, facts: &Facts, plan: &mut Plan) -> Result<(), Se
             });
         }
         if !wanted.create {
-            return Err(SetupError::PublicationMissing { publication: name.clone() });
+            return Err(SetupError::PublicationMissing {
+                publication: name.clone(),
+            });
         }
         plan.actions.push(Action::CreatePublication);
         return Ok(());
     };
     if !publication.insert {
-        return Err(SetupError::PublicationWithoutInsert { publication: name.clone() });
+        return Err(SetupError::PublicationWithoutInsert {
+            publication: name.clone(),
+        });
     }
     let published = |table: &TableName| publication.tables.iter().find(|p| p.table == *table);
-    let missing: Vec<TableName> =
-        wanted.tables.iter().filter(|table| published(table).is_none()).cloned().collect();
+    let missing: Vec<TableName> = wanted
+        .tables
+        .iter()
+        .filter(|table| published(table).is_none())
+        .cloned()
+        .collect();
     if !missing.is_empty() {
-        return Err(SetupError::PublicationLacks { publication: name.clone(), tables: missing });
+        return Err(SetupError::PublicationLacks {
+            publication: name.clone(),
+            tables: missing,
+        });
     }
     let foreign: Vec<TableName> = publication
         .tables
@@ -159,7 +180,10 @@ fn publication(wanted: &Wanted, facts: &Facts, plan: &mut Plan) -> Result<(), Se
         .filter(|table| !wanted.tables.contains(table))
         .collect();
     if !foreign.is_empty() {
-        return Err(SetupError::PublicationForeign { publication: name.clone(), tables: foreign });
+        return Err(SetupError::PublicationForeign {
+            publication: name.clone(),
+            tables: foreign,
+        });
     }
     for published in &publication.tables {
         if let Some(columns) = &published.columns {

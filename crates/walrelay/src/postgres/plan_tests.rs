@@ -3,11 +3,16 @@ use super::super::{PublicationFacts, ServerFacts, SlotFacts, TableFacts};
 use super::*;
 
 fn outbox() -> TableName {
-    TableName { schema: "public".into(), name: "outbox".into() }
+    TableName {
+        schema: "public".into(),
+        name: "outbox".into(),
+    }
 }
 
 fn columns() -> Vec<String> {
-    ["id", "aggregatetype", "aggregateid", "payload"].map(str::to_owned).to_vec()
+    ["id", "aggregatetype", "aggregateid", "payload"]
+        .map(str::to_owned)
+        .to_vec()
 }
 
 fn wanted() -> Wanted {
@@ -30,7 +35,11 @@ fn facts() -> Facts {
         },
         tables: vec![(
             outbox(),
-            Some(TableFacts { columns: columns(), kind: "r".into(), permanent: true }),
+            Some(TableFacts {
+                columns: columns(),
+                kind: "r".into(),
+                permanent: true,
+            }),
         )],
         publication: Some(PublicationFacts {
             insert: true,
@@ -67,26 +76,52 @@ fn nothing_to_do_where_all_is_there() {
 
 #[test]
 fn the_publication_is_created_before_the_slot() {
-    let bare = Facts { publication: None, slot: None, ..facts() };
+    let bare = Facts {
+        publication: None,
+        slot: None,
+        ..facts()
+    };
     let plan = plan(&wanted(), &bare, false).expect("may be created");
-    assert_eq!(plan.actions, [Action::CreatePublication, Action::CreateSlot]);
+    assert_eq!(
+        plan.actions,
+        [Action::CreatePublication, Action::CreateSlot]
+    );
 }
 
 #[test]
 fn only_the_slot_is_created_for_a_publication_that_exists() {
-    let plan = plan(&wanted(), &Facts { slot: None, ..facts() }, false).expect("may be created");
+    let plan = plan(
+        &wanted(),
+        &Facts {
+            slot: None,
+            ..facts()
+        },
+        false,
+    )
+    .expect("may be created");
     assert_eq!(plan.actions, [Action::CreateSlot]);
 }
 
 #[test]
 fn a_slot_that_was_relayed_is_never_created_anew() {
-    let error = plan(&wanted(), &Facts { slot: None, ..facts() }, true).expect_err("it is gone");
+    let error = plan(
+        &wanted(),
+        &Facts {
+            slot: None,
+            ..facts()
+        },
+        true,
+    )
+    .expect_err("it is gone");
     assert_eq!(error.id(), "slot-gone");
 }
 
 #[test]
 fn a_publication_is_not_created_behind_an_existing_slot() {
-    assert_eq!(refused(|_, facts| facts.publication = None), "publication-gone");
+    assert_eq!(
+        refused(|_, facts| facts.publication = None),
+        "publication-gone"
+    );
 }
 
 #[test]
@@ -121,13 +156,25 @@ fn each_thing_that_is_wrong_has_its_own_word() {
         facts.tables[0].1.as_mut().expect("a table")
     }
     let cases: [(Change, &str); 14] = [
-        (|_, facts| facts.server.wal_level = "replica".into(), "wal-level"),
+        (
+            |_, facts| facts.server.wal_level = "replica".into(),
+            "wal-level",
+        ),
         (|_, facts| facts.tables[0].1 = None, "table-missing"),
         (|_, facts| table(facts).kind = "v".into(), "table-kind"),
         (|_, facts| table(facts).permanent = false, "table-kind"),
-        (|_, facts| table(facts).columns.truncate(3), "column-missing"),
-        (|_, facts| publication(facts).insert = false, "publication-without-insert"),
-        (|_, facts| publication(facts).tables.clear(), "publication-lacks-table"),
+        (
+            |_, facts| table(facts).columns.truncate(3),
+            "column-missing",
+        ),
+        (
+            |_, facts| publication(facts).insert = false,
+            "publication-without-insert",
+        ),
+        (
+            |_, facts| publication(facts).tables.clear(),
+            "publication-lacks-table",
+        ),
         (
             |_, facts| {
                 let mut more = publication(facts).tables[0].clone();
@@ -140,10 +187,22 @@ fn each_thing_that_is_wrong_has_its_own_word() {
             |_, facts| publication(facts).tables[0].columns = Some(vec!["id".into()]),
             "publication-lacks-column",
         ),
-        (|_, facts| slot(facts).plugin = Some("test_decoding".into()), "slot-plugin"),
-        (|_, facts| slot(facts).kind = "physical".into(), "slot-plugin"),
-        (|_, facts| slot(facts).database = Some("other".into()), "slot-database"),
-        (|_, facts| slot(facts).wal_status = Some("lost".into()), "slot-lost"),
+        (
+            |_, facts| slot(facts).plugin = Some("test_decoding".into()),
+            "slot-plugin",
+        ),
+        (
+            |_, facts| slot(facts).kind = "physical".into(),
+            "slot-plugin",
+        ),
+        (
+            |_, facts| slot(facts).database = Some("other".into()),
+            "slot-database",
+        ),
+        (
+            |_, facts| slot(facts).wal_status = Some("lost".into()),
+            "slot-lost",
+        ),
         (
             |wanted, facts| {
                 wanted.create = false;
@@ -172,5 +231,8 @@ fn a_row_filter_and_a_reader_are_noted() {
     facts.slot.as_mut().expect("a slot").active_pid = Some(42);
     let notes = plan(&wanted(), &facts, false).expect("fine").notes;
     assert_eq!(notes.len(), 2);
-    assert!(notes[0].contains("42") && notes[1].contains("(id > 1)"), "{notes:?}");
+    assert!(
+        notes[0].contains("42") && notes[1].contains("(id > 1)"),
+        "{notes:?}"
+    );
 }

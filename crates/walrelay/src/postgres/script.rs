@@ -33,7 +33,10 @@ pub fn create_publication(publication: &str, tables: &[TableName]) -> String {
 
 /// Creates the role the relay connects as: it may replicate and log in, and owns and reads nothing.
 pub fn create_role(role: &str) -> String {
-    format!("CREATE ROLE {} LOGIN REPLICATION; -- then: \\password {role}", quote_ident(role))
+    format!(
+        "CREATE ROLE {} LOGIN REPLICATION; -- then: \\password {role}",
+        quote_ident(role)
+    )
 }
 
 /// Creates the slot. From here on the server keeps the log for the relay.

@@ -25,7 +25,12 @@ pub struct PostgresSource {
 impl PostgresSource {
     /// A source that has not connected yet.
     pub fn new(info: ConnInfo, wanted: Wanted, wal_sender_timeout: Option<Duration>) -> Self {
-        Self { info, wanted, wal_sender_timeout, control: None }
+        Self {
+            info,
+            wanted,
+            wal_sender_timeout,
+            control: None,
+        }
     }
 
     async fn create(
@@ -34,14 +39,27 @@ impl PostgresSource {
         replication: &mut Session,
         action: Action,
     ) -> Result<(), Error> {
-        let Wanted { slot, publication, tables, .. } = &self.wanted;
+        let Wanted {
+            slot,
+            publication,
+            tables,
+            ..
+        } = &self.wanted;
         match action {
             Action::CreatePublication => {
-                control.query(&script::create_publication(publication, tables)).await?;
-                info!(publication, "created the publication: inserts of the outbox tables only");
+                control
+                    .query(&script::create_publication(publication, tables))
+                    .await?;
+                info!(
+                    publication,
+                    "created the publication: inserts of the outbox tables only"
+                );
             }
             Action::CreateSlot => {
-                let options = SlotOptions { failover: false, temporary: false };
+                let options = SlotOptions {
+                    failover: false,
+                    temporary: false,
+                };
                 let created = replication.create_logical_slot(slot, options).await?;
                 info!(
                     slot,
@@ -57,10 +75,18 @@ impl PostgresSource {
     async fn busy(&self, control: &mut Session, source: Error) -> PostgresError {
         let slot = self.wanted.slot.clone();
         match inspect(control, &self.wanted).await {
-            Ok(Facts { slot: Some(facts), .. }) => {
-                PostgresError::SlotBusy { slot, pid: facts.active_pid, source }
-            }
-            Ok(_) | Err(_) => PostgresError::SlotBusy { slot, pid: None, source },
+            Ok(Facts {
+                slot: Some(facts), ..
+            }) => PostgresError::SlotBusy {
+                slot,
+                pid: facts.active_pid,
+                source,
+            },
+            Ok(_) | Err(_) => PostgresError::SlotBusy {
+                slot,
+                pid: None,
+                source,
+            },
         }
     }
 }
@@ -78,9 +104,13 @@ impl Source for PostgresSource {
             warn!("{note}");
         }
 
-        let timeout = self.wal_sender_timeout.map(|timeout| timeout.as_millis().to_string());
-        let settings: Vec<(&str, &str)> =
-            timeout.iter().map(|millis| ("wal_sender_timeout", millis.as_str())).collect();
+        let timeout = self
+            .wal_sender_timeout
+            .map(|timeout| timeout.as_millis().to_string());
+        let settings: Vec<(&str, &str)> = timeout
+            .iter()
+            .map(|millis| ("wal_sender_timeout", millis.as_str()))
+            .collect();
         let mut replication =
             Session::connect(&self.info, SessionKind::Replication, &settings).await?;
         let system = replication.identify_system().await?;
@@ -107,7 +137,9 @@ impl Source for PostgresSource {
         // Again, now that nobody else can move it: the stream begins here.
         let confirmed = confirmed_flush(&mut control, &self.wanted.slot)
             .await?
-            .ok_or_else(|| SetupError::SlotGone { slot: self.wanted.slot.clone() })?;
+            .ok_or_else(|| SetupError::SlotGone {
+                slot: self.wanted.slot.clone(),
+            })?;
         debug!(slot = self.wanted.slot, %confirmed, host = %self.info.redacted(), "started");
         self.control = Some(control);
         Ok(Opened {
@@ -122,11 +154,16 @@ impl Source for PostgresSource {
     async fn confirmed_on_server(&mut self) -> Result<Lsn, PostgresError> {
         let control = match &mut self.control {
             Some(control) => control,
-            None => self.control.insert(Session::connect(&self.info, SessionKind::Sql, &[]).await?),
+            None => self
+                .control
+                .insert(Session::connect(&self.info, SessionKind::Sql, &[]).await?),
         };
         match confirmed_flush(control, &self.wanted.slot).await {
             Ok(Some(confirmed)) => Ok(confirmed),
-            Ok(None) => Err(SetupError::SlotGone { slot: self.wanted.slot.clone() }.into()),
+            Ok(None) => Err(SetupError::SlotGone {
+                slot: self.wanted.slot.clone(),
+            }
+            .into()),
             Err(error) => {
                 self.control = None;
                 Err(error.into())

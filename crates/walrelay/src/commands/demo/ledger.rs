@@ -44,7 +44,9 @@ impl Ledger {
         let now = Instant::now();
         let mut books = self.books();
         books.transactions += 1;
-        books.committed.extend(ids.iter().map(|id| (id.clone(), now)));
+        books
+            .committed
+            .extend(ids.iter().map(|id| (id.clone(), now)));
     }
 
     pub(super) fn rolled_back(&self, ids: &[String]) {
@@ -87,32 +89,42 @@ impl Ledger {
     pub(super) fn summary(&self, seen: &Seen, relayed: &Relayed) -> String {
         let books = self.books();
         let lost = books.committed.len() - books.arrived.len();
-        let mut text = format!(
-            "\n  committed     {} events in {} transactions\n  rolled back   {} events in {} \
-             transactions\n  arrived       {} events, {} of them twice\n  lost          {lost}\n  \
-             not committed {}\n  out of order  {}\n",
-            books.committed.len(),
-            books.transactions,
-            books.rolled_back.len(),
-            books.rolled_back_transactions,
-            books.arrived.len(),
-            books.repeats,
-            seen.phantoms,
-            seen.out_of_order,
+        let mut lines = vec![
+            String::new(),
+            format!(
+                "  committed     {} events in {} transactions",
+                books.committed.len(),
+                books.transactions
+            ),
+            format!(
+                "  rolled back   {} events in {} transactions",
+                books.rolled_back.len(),
+                books.rolled_back_transactions
+            ),
+            format!(
+                "  arrived       {} events, {} of them twice",
+                books.arrived.len(),
+                books.repeats
+            ),
+            format!("  lost          {lost}"),
+            format!("  not committed {}", seen.phantoms),
+            format!("  out of order  {}", seen.out_of_order),
+        ];
+        lines.extend(
+            seen.per_topic
+                .iter()
+                .map(|(topic, count)| format!("  {topic:<24} {count}")),
         );
-        for (topic, count) in &seen.per_topic {
-            text.push_str(&format!("  {topic:<24} {count}\n"));
-        }
-        let row = |name: &str, latency: Option<(f64, f64)>| {
-            latency.map_or_else(String::new, |(p50, p99)| {
-                format!("  {name:<24} p50 {p50:.2} ms, p99 {p99:.2} ms\n")
-            })
-        };
-        text.push_str(&row("commit → broker's ack", relayed.commit_to_ack));
-        text.push_str(&row("commit → consumer", quantiles(&seen.latencies)));
+        let latencies = [
+            ("commit → broker's ack", relayed.commit_to_ack),
+            ("commit → consumer", quantiles(&seen.latencies)),
+        ];
+        lines.extend(latencies.iter().filter_map(|(name, latency)| {
+            latency.map(|(p50, p99)| format!("  {name:<24} p50 {p50:.2} ms, p99 {p99:.2} ms"))
+        }));
         let confirmed = if relayed.drained { "yes" } else { "NO" };
-        text.push_str(&format!("  everything confirmed in the slot: {confirmed}"));
-        text
+        lines.push(format!("  everything confirmed in the slot: {confirmed}"));
+        lines.join("\n")
     }
 }
 

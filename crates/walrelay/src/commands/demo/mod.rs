@@ -43,19 +43,33 @@ fn topic(aggregate: &str) -> String {
 }
 
 fn outbox() -> TableName {
-    TableName { schema: "public".to_owned(), name: "outbox".to_owned() }
+    TableName {
+        schema: "public".to_owned(),
+        name: "outbox".to_owned(),
+    }
 }
 
 /// `walrelay demo`.
 pub(crate) fn demo(args: &DemoArgs) -> Ended {
-    log_to_stderr(Log { level: LogLevel::Warn, format: LogFormat::Text });
+    log_to_stderr(Log {
+        level: LogLevel::Warn,
+        format: LogFormat::Text,
+    });
     let shown = demonstrate(args)?;
-    if shown { Ok(()) } else { Err(vec![verdict_failed()]) }
+    if shown {
+        Ok(())
+    } else {
+        Err(vec![verdict_failed()])
+    }
 }
 
 fn verdict_failed() -> Failure {
-    Failure::new("demo", Exit::Data, "the demonstration did not come out as it must")
-        .remedy("this is a bug: please report it with the lines above")
+    Failure::new(
+        "demo",
+        Exit::Data,
+        "the demonstration did not come out as it must",
+    )
+    .remedy("this is a bug: please report it with the lines above")
 }
 
 fn say(line: &str) {
@@ -65,13 +79,24 @@ fn say(line: &str) {
 
 fn demonstrate(args: &DemoArgs) -> Result<bool, Failure> {
     let binaries = PostgresBinaries::find(None).map_err(|error| no_postgres(&error))?;
-    say(&format!("Starting a throwaway Postgres {} and a broker …", binaries.version()));
-    let server =
-        Postgres::builder().binaries(binaries).start().map_err(|error| no_postgres(&error))?;
-    let topics: Vec<String> = AGGREGATES.iter().map(|aggregate| topic(aggregate)).collect();
+    say(&format!(
+        "Starting a throwaway Postgres {} and a broker …",
+        binaries.version()
+    ));
+    let server = Postgres::builder()
+        .binaries(binaries)
+        .start()
+        .map_err(|error| no_postgres(&error))?;
+    let topics: Vec<String> = AGGREGATES
+        .iter()
+        .map(|aggregate| topic(aggregate))
+        .collect();
     let created: Vec<(&str, i32)> = topics.iter().map(|t| (t.as_str(), PARTITIONS)).collect();
     let broker = EmbeddedBroker::start(&created).map_err(|error| failures::kafka_client(&error))?;
-    let info: ConnInfo = server.url().parse().map_err(|error| failures::conn_info(&error))?;
+    let info: ConnInfo = server
+        .url()
+        .parse()
+        .map_err(|error| failures::conn_info(&error))?;
     block_on(prepare(&info))??;
     say(&format!(
         "Orders are placed at {} a second in table outbox; {} of 100 transactions roll back.\n",
@@ -90,10 +115,15 @@ fn demonstrate(args: &DemoArgs) -> Result<bool, Failure> {
 
     let done = Arc::new(AtomicBool::new(!streaming));
     let viewer = spawn("viewer", {
-        let (ledger, done, broker) =
-            (Arc::clone(&ledger), Arc::clone(&done), broker.bootstrap_servers().to_owned());
+        let (ledger, done, broker) = (
+            Arc::clone(&ledger),
+            Arc::clone(&done),
+            broker.bootstrap_servers().to_owned(),
+        );
         let topics = topics.clone();
-        let coloured = colours(std::io::stdout().is_terminal(), &|name| std::env::var(name).ok());
+        let coloured = colours(std::io::stdout().is_terminal(), &|name| {
+            std::env::var(name).ok()
+        });
         move || viewer::watch(&broker, &topics, &ledger, &done, coloured)
     })?;
     let written = if streaming {
@@ -124,25 +154,34 @@ fn await_arrival(ledger: &Ledger, done: &AtomicBool) {
 }
 
 fn no_postgres(error: &walrelay_throwaway::ThrowawayError) -> Failure {
-    Failure::new("demo-postgres", Exit::Unavailable, "a throwaway Postgres cannot be started")
-        .caused_by(error.to_string())
-        .remedy(
-            "make demo installs what is missing where it can; on Debian: apt-get install \
+    Failure::new(
+        "demo-postgres",
+        Exit::Unavailable,
+        "a throwaway Postgres cannot be started",
+    )
+    .caused_by(error.to_string())
+    .remedy(
+        "make demo installs what is missing where it can; on Debian: apt-get install \
              postgresql. WALRELAY_POSTGRES_BIN names a directory with initdb and postgres",
-        )
+    )
 }
 
 fn spawn<T: Send + 'static>(
     name: &str,
     body: impl FnOnce() -> T + Send + 'static,
 ) -> Result<thread::JoinHandle<T>, Failure> {
-    thread::Builder::new().name(name.to_owned()).spawn(body).map_err(|error| {
-        Failure::new("demo-thread", Exit::Unavailable, "cannot start a thread").caused_by(error)
-    })
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(body)
+        .map_err(|error| {
+            Failure::new("demo-thread", Exit::Unavailable, "cannot start a thread").caused_by(error)
+        })
 }
 
 fn joined<T>(thread: thread::JoinHandle<T>) -> Result<T, Failure> {
-    thread.join().map_err(|_| Failure::new("demo-thread", Exit::Internal, "a thread panicked"))
+    thread
+        .join()
+        .map_err(|_| Failure::new("demo-thread", Exit::Internal, "a thread panicked"))
 }
 
 async fn prepare(info: &ConnInfo) -> Result<(), Failure> {
@@ -183,7 +222,10 @@ fn relay(
         slot: "walrelay".to_owned(),
         publication: "walrelay".to_owned(),
         tables: vec![outbox()],
-        columns: vec![router_options.payload.clone(), router_options.event_id.clone()],
+        columns: vec![
+            router_options.payload.clone(),
+            router_options.event_id.clone(),
+        ],
         create: true,
     };
     let settings = Settings {

@@ -51,7 +51,11 @@ pub(super) fn watch(
             Arrival::First(latency) => {
                 seen.latencies.record(latency);
                 // Each key's events are numbered in the order of their commits.
-                let key = [record.topic.as_bytes(), record.key.as_deref().unwrap_or_default()].concat();
+                let key = [
+                    record.topic.as_bytes(),
+                    record.key.as_deref().unwrap_or_default(),
+                ]
+                .concat();
                 let number = number(&record);
                 let last = last_number.entry(key).or_default();
                 if number != *last + 1 {
@@ -78,19 +82,26 @@ pub(super) fn watch(
 
 fn header(record: &TailedRecord, name: &str) -> String {
     let value = record.headers.iter().find(|(header, _)| header == name);
-    let bytes = value.and_then(|(_, value)| value.as_deref()).unwrap_or_default();
+    let bytes = value
+        .and_then(|(_, value)| value.as_deref())
+        .unwrap_or_default();
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn number(record: &TailedRecord) -> u64 {
     let value = record.value.as_deref().unwrap_or_default();
     let json: serde_json::Value = serde_json::from_slice(value).unwrap_or_default();
-    json.get("number").and_then(serde_json::Value::as_u64).unwrap_or_default()
+    json.get("number")
+        .and_then(serde_json::Value::as_u64)
+        .unwrap_or_default()
 }
 
 fn show(record: &TailedRecord, note: &str, colours: bool) {
-    let (cyan, yellow, green, off) =
-        if colours { ("\x1b[36m", "\x1b[33m", "\x1b[32m", "\x1b[0m") } else { ("", "", "", "") };
+    let (cyan, yellow, green, off) = if colours {
+        ("\x1b[36m", "\x1b[33m", "\x1b[32m", "\x1b[0m")
+    } else {
+        ("", "", "", "")
+    };
     let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default());
     let value = String::from_utf8_lossy(record.value.as_deref().unwrap_or_default());
     // Nobody is left to be told when standard output is closed.

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
-use walrelay_walsender::{Error, Row, Session, SessionKind, ConnInfo};
+use walrelay_walsender::{ConnInfo, Error, Row, Session, SessionKind};
 
 use super::AGGREGATES;
 use super::ledger::Ledger;
@@ -23,7 +23,9 @@ pub(super) async fn write(
     ledger: Arc<Ledger>,
 ) -> Result<(), Error> {
     let mut session = Session::connect(info, SessionKind::Sql, &[]).await?;
-    let end = args.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let end = args
+        .seconds
+        .map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     let mut tick = interval(Duration::from_secs(1) / args.rate);
     tick.set_missed_tick_behavior(MissedTickBehavior::Burst);
@@ -45,7 +47,10 @@ pub(super) async fn write(
 async fn transaction(session: &mut Session, fails: bool, ledger: &Ledger) -> Result<(), Error> {
     session.query("BEGIN").await?;
     let mut ids = Vec::new();
-    for kind in AGGREGATES.iter().take(fastrand::usize(1..=AGGREGATES.len())) {
+    for kind in AGGREGATES
+        .iter()
+        .take(fastrand::usize(1..=AGGREGATES.len()))
+    {
         let aggregate = format!("{}-{}", kind.to_lowercase(), fastrand::u32(1..=KEYS));
         let amount = fastrand::u32(100..100_000);
         // All that is put into the statement is made here: no quoting is called for.
@@ -60,7 +65,9 @@ async fn transaction(session: &mut Session, fails: bool, ledger: &Ledger) -> Res
              FROM aggregate RETURNING id"
         );
         let rows = session.query(&sql).await?;
-        let id = rows.first().and_then(|row: Row<'_>| row.get("id").map(str::to_owned));
+        let id = rows
+            .first()
+            .and_then(|row: Row<'_>| row.get("id").map(str::to_owned));
         ids.extend(id);
     }
     if fails {
