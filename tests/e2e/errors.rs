@@ -198,7 +198,7 @@ fn of_the_configuration() {
         "[delivery]\ngaranty = 1\n",
         "config-unknown-key",
         78,
-        &["walrelay.toml:", "garanty", "did you mean"],
+        &["walrelay.toml:", "garanty", "guarantee"],
     );
     refused(
         &rig,

@@ -41,7 +41,7 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
         Command::Run(args) => commands::run(&args, &env),
         Command::Init(args) => commands::init(&args, &env),
         Command::Check(args) => commands::check(&args, &env),
-        Command::Demo(args) => commands::demo(&args),
+        Command::Demo(args) => commands::demo(&args, &env),
         Command::Completions { shell } => {
             cli::completions(shell, &mut std::io::stdout()).map_err(|error| {
                 vec![Failure::new("output", Exit::Unavailable, "cannot write").caused_by(error)]

@@ -11,10 +11,11 @@ use walrelay_lsn::CommitEnd;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::{Counts, State, Surroundings};
 
+use crate::cli::colours;
 use crate::config::{Log, LogFormat, LogLevel};
 
 /// Sends log lines to standard error. Called once; a second call changes nothing.
-pub(crate) fn log_to_stderr(log: Log) {
+pub(crate) fn log_to_stderr(log: Log, env: &dyn Fn(&str) -> Option<String>) {
     let level = match log.level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
@@ -26,7 +27,7 @@ pub(crate) fn log_to_stderr(log: Log) {
         .with_max_level(level)
         .with_writer(io::stderr)
         .with_target(false)
-        .with_ansi(io::stderr().is_terminal());
+        .with_ansi(colours(io::stderr().is_terminal(), env));
     // Fails if there is a subscriber already: then that one is to stay.
     let _ = match log.format {
         LogFormat::Text => lines.try_init(),

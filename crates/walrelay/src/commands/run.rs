@@ -18,7 +18,7 @@ use crate::telemetry::{World, log_to_stderr};
 /// `walrelay run`.
 pub(crate) fn run(args: &ConfigArgs, env: Env<'_>) -> Ended {
     let config = load(args, env)?;
-    log_to_stderr(config.log);
+    log_to_stderr(config.log, env);
     match &config.sink {
         SinkConfig::Kafka(sink) => {
             let factory = KafkaSinkFactory::new(kafka(sink, &config.delivery)?);

@@ -350,7 +350,15 @@ fn plain(value: &DeValue<'_>) -> Value {
 }
 
 fn unknown_help(path: &str) -> Option<String> {
-    let nearest = keys::nearest(path)?;
+    let Some(nearest) = keys::nearest(path) else {
+        let section = path.split_once('.').map_or("", |(section, _)| section);
+        let known = keys::of_section(section);
+        return Some(if known.is_empty() {
+            format!("the sections are {}", keys::SECTIONS.join(", "))
+        } else {
+            format!("the keys of [{section}] are {}", known.join(", "))
+        });
+    };
     Some(if nearest == keys::PASS_THROUGH {
         format!("did you mean the section `{nearest}`?")
     } else {

@@ -481,6 +481,16 @@ pub(super) fn passed_through(path: &str) -> Option<&str> {
     path.strip_prefix(PASS_THROUGH)?.strip_prefix('.')
 }
 
+/// The sections of the file.
+pub(super) const SECTIONS: &[&str] = &["source", "router", "sink", "delivery", "http", "log"];
+
+/// The names of the keys in a section, without it.
+pub(super) fn of_section(section: &str) -> Vec<&'static str> {
+    KEYS.iter()
+        .filter_map(|key| key.path.strip_prefix(section)?.strip_prefix('.'))
+        .collect()
+}
+
 /// The known key or section that an unknown one was probably meant to be.
 pub(super) fn nearest(unknown: &str) -> Option<&'static str> {
     let leaf = unknown.rsplit('.').next().unwrap_or(unknown);

@@ -23,8 +23,8 @@ use walrelay_relay::{Outcome, Pipeline, Settings, TableName};
 use walrelay_throwaway::{Postgres, PostgresBinaries};
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
-use super::Ended;
 use super::connect::block_on;
+use super::{Ended, Env};
 use crate::cli::{DemoArgs, Exit, Failure, colours};
 use crate::config::{Log, LogFormat, LogLevel};
 use crate::failures;
@@ -50,12 +50,15 @@ fn outbox() -> TableName {
 }
 
 /// `walrelay demo`.
-pub(crate) fn demo(args: &DemoArgs) -> Ended {
-    log_to_stderr(Log {
-        level: LogLevel::Warn,
-        format: LogFormat::Text,
-    });
-    let shown = demonstrate(args)?;
+pub(crate) fn demo(args: &DemoArgs, env: Env<'_>) -> Ended {
+    log_to_stderr(
+        Log {
+            level: LogLevel::Warn,
+            format: LogFormat::Text,
+        },
+        env,
+    );
+    let shown = demonstrate(args, env)?;
     if shown {
         Ok(())
     } else {
@@ -77,7 +80,7 @@ fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-fn demonstrate(args: &DemoArgs) -> Result<bool, Failure> {
+fn demonstrate(args: &DemoArgs, env: Env<'_>) -> Result<bool, Failure> {
     let binaries = PostgresBinaries::find(None).map_err(|error| no_postgres(&error))?;
     say(&format!(
         "Starting a throwaway Postgres {} and a broker …",
@@ -121,9 +124,7 @@ fn demonstrate(args: &DemoArgs) -> Result<bool, Failure> {
             broker.bootstrap_servers().to_owned(),
         );
         let topics = topics.clone();
-        let coloured = colours(std::io::stdout().is_terminal(), &|name| {
-            std::env::var(name).ok()
-        });
+        let coloured = colours(std::io::stdout().is_terminal(), env);
         move || viewer::watch(&broker, &topics, &ledger, &done, coloured)
     })?;
     let written = if streaming {
