@@ -124,7 +124,7 @@ impl<'a> Document<'a> {
                         let what = format!("unknown key `{path}`");
                         Problem {
                             excerpt: self.source.excerpt_of_key(&span),
-                            ..self.at(&span, "config-unknown-key", what, unknown_help(&path))
+                            ..self.at(&span, "config-unknown-key", what, Some(unknown_help(&path)))
                         }
                     };
                     self.problems.push(problem);
@@ -246,7 +246,7 @@ impl<'a> Document<'a> {
                     ..problem(
                         "config-unknown-key",
                         format!("unknown key `{path}`"),
-                        unknown_help(path),
+                        Some(unknown_help(path)),
                     )
                 });
                 return;
@@ -349,21 +349,21 @@ fn plain(value: &DeValue<'_>) -> Value {
     }
 }
 
-fn unknown_help(path: &str) -> Option<String> {
+fn unknown_help(path: &str) -> String {
     let Some(nearest) = keys::nearest(path) else {
         let section = path.split_once('.').map_or("", |(section, _)| section);
         let known = keys::of_section(section);
-        return Some(if known.is_empty() {
+        return if known.is_empty() {
             format!("the sections are {}", keys::SECTIONS.join(", "))
         } else {
             format!("the keys of [{section}] are {}", known.join(", "))
-        });
+        };
     };
-    Some(if nearest == keys::PASS_THROUGH {
+    if nearest == keys::PASS_THROUGH {
         format!("did you mean the section `{nearest}`?")
     } else {
         format!("did you mean `{nearest}`?")
-    })
+    }
 }
 
 fn unset_words(name: &str) -> (String, String) {
