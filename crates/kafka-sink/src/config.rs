@@ -83,7 +83,7 @@ pub struct KafkaConfig {
 #[non_exhaustive]
 pub enum KafkaConfigError {
     /// The property would break what the relay promises.
-    #[error("{property}: {reason}; {remedy}")]
+    #[error("{property}: {reason}")]
     Refused {
         /// Its name, as given.
         property: String,
@@ -93,13 +93,13 @@ pub enum KafkaConfigError {
         remedy: &'static str,
     },
     /// The property means nothing to a producer.
-    #[error("{property} is a consumer property, and this is a producer; remove it")]
+    #[error("{property} is a consumer property, and this is a producer")]
     ConsumerOnly {
         /// Its name.
         property: String,
     },
     /// librdkafka has no such property.
-    #[error("{property} is not a property of librdkafka{}", hint(.nearest.as_deref()))]
+    #[error("{property} is not a property of librdkafka")]
     Unknown {
         /// Its name, as given.
         property: String,
@@ -115,7 +115,7 @@ pub enum KafkaConfigError {
         reason: String,
     },
     /// Two names of the same property were given.
-    #[error("{first} and {second} are two names of one property; keep one of them")]
+    #[error("{first} and {second} are two names of one property")]
     Twice {
         /// One.
         first: String,
@@ -140,11 +140,24 @@ pub enum KafkaConfigError {
     },
 }
 
-fn hint(nearest: Option<&str>) -> String {
-    nearest.map_or_else(
-        || "; see librdkafka's CONFIGURATION.md".to_owned(),
-        |name| format!("; did you mean {name}?"),
-    )
+impl KafkaConfigError {
+    /// What to do about it.
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::Refused { remedy, .. } => (*remedy).to_owned(),
+            Self::ConsumerOnly { .. } => "remove it".to_owned(),
+            Self::Unknown {
+                nearest: Some(name),
+                ..
+            } => format!("did you mean {name}?"),
+            Self::Unknown { nearest: None, .. } | Self::Invalid { .. } => {
+                "librdkafka's CONFIGURATION.md lists its properties and their values".to_owned()
+            }
+            Self::Twice { .. } => "keep one of them".to_owned(),
+            Self::Missing { property, .. } => format!("add \"{property}\" to [sink.kafka]"),
+            Self::Option { option, .. } => format!("correct {option}"),
+        }
+    }
 }
 
 impl KafkaConfig {

@@ -55,6 +55,7 @@ pub(crate) fn kafka(error: &KafkaConfigError) -> Failure {
         "[sink.kafka] cannot be used",
     )
     .caused_by(error.to_string())
+    .remedy(error.remedy())
 }
 
 pub(crate) fn kafka_client(error: &KafkaError) -> Failure {

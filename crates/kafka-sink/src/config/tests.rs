@@ -117,11 +117,7 @@ fn consumer_properties_and_unknown_ones_are_told_apart() {
                 nearest: Some(meant.to_owned())
             }
         );
-        assert!(
-            error
-                .to_string()
-                .ends_with(&format!("did you mean {meant}?"))
-        );
+        assert!(error.remedy().ends_with(&format!("did you mean {meant}?")));
     }
     assert_eq!(
         with(&[("key.serializer", "x")]).expect_err("unknown"),
