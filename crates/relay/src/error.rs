@@ -1,10 +1,88 @@
 use std::error::Error;
 use std::fmt;
 
+use walrelay_checkpoint::LedgerError;
+use walrelay_event_router::{PlanError, RouteError};
 use walrelay_lsn::{CommitEnd, Lsn, Xid};
+use walrelay_pgoutput::DecodeError;
 use walrelay_sink::{DeliveryError, Disposition};
 
-use crate::CoreError;
+use crate::TableName;
+
+/// What the machine refuses.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CoreError {
+    /// A message of the server is not what the protocol says. Never skipped: what cannot be read
+    /// may be an event.
+    #[error("a message from Postgres at {lsn} cannot be decoded")]
+    Decode {
+        /// Position of the message.
+        lsn: Lsn,
+        /// What is wrong with it.
+        #[source]
+        source: DecodeError,
+    },
+    /// A table is not shaped as the router's options say.
+    #[error("table {table} cannot be routed")]
+    Plan {
+        /// The table.
+        table: TableName,
+        /// What is missing.
+        #[source]
+        source: Box<PlanError>,
+    },
+    /// A row cannot be made a record.
+    #[error("a row of {table} cannot be routed, in transaction {xid} that commits at {commit}")]
+    Route {
+        /// The table.
+        table: TableName,
+        /// The transaction.
+        xid: Xid,
+        /// Where its commit record starts, for finding it in the log.
+        commit: Lsn,
+        /// Why.
+        #[source]
+        source: Box<RouteError>,
+    },
+    /// The publication carries a table that the configuration does not name. Passing over its rows
+    /// would lose events if it is, say, a partition of the outbox.
+    #[error("the publication carries table {table}, which the configuration does not name")]
+    ForeignTable {
+        /// The table.
+        table: TableName,
+    },
+    /// Messages came in an order the protocol excludes.
+    #[error("Postgres sent {what} at {lsn}, which the protocol excludes there")]
+    Sequence {
+        /// What came.
+        what: &'static str,
+        /// Where.
+        lsn: Lsn,
+    },
+    /// The ledger refused: a bug, or a server that goes backwards.
+    #[error("the ledger of acknowledgements refused at {lsn}")]
+    Ledger {
+        /// Where.
+        lsn: Lsn,
+        /// What it refused.
+        #[source]
+        source: LedgerError,
+    },
+}
+
+impl CoreError {
+    /// What the error asks for.
+    pub fn disposition(&self) -> Disposition {
+        match self {
+            CoreError::Plan { .. } | CoreError::ForeignTable { .. } => Disposition::Configuration,
+            CoreError::Decode { .. }
+            | CoreError::Route { .. }
+            | CoreError::Sequence { .. }
+            | CoreError::Ledger { .. } => Disposition::Fatal,
+        }
+    }
+}
 
 /// Why a pipeline stopped, or why one attempt of it ended. `S` is the source's error, `K` the
 /// sink factory's.

@@ -30,18 +30,25 @@
 #![forbid(unsafe_code)]
 
 mod backoff;
+mod counts;
 mod deliveries;
 mod error;
+mod generation;
 mod machine;
 mod pipeline;
+mod settings;
 mod shutdown;
 mod source;
 mod stream;
 mod surroundings;
+mod table;
 
 pub use backoff::Backoff;
-pub use error::PipelineError;
-pub use machine::{Core, CoreError, Counts, Outgoing, Step, TableName};
-pub use pipeline::{Outcome, Pipeline, Settings};
+pub use counts::Counts;
+pub use error::{CoreError, PipelineError};
+pub use machine::{Core, Outgoing, Step};
+pub use pipeline::Pipeline;
+pub use settings::{Outcome, Settings};
 pub use source::{Opened, Resume, Source, SourceError, WalStream};
 pub use surroundings::{State, Surroundings};
+pub use table::TableName;

@@ -19,140 +19,16 @@
 //! same timeline, and a slot that stands where we left it or before.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 
-use walrelay_checkpoint::{AckRing, Ledger, LedgerError, Seq};
-use walrelay_event_router::{PlanError, RouteError, Routed, Router};
+use walrelay_checkpoint::{AckRing, Ledger, Seq};
+use walrelay_event_router::{Routed, Router};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, Xid};
-use walrelay_pgoutput::{Begin, DecodeError, Insert, Message, PgTimestamp, Relation, decode};
-use walrelay_sink::{Disposition, Record};
+use walrelay_pgoutput::{Begin, Insert, Message, PgTimestamp, Relation, decode};
+use walrelay_sink::Record;
 use walrelay_walsender::Frame;
 
-/// A table by schema and name, as the catalog spells them.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TableName {
-    /// Its schema.
-    pub schema: String,
-    /// Its name.
-    pub name: String,
-}
-
-impl fmt::Display for TableName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.schema, self.name)
-    }
-}
-
-/// Figures of a run. Each counts events of this process, repeats included.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Records the sink took.
-    pub records: u64,
-    /// Transactions whose commit was received, those without a record included.
-    pub transactions: u64,
-    /// Transactions passed over after a reconnect, as their first copy was handed over already.
-    pub repeats_avoided: u64,
-    /// UPDATEs of an outbox table: not events, ignored.
-    pub updates: u64,
-    /// DELETEs of an outbox table: not events, ignored.
-    pub deletes: u64,
-    /// TRUNCATEs of an outbox table: not events, ignored.
-    pub truncates: u64,
-    /// Logical messages, which this version does not carry.
-    pub logical_messages: u64,
-}
-
-impl Counts {
-    /// The sums of two runs.
-    #[must_use]
-    pub fn plus(self, other: Counts) -> Counts {
-        Counts {
-            records: self.records + other.records,
-            transactions: self.transactions + other.transactions,
-            repeats_avoided: self.repeats_avoided + other.repeats_avoided,
-            updates: self.updates + other.updates,
-            deletes: self.deletes + other.deletes,
-            truncates: self.truncates + other.truncates,
-            logical_messages: self.logical_messages + other.logical_messages,
-        }
-    }
-}
-
-/// What the machine refuses.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CoreError {
-    /// A message of the server is not what the protocol says. Never skipped: what cannot be read
-    /// may be an event.
-    #[error("a message from Postgres at {lsn} cannot be decoded")]
-    Decode {
-        /// Position of the message.
-        lsn: Lsn,
-        /// What is wrong with it.
-        #[source]
-        source: DecodeError,
-    },
-    /// A table is not shaped as the router's options say.
-    #[error("table {table} cannot be routed")]
-    Plan {
-        /// The table.
-        table: TableName,
-        /// What is missing.
-        #[source]
-        source: Box<PlanError>,
-    },
-    /// A row cannot be made a record.
-    #[error("a row of {table} cannot be routed, in transaction {xid} that commits at {commit}")]
-    Route {
-        /// The table.
-        table: TableName,
-        /// The transaction.
-        xid: Xid,
-        /// Where its commit record starts, for finding it in the log.
-        commit: Lsn,
-        /// Why.
-        #[source]
-        source: Box<RouteError>,
-    },
-    /// The publication carries a table that the configuration does not name. Passing over its rows
-    /// would lose events if it is, say, a partition of the outbox.
-    #[error("the publication carries table {table}, which the configuration does not name")]
-    ForeignTable {
-        /// The table.
-        table: TableName,
-    },
-    /// Messages came in an order the protocol excludes.
-    #[error("Postgres sent {what} at {lsn}, which the protocol excludes there")]
-    Sequence {
-        /// What came.
-        what: &'static str,
-        /// Where.
-        lsn: Lsn,
-    },
-    /// The ledger refused: a bug, or a server that goes backwards.
-    #[error("the ledger of acknowledgements refused at {lsn}")]
-    Ledger {
-        /// Where.
-        lsn: Lsn,
-        /// What it refused.
-        #[source]
-        source: LedgerError,
-    },
-}
-
-impl CoreError {
-    /// What the error asks for.
-    pub fn disposition(&self) -> Disposition {
-        match self {
-            CoreError::Plan { .. } | CoreError::ForeignTable { .. } => Disposition::Configuration,
-            CoreError::Decode { .. }
-            | CoreError::Route { .. }
-            | CoreError::Sequence { .. }
-            | CoreError::Ledger { .. } => Disposition::Fatal,
-        }
-    }
-}
+use crate::{CoreError, Counts, TableName};
 
 /// A record to offer to the sink.
 #[derive(Debug)]

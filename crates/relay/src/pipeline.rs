@@ -10,63 +10,17 @@ use tracing::{debug, info, warn};
 use walrelay_checkpoint::AckRing;
 use walrelay_event_router::Router;
 use walrelay_lsn::CommitEnd;
-use walrelay_sink::{Disposition, SendError, Sink, SinkFactory};
+use walrelay_sink::{Disposition, Sink, SinkFactory};
 
 use crate::deliveries::Reports;
 use crate::error::Chain;
-use crate::machine::{Core, Counts, Step, TableName};
+use crate::generation::Generation;
+use crate::machine::Core;
 use crate::shutdown::Shutdown;
 use crate::stream::Streaming;
-use crate::{Backoff, Opened, PipelineError, Resume, Source, State, Surroundings, WalStream};
-
-/// How a pipeline behaves.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// The outbox tables. A publication that carries another one is an error.
-    pub tables: Arc<[TableName]>,
-    /// Records in flight at most; rounded up to a power of two.
-    pub max_in_flight_records: usize,
-    /// Longest time between two status updates. At most half of the server's `wal_sender_timeout`
-    /// and at most a second.
-    pub status_interval: Duration,
-    /// A connection from which nothing comes for so long, though replies are asked for with every
-    /// status update, is given up.
-    pub receive_timeout: Duration,
-    /// How long a stop may wait for acknowledgements and for the server to take the last status.
-    pub drain_timeout: Duration,
-    /// The first delay before a new attempt, see [`Backoff`].
-    pub backoff_initial: Duration,
-    /// The longest.
-    pub backoff_max: Duration,
-}
-
-/// How a pipeline that was asked to stop came to its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// All that was handed over is acknowledged and confirmed, and the server has taken it: the
-    /// next start repeats nothing.
-    Drained {
-        /// Where the slot stands.
-        confirmed: CommitEnd,
-    },
-    /// The drain timeout passed, or there was no connection to confirm over. Nothing is lost; the
-    /// next start repeats what was not confirmed.
-    Incomplete {
-        /// Records not acknowledged.
-        in_flight: u64,
-        /// The last position that may have reached the server.
-        confirmed: Option<CommitEnd>,
-    },
-}
-
-/// A sink, the ring it acknowledges into and the machine that reads the ring: made together,
-/// thrown away together.
-#[derive(Debug)]
-pub(crate) struct Generation<K> {
-    pub(crate) core: Core,
-    pub(crate) sink: K,
-    pub(crate) reports: Arc<Reports>,
-}
+use crate::{
+    Backoff, Counts, Opened, Outcome, PipelineError, Resume, Settings, Source, State, Surroundings,
+};
 
 /// One slot, one sink.
 #[derive(Debug)]
@@ -287,70 +241,5 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         };
         self.discard(Duration::ZERO).await;
         outcome
-    }
-}
-
-/// What became of the frames in the buffer.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Walk {
-    /// The sink is full; the frame at the front was offered and is to be offered again.
-    pub(crate) blocked: bool,
-    /// The server asked for a status update.
-    pub(crate) reply: bool,
-    /// Frames consumed.
-    pub(crate) frames: u64,
-}
-
-impl<K: Sink> Generation<K> {
-    /// Walks the batch of the last read: every whole frame in the buffer, or up to the end of the
-    /// open transaction if `to_commit`.
-    pub(crate) fn walk<T: WalStream, F: std::error::Error>(
-        &mut self,
-        stream: &mut T,
-        to_commit: bool,
-    ) -> Result<Walk, PipelineError<T::Error, F>>
-    where
-        T::Error: 'static,
-    {
-        let mut walk = Walk::default();
-        while !to_commit || self.core.is_inside_transaction() {
-            let Some(frame) = stream.peek().map_err(PipelineError::Source)? else {
-                break;
-            };
-            let taken = match self.core.frame(&frame)? {
-                Step::Consumed => None,
-                Step::Reply => {
-                    walk.reply = true;
-                    None
-                }
-                Step::Blocked => {
-                    walk.blocked = true;
-                    break;
-                }
-                Step::Send(outgoing) => {
-                    let seq = outgoing.seq();
-                    match self.sink.try_send(&outgoing.record(), seq.get()) {
-                        Ok(()) => Some(seq),
-                        Err(SendError::Full) => {
-                            walk.blocked = true;
-                            break;
-                        }
-                        Err(SendError::Refused(source)) => {
-                            let transaction = self.core.transaction();
-                            return Err(PipelineError::Delivery {
-                                transaction,
-                                source,
-                            });
-                        }
-                    }
-                }
-            };
-            if let Some(seq) = taken {
-                self.core.sent(seq)?;
-            }
-            stream.consume();
-            walk.frames += 1;
-        }
-        Ok(walk)
     }
 }

@@ -11,9 +11,11 @@ use walrelay_sink::Sink;
 use walrelay_walsender::StatusUpdate;
 
 use crate::error::Chain;
-use crate::pipeline::{Generation, Settings};
+use crate::generation::Generation;
 use crate::shutdown::Shutdown;
-use crate::{Backoff, Outcome, PipelineError, Source, SourceError, State, Surroundings, WalStream};
+use crate::{
+    Backoff, Outcome, PipelineError, Settings, Source, SourceError, State, Surroundings, WalStream,
+};
 
 /// Least time between two status updates: progress is reported at once, but a server that decodes
 /// for us is not woken for every transaction.

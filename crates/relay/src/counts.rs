@@ -1,0 +1,34 @@
+/// Figures of a run. Each counts events of this process, repeats included.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Records the sink took.
+    pub records: u64,
+    /// Transactions whose commit was received, those without a record included.
+    pub transactions: u64,
+    /// Transactions passed over after a reconnect, as their first copy was handed over already.
+    pub repeats_avoided: u64,
+    /// UPDATEs of an outbox table: not events, ignored.
+    pub updates: u64,
+    /// DELETEs of an outbox table: not events, ignored.
+    pub deletes: u64,
+    /// TRUNCATEs of an outbox table: not events, ignored.
+    pub truncates: u64,
+    /// Logical messages, which this version does not carry.
+    pub logical_messages: u64,
+}
+
+impl Counts {
+    /// The sums of two runs.
+    #[must_use]
+    pub fn plus(self, other: Counts) -> Counts {
+        Counts {
+            records: self.records + other.records,
+            transactions: self.transactions + other.transactions,
+            repeats_avoided: self.repeats_avoided + other.repeats_avoided,
+            updates: self.updates + other.updates,
+            deletes: self.deletes + other.deletes,
+            truncates: self.truncates + other.truncates,
+            logical_messages: self.logical_messages + other.logical_messages,
+        }
+    }
+}

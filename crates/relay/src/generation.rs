@@ -1,0 +1,82 @@
+use std::error::Error;
+use std::sync::Arc;
+
+use walrelay_sink::{SendError, Sink};
+
+use crate::deliveries::Reports;
+use crate::machine::{Core, Step};
+use crate::{PipelineError, WalStream};
+
+/// A sink, the ring it acknowledges into and the machine that reads the ring: made together,
+/// thrown away together.
+#[derive(Debug)]
+pub(crate) struct Generation<K> {
+    pub(crate) core: Core,
+    pub(crate) sink: K,
+    pub(crate) reports: Arc<Reports>,
+}
+
+/// What became of the frames in the buffer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Walk {
+    /// The sink is full; the frame at the front was offered and is to be offered again.
+    pub(crate) blocked: bool,
+    /// The server asked for a status update.
+    pub(crate) reply: bool,
+    /// Frames consumed.
+    pub(crate) frames: u64,
+}
+
+impl<K: Sink> Generation<K> {
+    /// Walks the batch of the last read: every whole frame in the buffer, or up to the end of the
+    /// open transaction if `to_commit`.
+    pub(crate) fn walk<T: WalStream, F: Error>(
+        &mut self,
+        stream: &mut T,
+        to_commit: bool,
+    ) -> Result<Walk, PipelineError<T::Error, F>>
+    where
+        T::Error: 'static,
+    {
+        let mut walk = Walk::default();
+        while !to_commit || self.core.is_inside_transaction() {
+            let Some(frame) = stream.peek().map_err(PipelineError::Source)? else {
+                break;
+            };
+            let taken = match self.core.frame(&frame)? {
+                Step::Consumed => None,
+                Step::Reply => {
+                    walk.reply = true;
+                    None
+                }
+                Step::Blocked => {
+                    walk.blocked = true;
+                    break;
+                }
+                Step::Send(outgoing) => {
+                    let seq = outgoing.seq();
+                    match self.sink.try_send(&outgoing.record(), seq.get()) {
+                        Ok(()) => Some(seq),
+                        Err(SendError::Full) => {
+                            walk.blocked = true;
+                            break;
+                        }
+                        Err(SendError::Refused(source)) => {
+                            let transaction = self.core.transaction();
+                            return Err(PipelineError::Delivery {
+                                transaction,
+                                source,
+                            });
+                        }
+                    }
+                }
+            };
+            if let Some(seq) = taken {
+                self.core.sent(seq)?;
+            }
+            stream.consume();
+            walk.frames += 1;
+        }
+        Ok(walk)
+    }
+}

@@ -1,0 +1,46 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use walrelay_lsn::CommitEnd;
+
+use crate::TableName;
+
+/// How a pipeline behaves.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The outbox tables. A publication that carries another one is an error.
+    pub tables: Arc<[TableName]>,
+    /// Records in flight at most; rounded up to a power of two.
+    pub max_in_flight_records: usize,
+    /// Longest time between two status updates. At most half of the server's `wal_sender_timeout`
+    /// and at most a second.
+    pub status_interval: Duration,
+    /// A connection from which nothing comes for so long, though replies are asked for with every
+    /// status update, is given up.
+    pub receive_timeout: Duration,
+    /// How long a stop may wait for acknowledgements and for the server to take the last status.
+    pub drain_timeout: Duration,
+    /// The first delay before a new attempt, see [`Backoff`].
+    pub backoff_initial: Duration,
+    /// The longest.
+    pub backoff_max: Duration,
+}
+
+/// How a pipeline that was asked to stop came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// All that was handed over is acknowledged and confirmed, and the server has taken it: the
+    /// next start repeats nothing.
+    Drained {
+        /// Where the slot stands.
+        confirmed: CommitEnd,
+    },
+    /// The drain timeout passed, or there was no connection to confirm over. Nothing is lost; the
+    /// next start repeats what was not confirmed.
+    Incomplete {
+        /// Records not acknowledged.
+        in_flight: u64,
+        /// The last position that may have reached the server.
+        confirmed: Option<CommitEnd>,
+    },
+}
