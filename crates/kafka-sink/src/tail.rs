@@ -71,8 +71,8 @@ impl Tail {
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
             .set("auto.offset.reset", "earliest")
-            .set("fetch.wait.max.ms", "10")
-            .set("fetch.queue.backoff.ms", "10");
+            .set("fetch.wait.max.ms", "1")
+            .set("fetch.queue.backoff.ms", "1");
         let consumer: BaseConsumer<Context> = config
             .create_with_context(Context(Repetitions::default()))
             .map_err(KafkaError::Tail)?;

@@ -102,7 +102,7 @@ fn demonstrate(args: &DemoArgs, env: Env<'_>) -> Result<bool, Failure> {
         .map_err(|error| failures::conn_info(&error))?;
     block_on(prepare(&info))??;
     say(&format!(
-        "Orders are placed at {} a second in table outbox; {} of 100 transactions roll back.\n",
+        "Orders are placed at {} a second in table outbox; {} of 100 transactions roll back.\n\n   latency  topic                  key          value",
         args.rate, args.rollbacks
     ));
 
