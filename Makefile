@@ -2,13 +2,14 @@
 
 CARGO ?= cargo
 
-.PHONY: help build demo test test-loom lint ci clean
+.PHONY: help build demo test test-loom figures lint ci clean
 
 help:
 	@echo "make demo    watch an outbox arrive in Kafka: throwaway Postgres, embedded broker"
 	@echo "             (DEMO_SECONDS=10 to end by itself, else Ctrl-C)"
 	@echo "make build   the binary, in target/release/walrelay"
 	@echo "make test    all tests, against real servers"
+	@echo "make figures measures it beside pg_recvlogical; docs/BENCHMARKS.md (FIGURES_RUNS=3)"
 	@echo "make lint    formatting and clippy"
 	@echo "make ci      everything a change must pass (.ci/run)"
 
@@ -29,6 +30,11 @@ test:
 # Every interleaving of the threads that share the acknowledgements, by model.
 test-loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test --locked -p walrelay-checkpoint --release --test loom
+
+# The program that measures need not be fast; what it measures is the release build.
+figures: build
+	@scripts/bootstrap.sh test
+	@$(CARGO) run --locked --quiet -p walrelay --example figures
 
 lint:
 	$(CARGO) fmt --all --check

@@ -1,0 +1,294 @@
+//! The servers, the outbox, and the relay as a process.
+
+use std::cell::RefCell;
+use std::env;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use tempfile::TempDir;
+use walrelay_lsn::Lsn;
+use walrelay_testkit::{Db, Kafka, eventually, eventually_some, servers};
+use walrelay_throwaway::{Postgres, PostgresBinaries};
+
+/// Nothing waits so long that goes well.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PUBLICATION: &str = "figures";
+/// Keeps the WAL of the backlog; never read itself, copied for each run.
+const KEPT: &str = "kept";
+pub(crate) const PARTITIONS: i32 = 8;
+const TRANSACTION: u64 = 100;
+
+/// The value as people have it: an order, some 270 bytes of jsonb.
+const PUT: &str = "INSERT INTO outbox (aggregatetype, aggregateid, type, payload) \
+    SELECT 'order', 'customer-' || n % 10000, 'OrderPlaced', jsonb_build_object(\
+      'orderId', n, 'customer', 'customer-' || n % 10000, 'currency', 'EUR', \
+      'total', (n * 37 % 100000) / 100.0, 'reference', md5(n::text), 'address', \
+      jsonb_build_object('street', 'Long Lane ' || n % 300, 'city', 'Springfield', 'zip', '04711'), \
+      'note', 'at the door ' || left(md5((n + 1)::text), 22))";
+
+pub(crate) struct Rig {
+    pub(crate) postgres: Postgres,
+    pub(crate) kafka: Kafka,
+    pub(crate) db: Db,
+    pub(crate) binary: PathBuf,
+    pub(crate) recvlogical: PathBuf,
+    /// Held, so that the end offsets do not cost a connection each.
+    offsets: BaseConsumer,
+    dir: TempDir,
+    files: RefCell<u32>,
+}
+
+/// What the contenders drain.
+pub(crate) struct Backlog {
+    pub(crate) rows: u64,
+    pub(crate) end: Lsn,
+    pub(crate) wal_bytes: i64,
+    /// Of the payload's text, on average.
+    pub(crate) payload_bytes: f64,
+}
+
+impl Rig {
+    pub(crate) fn start() -> Self {
+        let binary = binary();
+        let programs = servers::binaries(15);
+        let recvlogical = recvlogical(&programs);
+        let postgres = Postgres::builder()
+            .binaries(programs)
+            // What happens by time would fall into one run and not into another.
+            .setting("autovacuum", "off")
+            .setting("checkpoint_timeout", "1h")
+            .setting("max_wal_size", "16GB")
+            .setting("shared_buffers", "512MB")
+            .start()
+            .expect("Postgres starts");
+        let kafka = Kafka::builder()
+            .partitions(PARTITIONS.unsigned_abs())
+            .full_speed()
+            .start();
+        let db = Db::connect(&postgres.url());
+        db.batch(
+            "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), \
+             aggregatetype text NOT NULL, aggregateid text NOT NULL, type text NOT NULL, \
+             payload jsonb NOT NULL)",
+        );
+        db.batch(&format!(
+            "CREATE PUBLICATION {PUBLICATION} FOR TABLE outbox WITH (publish = 'insert')"
+        ));
+        db.query(
+            "SELECT 1 FROM pg_create_logical_replication_slot($1, 'pgoutput')",
+            &[&KEPT],
+        );
+        let offsets = ClientConfig::new()
+            .set("bootstrap.servers", kafka.bootstrap_servers())
+            .create()
+            .expect("a consumer can be made");
+        Self {
+            postgres,
+            kafka,
+            db,
+            binary,
+            recvlogical,
+            offsets,
+            dir: TempDir::with_prefix("walrelay-figures-").expect("a directory"),
+            files: RefCell::new(0),
+        }
+    }
+
+    /// Writes the backlog and brings all of it to disk.
+    pub(crate) fn backlog(&self, rows: u64) -> Backlog {
+        let begin = self.wal_end();
+        // The load itself is not measured, so its commits need not wait for the disk one by one.
+        self.db.batch(&format!(
+            "CREATE PROCEDURE fill(rows bigint) LANGUAGE plpgsql AS $$ \
+             DECLARE done bigint := 0; BEGIN \
+             WHILE done < rows LOOP \
+               {PUT} FROM generate_series(done + 1, least(done + {TRANSACTION}, rows)) n; \
+               COMMIT; done := done + {TRANSACTION}; \
+             END LOOP; END $$; \
+             SET synchronous_commit = off"
+        ));
+        self.db.batch(&format!("CALL fill({rows})"));
+        let end = self.wal_end();
+        self.db.batch("RESET synchronous_commit; CHECKPOINT");
+        let row = self.db.query(
+            "SELECT count(*), avg(octet_length(payload::text))::float8, \
+             pg_wal_lsn_diff($1::text::pg_lsn, $2::text::pg_lsn)::int8 FROM outbox",
+            &[&end.to_string(), &begin.to_string()],
+        );
+        let count: i64 = row[0].get(0);
+        assert_eq!(count.unsigned_abs(), rows, "rows of the backlog");
+        Backlog {
+            rows,
+            end,
+            payload_bytes: row[0].get(1),
+            wal_bytes: row[0].get(2),
+        }
+    }
+
+    /// Prepares `EXECUTE put(n)`, which inserts one row like those of the backlog.
+    pub(crate) fn prepare_put(db: &Db) {
+        db.batch(&format!(
+            "PREPARE put(bigint) AS {PUT} FROM (SELECT $1 AS n) one"
+        ));
+    }
+
+    /// Where the WAL ends that was written so far.
+    pub(crate) fn wal_end(&self) -> Lsn {
+        let text = self.db.text("SELECT pg_current_wal_insert_lsn()::text");
+        text.expect("a primary has WAL").parse().expect("an LSN")
+    }
+
+    /// A new slot that stands before the backlog.
+    pub(crate) fn slot_before_backlog(&self, name: &str) {
+        self.db.query(
+            "SELECT 1 FROM pg_copy_logical_replication_slot($1, $2)",
+            &[&KEPT, &name],
+        );
+    }
+
+    /// A new slot that stands behind everything.
+    pub(crate) fn slot_at_end(&self, name: &str) {
+        self.db.query(
+            "SELECT 1 FROM pg_create_logical_replication_slot($1, 'pgoutput')",
+            &[&name],
+        );
+    }
+
+    /// Removes a slot when its reader has gone.
+    pub(crate) fn drop_slot(&self, name: &str) {
+        let drop = "SELECT pg_drop_replication_slot($1)";
+        eventually(PATIENCE, || self.db.try_query(drop, &[&name]).is_ok());
+    }
+
+    /// Creates the topic that a run's records go to, so that its creation is not measured.
+    pub(crate) fn create_topic(&self, topic: &str) {
+        self.kafka.create_topic(topic, PARTITIONS, &[]);
+    }
+
+    /// Records in a topic, by the broker's word.
+    pub(crate) fn records(&self, topic: &str) -> u64 {
+        let of = |partition| {
+            eventually_some(PATIENCE, || {
+                let answer = self.offsets.fetch_watermarks(topic, partition, PATIENCE);
+                answer.ok().map(|(low, high)| high - low)
+            })
+        };
+        (0..PARTITIONS).map(of).sum::<i64>().unsigned_abs()
+    }
+
+    /// Starts `walrelay run` with its defaults, to topics that begin with `prefix`, and returns when
+    /// it streams.
+    pub(crate) fn relay(&self, url: &str, slot: &str, prefix: &str) -> Running {
+        let config = format!(
+            "[source]\nurl = \"{url}\"\nslot = \"{slot}\"\npublication = \"{PUBLICATION}\"\n\
+             tables = [\"public.outbox\"]\ncreate = false\n\n\
+             [router.debezium]\n\"route.topic.replacement\" = \"{prefix}${{routedByValue}}\"\n\n\
+             [sink.kafka]\n\"bootstrap.servers\" = \"{}\"\n\n[log]\nformat = \"json\"\n",
+            self.kafka.bootstrap_servers()
+        );
+        let path = self.dir.path().join(format!("{slot}.toml"));
+        fs::write(&path, config).expect("the configuration is written");
+        let mut command = Command::new(&self.binary);
+        command.arg("run").arg("--config").arg(path);
+        self.spawn(command, "\"streaming\"")
+    }
+
+    /// Starts a program and returns when its log has these words.
+    pub(crate) fn spawn(&self, mut command: Command, words: &str) -> Running {
+        *self.files.borrow_mut() += 1;
+        let log = self.dir.path().join(format!("{}.log", self.files.borrow()));
+        let file = File::create(&log).expect("a log file");
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(file)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let mut running = Running { child, log };
+        running.until_said(words);
+        running
+    }
+}
+
+/// A program under measurement. Dropped, it is killed.
+pub(crate) struct Running {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Running {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn until_said(&mut self, words: &str) {
+        eventually(PATIENCE, || {
+            let ended = self.child.try_wait().expect("a child");
+            assert!(ended.is_none(), "{ended:?}: {}", self.log());
+            self.log().contains(words)
+        });
+    }
+
+    /// Waits for its end, which must be a success, and gives its log.
+    pub(crate) fn ended(mut self) -> String {
+        let status = eventually_some(PATIENCE, || self.child.try_wait().expect("a child"));
+        assert!(status.success(), "{status}: {}", self.log());
+        self.log()
+    }
+
+    /// SIGTERM; then as [`ended`](Self::ended).
+    pub(crate) fn terminate(self) -> String {
+        let kill = Command::new("kill").arg(self.pid().to_string()).status();
+        assert!(kill.expect("kill runs").success(), "kill {}", self.pid());
+        self.ended()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The walrelay to be measured.
+fn binary() -> PathBuf {
+    let named = env::args_os()
+        .nth(1)
+        .or_else(|| env::var_os("WALRELAY_BIN"));
+    let path = named.map_or_else(beside_this_program, PathBuf::from);
+    assert!(
+        path.is_file(),
+        "{} is not there: build it with `make build`, or name another one",
+        path.display()
+    );
+    path
+}
+
+/// `<target>/release/walrelay`; this program is `<target>/<profile>/examples/figures`.
+fn beside_this_program() -> PathBuf {
+    let own = env::current_exe().expect("this program has a path");
+    let target = own.ancestors().nth(3).unwrap_or(Path::new("target"));
+    target.join("release").join("walrelay")
+}
+
+/// Beside the server's programs, in `PATH`, or where Debian puts it.
+fn recvlogical(programs: &PostgresBinaries) -> PathBuf {
+    const NAME: &str = "pg_recvlogical";
+    let path = env::var_os("PATH").unwrap_or_default();
+    let debian = Path::new("/usr/lib/postgresql/15/bin").to_path_buf();
+    [programs.dir().to_path_buf(), debian]
+        .into_iter()
+        .chain(env::split_paths(&path))
+        .map(|dir| dir.join(NAME))
+        .find(|file| file.is_file())
+        .unwrap_or_else(|| panic!("{NAME} is needed: apt-get install postgresql-15"))
+}
