@@ -19,7 +19,7 @@ fn a_newcomer_needs() {
     let rig = Rig::new(18);
     let config = rig.config();
     let config = config.to_str().expect("text");
-    let first = stdout(&["init", "--config", config]);
+    let first = stdout(&["init", "--role", "relay", "--config", config]);
     for created in [
         "created table public.outbox",
         "created publication",
@@ -33,7 +33,7 @@ fn a_newcomer_needs() {
     );
 
     let db = Db::connect(&rig.postgres.url());
-    db.batch("CREATE ROLE relay LOGIN REPLICATION PASSWORD 'hunter2'");
+    db.batch("ALTER ROLE relay PASSWORD 'hunter2'");
     let url = rig
         .postgres
         .url_tcp_for("relay", Some("hunter2"), "postgres")

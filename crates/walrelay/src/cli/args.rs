@@ -38,12 +38,13 @@ pub enum Command {
   walrelay run --set 'source.tables=[\"app.outbox\", \"app.audit\"]'")]
     Run(ConfigArgs),
 
-    /// Prepare a database: outbox table, publication, slot.
+    /// Prepare a database: outbox table, publication, slot, and a role where asked for.
     ///
     /// What exists already is left as it is.
     #[command(after_help = "Examples:
   walrelay init --dry-run          print the SQL, to be run by whoever may
-  walrelay init --config app.toml  do it")]
+  walrelay init --config app.toml  do it
+  walrelay init --role walrelay --set source.url='postgres://admin:…@db/app'")]
     Init(InitArgs),
 
     /// Check the configuration, and that Postgres and the sink are ready for it.
@@ -100,6 +101,11 @@ pub struct InitArgs {
     /// Print the SQL and connect to nothing.
     #[arg(long)]
     pub dry_run: bool,
+
+    /// Also create this role, for the relay to connect as: it may replicate and log in, and owns
+    /// and reads nothing. Its password is left to you.
+    #[arg(long, value_name = "NAME")]
+    pub role: Option<String>,
 }
 
 /// Arguments of `check`.
@@ -223,13 +229,14 @@ mod tests {
             panic!("not run")
         };
         assert_eq!(run.config, PathBuf::from("walrelay.toml"));
-        let line = "init -c a.toml --dry-run --set source.slot=x --set a=b=c";
+        let line = "init -c a.toml --dry-run --role r --set source.slot=x --set a=b=c";
         let Command::Init(init) = parse(line).unwrap() else {
             panic!("not init")
         };
         assert_eq!(init.config.config, PathBuf::from("a.toml"));
         assert_eq!(init.config.set, ["source.slot=x", "a=b=c"]);
         assert!(init.dry_run);
+        assert_eq!(init.role.as_deref(), Some("r"));
         let Command::Check(check) = parse("check --offline").unwrap() else {
             panic!("not check")
         };

@@ -1,6 +1,6 @@
 use std::io::Write;
 
-use walrelay_walsender::{Session, SessionKind};
+use walrelay_walsender::{Session, SessionKind, quote_literal};
 
 use super::connect::{block_on, conn_info, wanted};
 use super::{Ended, Env, load};
@@ -8,7 +8,8 @@ use crate::cli::{Exit, Failure, InitArgs};
 use crate::failures;
 use crate::postgres::{Action, Wanted, inspect, plan, script};
 
-/// The role that the printed script creates. The relay itself takes whatever role its URL names.
+/// The role that the printed script creates where none is named. The relay itself takes whatever
+/// role its URL names.
 const ROLE: &str = "walrelay";
 
 /// `walrelay init`.
@@ -19,13 +20,13 @@ pub(crate) fn init(args: &InitArgs, env: Env<'_>) -> Ended {
         ..wanted(&config)
     };
     if args.dry_run {
-        print(&whole_script(&wanted))?;
+        print(&whole_script(&wanted, args.role.as_deref().unwrap_or(ROLE)))?;
         return Ok(());
     }
     let info = conn_info(&config.source, env)?;
     let done = block_on(async {
         let mut session = Session::connect(&info, SessionKind::Sql, &[]).await?;
-        create(&mut session, &wanted).await
+        create(&mut session, &wanted, args.role.as_deref()).await
     })?;
     match done {
         Ok(lines) => print(&lines)?,
@@ -41,7 +42,7 @@ fn print(text: &str) -> Result<(), Failure> {
 }
 
 /// The SQL that prepares an empty database, in the order in which it must run.
-pub(crate) fn whole_script(wanted: &Wanted) -> String {
+pub(crate) fn whole_script(wanted: &Wanted, role: &str) -> String {
     let tables: Vec<String> = wanted.tables.iter().map(script::create_table).collect();
     let parts = [
         (
@@ -54,7 +55,7 @@ pub(crate) fn whole_script(wanted: &Wanted) -> String {
         ),
         (
             "Who the relay is: may replicate, owns nothing, reads no table.",
-            script::create_role(ROLE),
+            script::create_role(role),
         ),
         (
             "From here on Postgres keeps the log until the relay has confirmed it: last, and not\n\
@@ -71,6 +72,7 @@ pub(crate) fn whole_script(wanted: &Wanted) -> String {
 async fn create(
     session: &mut Session,
     wanted: &Wanted,
+    role: Option<&str>,
 ) -> Result<String, crate::postgres::PostgresError> {
     let mut lines = Vec::new();
     let mut facts = inspect(session, wanted).await?;
@@ -84,6 +86,16 @@ async fn create(
         facts = inspect(session, wanted).await?;
     }
     let plan = plan(wanted, &facts, false)?;
+    if let Some(role) = role {
+        let known = format!(
+            "SELECT FROM pg_catalog.pg_roles WHERE rolname = {}",
+            quote_literal(role)
+        );
+        if session.query(&known).await?.is_empty() {
+            session.query(&script::create_role(role)).await?;
+            lines.push(format!("created role {role}; give it a password"));
+        }
+    }
     for action in plan.actions {
         match action {
             Action::CreatePublication => {
@@ -125,6 +137,6 @@ mod tests {
             create: true,
         };
         let migration = include_str!("../../../../migrations/0001_outbox.sql");
-        assert_eq!(whole_script(&wanted), migration);
+        assert_eq!(whole_script(&wanted, ROLE), migration);
     }
 }
