@@ -8,6 +8,7 @@
 //! - [`poison`]: what cannot be delivered stops the relay, and nothing is lost.
 //! - [`errors`]: each mistake has its own word and exit code.
 //! - [`commands`]: `init`, `check`, `completions`, standard output as a sink.
+//! - [`docs`]: what README, OPERATIONS and GUARANTEES say is so.
 //!
 //! One Kafka serves all tests that do not stop it; each has topics of its own.
 
@@ -21,6 +22,7 @@
 mod commands;
 mod confirming;
 mod crashes;
+mod docs;
 mod errors;
 mod history;
 mod idle;

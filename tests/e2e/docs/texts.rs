@@ -1,0 +1,322 @@
+//! What the documents say, held against the code and against each other. No servers.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{blocks, root, succeeded, text};
+use crate::rig::output;
+
+/// Blocks that no test here runs, and who does instead.
+const NOT_RUN: &[(&str, &str)] = &[
+    ("make", ".ci/run runs both"),
+    ("enable", "the tests' servers are started with it"),
+];
+
+/// The table between `<!-- name -->` and `<!-- end -->`: its rows, as cells.
+fn table(document: &str, name: &str) -> Vec<Vec<String>> {
+    let text = text(document);
+    let mark = format!("<!-- {name} -->\n");
+    let (_, rest) = text.split_once(&mark).expect("the table's mark");
+    let (table, _) = rest.split_once("<!-- end -->").expect("the table's end");
+    table
+        .lines()
+        .skip(2)
+        .map(|line| {
+            let cells = line.trim_matches('|').split('|');
+            cells.map(|cell| cell.trim().to_owned()).collect()
+        })
+        .collect()
+}
+
+/// Non-test code of a folder, file by file.
+fn sources(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else {
+            let stem = path.file_stem().and_then(|stem| stem.to_str());
+            if stem.is_none_or(|stem| stem.ends_with("tests")) {
+                continue;
+            }
+            let text = fs::read_to_string(&path).expect("a source");
+            let code = text
+                .split("#[cfg(test)]\nmod tests {")
+                .next()
+                .unwrap_or_default();
+            found.push((path, code.to_owned()));
+        }
+    }
+}
+
+/// The string literal that begins `text`, after white space.
+fn literal(text: &str) -> Option<&str> {
+    text.trim_start().strip_prefix('"')?.split('"').next()
+}
+
+/// What the program can print in brackets: the first argument of `Failure::new`, the arms of
+/// `SetupError::id` and of the table of connection errors, and the names of the configuration's
+/// mistakes.
+fn ids_of_the_code() -> BTreeSet<String> {
+    let mut files = Vec::new();
+    sources(&root().join("crates/walrelay/src"), &mut files);
+    let mut ids = BTreeSet::new();
+    for (path, code) in files {
+        let mut add = |id: Option<&str>| {
+            if let Some(id) = id {
+                ids.insert(id.to_owned());
+            }
+        };
+        for rest in code.split("Failure::new(").skip(1) {
+            add(literal(rest));
+        }
+        for rest in code.split("\"config-").skip(1) {
+            let name = rest.split('"').next().unwrap_or_default();
+            add(Some(&format!("config-{name}")));
+        }
+        if path.ends_with("failures.rs") {
+            let (_, connection) = code.split_once("fn connection(").expect("fn connection");
+            let (connection, _) = connection.split_once("\n}").expect("its end");
+            for rest in connection.split("=> (").skip(1) {
+                add(literal(rest));
+            }
+        }
+        if path.ends_with("postgres/error.rs") {
+            let (_, id) = code.split_once("fn id(&self)").expect("fn id");
+            let (id, _) = id.split_once("\n    }").expect("its end");
+            for rest in id.split("=>").skip(1) {
+                add(literal(rest));
+            }
+        }
+    }
+    ids
+}
+
+#[test]
+fn errors_of_the_list_are_those_of_the_code() {
+    let code = ids_of_the_code();
+    // The search itself: one of each place that it looks at.
+    for known in [
+        "slot-lost",
+        "password",
+        "config-file",
+        "column-missing",
+        "demo-postgres",
+    ] {
+        assert!(code.contains(known), "{known} was not found in the code");
+    }
+    let listed: Vec<String> = table("docs/OPERATIONS.md", "errors")
+        .iter()
+        .map(|row| row[0].trim_matches('`').to_owned())
+        .collect();
+    let sorted: BTreeSet<String> = listed.iter().cloned().collect();
+    assert_eq!(
+        listed,
+        sorted.iter().cloned().collect::<Vec<_>>(),
+        "sorted, each once"
+    );
+    assert_eq!(sorted, code, "left: OPERATIONS.md, right: the code");
+}
+
+/// A supervisor restarts what a restart can mend.
+#[test]
+fn exit_codes_and_supervisors_agree() {
+    let rows = table("docs/OPERATIONS.md", "exit codes");
+    let help = succeeded(&output(&["--help"]));
+    let (_, codes) = help.split_once("Exit codes:\n").expect("exit codes");
+    let known: Vec<&str> = codes
+        .lines()
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert_eq!(rows.iter().map(|row| &row[0]).collect::<Vec<_>>(), known);
+    let stay_down: Vec<&str> = rows
+        .iter()
+        .filter(|row| row[2] == "no" && row[0] != "0")
+        .map(|row| row[0].as_str())
+        .collect();
+    let operations = text("docs/OPERATIONS.md");
+    let unit = format!("\nRestartPreventExitStatus={}\n", stay_down.join(" "));
+    assert!(operations.contains(&unit), "{unit}");
+    for row in table("docs/OPERATIONS.md", "errors") {
+        for code in row[1].split(", ") {
+            assert!(known.contains(&code), "{row:?}");
+        }
+    }
+
+    // Draining may take drain_timeout, and the last status as long again.
+    let configuration = text("docs/CONFIGURATION.md");
+    let (_, drain) = configuration
+        .split_once("| `drain_timeout` | duration | `")
+        .expect("drain_timeout");
+    let drain: u64 = drain
+        .split_once("s`")
+        .expect("seconds")
+        .0
+        .parse()
+        .expect("a number");
+    for setting in [
+        "TimeoutStopSec=",
+        "stop_grace_period: ",
+        "terminationGracePeriodSeconds: ",
+    ] {
+        let (_, value) = operations.split_once(setting).expect(setting);
+        let digits: String = value.chars().take_while(char::is_ascii_digit).collect();
+        let seconds: u64 = digits.parse().expect("seconds");
+        assert!(seconds > 2 * drain, "{setting}{seconds}");
+    }
+}
+
+#[test]
+fn log_lines_are_those_of_the_code() {
+    let mut code = String::new();
+    for folder in ["walrelay", "relay", "kafka-sink"] {
+        let mut files = Vec::new();
+        sources(&root().join("crates").join(folder).join("src"), &mut files);
+        code.extend(files.into_iter().map(|(_, code)| code));
+    }
+    // A literal may be broken over lines.
+    let code = code.replace("\\\n", "");
+    let code: String = code.split_whitespace().collect::<Vec<_>>().join(" ");
+    for row in table("docs/OPERATIONS.md", "log") {
+        let words = row[0].trim_matches('`');
+        assert!(code.contains(words), "no line of the code says {words:?}");
+    }
+}
+
+/// Each `path::test` in GUARANTEES.md exists, and every statement has one or says that it has none.
+#[test]
+fn tests_of_the_guarantees_exist() {
+    let guarantees = text("docs/GUARANTEES.md");
+    let mut tests = 0;
+    for code in guarantees.split('`').skip(1).step_by(2) {
+        let Some((path, name)) = code.split_once(".rs::") else {
+            continue;
+        };
+        let source = text(&format!("{path}.rs"));
+        assert!(source.contains(&format!("fn {name}(")), "no test {code}");
+        tests += 1;
+    }
+    assert!(tests >= 20, "only {tests} tests are named");
+    for row in table("docs/GUARANTEES.md", "promises") {
+        let shown = &row[3];
+        assert!(
+            shown.contains(".rs::") || shown.contains("**no test**"),
+            "no test, and not said so: {row:?}"
+        );
+    }
+}
+
+#[test]
+fn every_block_is_run_or_said_not_to_be() {
+    let tests = text("tests/e2e/docs.rs");
+    for document in ["README.md", "docs/OPERATIONS.md"] {
+        let all = text(document);
+        for (name, _) in blocks(document) {
+            let taken = tests.contains(&format!("\"{name}\""));
+            let said = NOT_RUN.iter().any(|(not_run, _)| *not_run == name);
+            assert!(
+                taken != said,
+                "{document}: nothing runs the block {name}, or it is said not to be run"
+            );
+        }
+        for language in ["sh", "sql", "toml"] {
+            let fence = format!("```{language}\n");
+            let marked = format!(" -->\n{fence}");
+            let (fences, marks) = (all.matches(&fence).count(), all.matches(&marked).count());
+            assert_eq!(fences, marks, "{document}: a {language} block has no name");
+        }
+    }
+    for (name, why) in NOT_RUN {
+        assert!(blocks("README.md").contains_key(*name), "{name}: {why}");
+    }
+}
+
+#[test]
+fn links_lead_somewhere() {
+    for document in [
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "docs/ARCHITECTURE.md",
+        "docs/CONFIGURATION.md",
+        "docs/GUARANTEES.md",
+        "docs/OPERATIONS.md",
+    ] {
+        let all = text(document);
+        let folder = root().join(document);
+        let folder = folder.parent().expect("a folder");
+        for link in all.split("](").skip(1) {
+            let target = link.split(')').next().expect("an end");
+            if target.contains("://") {
+                continue;
+            }
+            let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let file = if path.is_empty() {
+                root().join(document)
+            } else {
+                folder.join(path)
+            };
+            assert!(file.exists(), "{document}: {target}");
+            if !anchor.is_empty() {
+                let text = fs::read_to_string(&file).expect("a document");
+                let found = text
+                    .lines()
+                    .filter(|line| line.starts_with('#'))
+                    .any(|line| slug(line) == anchor);
+                assert!(found, "{document}: no heading for {target}");
+            }
+        }
+    }
+}
+
+/// As GitHub makes an anchor of a heading.
+fn slug(heading: &str) -> String {
+    heading
+        .trim_start_matches('#')
+        .trim()
+        .to_lowercase()
+        .chars()
+        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
+}
+
+/// The arrows of ARCHITECTURE.md are the dependencies that Cargo knows.
+#[test]
+fn arrows_of_the_architecture_are_those_of_cargo() {
+    let architecture = text("docs/ARCHITECTURE.md");
+    let (_, map) = architecture
+        .split_once("| crate | what it is | → |\n|---|---|---|\n")
+        .expect("the code map");
+    let mut above: Vec<String> = Vec::new();
+    for row in map.lines().take_while(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let name = cells[0].trim_matches('`');
+        let said: BTreeSet<String> = if cells[2].starts_with("all above") {
+            let but = cells[2].split('`').nth(1).unwrap_or_default();
+            let others = above.iter().filter(|other| *other != but);
+            others.cloned().collect()
+        } else {
+            let names = cells[2].split('`').skip(1).step_by(2);
+            names.map(str::to_owned).collect()
+        };
+        let manifest = text(&format!("crates/{name}/Cargo.toml"));
+        let (_, dependencies) = manifest.split_once("[dependencies]\n").unwrap_or(("", ""));
+        let cargo: BTreeSet<String> = dependencies
+            .lines()
+            .take_while(|line| !line.starts_with('['))
+            .filter_map(|line| line.strip_prefix("walrelay-"))
+            .filter_map(|line| line.split(['.', ' ', '=']).next())
+            .map(str::to_owned)
+            .collect();
+        assert_eq!(
+            said, cargo,
+            "{name}; left: ARCHITECTURE.md, right: Cargo.toml"
+        );
+        above.push(name.to_owned());
+    }
+    let folders = fs::read_dir(root().join("crates")).expect("crates").count();
+    assert_eq!(above.len(), folders, "each crate has a row");
+}
