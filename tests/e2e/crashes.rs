@@ -140,7 +140,10 @@ fn of_the_network_are_survived() {
     );
     let config = rig.config_with(&url, "\n[delivery]\nbackoff_max = \"500ms\"\n");
     let text = std::fs::read_to_string(&config).expect("the configuration");
-    let text = text.replace("[source]\n", "[source]\nreceive_timeout = \"2s\"\n");
+    let text = text.replace(
+        "[source]\n",
+        "[source]\nreceive_timeout = \"2s\"\nwal_sender_timeout = \"2s\"\n",
+    );
     std::fs::write(&config, text).expect("the configuration");
     let relay = rig.start(&config);
     relay.streaming();
@@ -209,4 +212,71 @@ fn of_the_slot_stop_the_relay() {
     assert_eq!(code, Some(65), "{}", relay.log());
     assert!(relay.log().contains("[slot-gone]"), "{}", relay.log());
     assert!(rig.slot().read().is_none(), "it was made anew");
+}
+
+/// A publication that is dropped stops the relay: what is inserted meanwhile would be passed over.
+/// Postgres 15 makes an error of it, 18 a warning.
+fn publication_dropped(major: u32) {
+    let rig = Rig::new(major);
+    rig.workload().create_tables();
+    let mut relay = rig.relay();
+    let db = Db::connect(&rig.postgres.url());
+    let insert = "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'key', 'T', \
+                  '{\"number\": 1}')";
+    db.batch(insert);
+    rig.caught_up();
+    db.batch("DROP PUBLICATION walrelay");
+    db.batch(insert);
+    let after = rig.slot().wal_end();
+    assert_eq!(relay.ended().code(), Some(78), "{}", relay.log());
+    assert!(
+        relay.log().contains("walrelay"),
+        "the publication is not named: {}",
+        relay.log()
+    );
+    let confirmed = rig.slot().read().expect("the slot").confirmed_flush;
+    assert!(confirmed < after, "rows were passed over and confirmed");
+}
+
+#[test]
+fn of_the_publication_stop_the_relay_on_postgres_15() {
+    publication_dropped(15);
+}
+
+#[test]
+fn of_the_publication_stop_the_relay_on_postgres_18() {
+    publication_dropped(18);
+}
+
+/// The server comes back as an older state of itself, as after a disk's snapshot was restored. Its
+/// positions now belong to other transactions: a relay that went on would pass them over.
+#[test]
+fn of_the_servers_log_stop_the_relay() {
+    let rig = Rig::new(15);
+    rig.workload().create_tables();
+    let mut relay = rig.relay();
+    rig.workload().rows(200).run();
+    rig.caught_up();
+    rig.postgres.stop(Shutdown::Fast).expect("it stops");
+    let data = rig.postgres.data_dir();
+    let backup = data.with_extension("backup");
+    copy(&data, &backup);
+    rig.postgres.start_again().expect("it starts again");
+    relay.says("trying again");
+    rig.workload().rows(2_000).seed(2).run();
+    rig.caught_up();
+    rig.postgres.stop(Shutdown::Fast).expect("it stops");
+    std::fs::remove_dir_all(&data).expect("removed");
+    std::fs::rename(&backup, &data).expect("restored");
+    rig.postgres.start_again().expect("it starts again");
+    assert_eq!(relay.ended().code(), Some(65), "{}", relay.log());
+    assert!(relay.log().contains("[log-went-back]"), "{}", relay.log());
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    let status = std::process::Command::new("cp")
+        .arg("-a")
+        .args([from, to])
+        .status();
+    assert!(status.expect("cp runs").success());
 }

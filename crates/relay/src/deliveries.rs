@@ -1,15 +1,17 @@
+use std::cmp::Reverse;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 use walrelay_checkpoint::{AckRing, Seq};
-use walrelay_sink::{Deliveries, DeliveryError};
+use walrelay_sink::{Deliveries, DeliveryError, Disposition};
 
 /// What the sink's threads and the pipeline's task share: delivered records become bits of the
 /// ring, the first failure is kept, the task is woken.
 #[derive(Debug)]
 pub(crate) struct Reports {
     ring: Arc<AckRing>,
-    /// The failure with the lowest sequence number: the one nearest to the cause.
+    /// The gravest failure; of equally grave ones that with the lowest sequence number, the one
+    /// nearest to the cause.
     failure: Mutex<Option<(u64, DeliveryError)>>,
     wake: Notify,
 }
@@ -27,7 +29,7 @@ impl Reports {
         &self.ring
     }
 
-    /// The lowest failure so far. Looks at the lock only if the ring says that there is one.
+    /// The gravest failure so far. Looks at the lock only if the ring says that there is one.
     pub(crate) fn failure(&self) -> Option<DeliveryError> {
         self.ring.nacked()?;
         let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,7 +56,11 @@ impl Deliveries for Reports {
     fn failed(&self, seq: u64, error: DeliveryError) {
         {
             let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-            if failure.as_ref().is_none_or(|(lowest, _)| seq < *lowest) {
+            let grave = |seq: u64, error: &DeliveryError| (rank(error.disposition), Reverse(seq));
+            if failure
+                .as_ref()
+                .is_none_or(|(other, known)| grave(seq, &error) > grave(*other, known))
+            {
                 *failure = Some((seq, error));
             }
         }
@@ -64,5 +70,14 @@ impl Deliveries for Reports {
 
     fn capacity(&self) {
         self.wake_if(self.ring.nudge());
+    }
+}
+
+/// How grave a failure is: what cannot pass outweighs what may.
+pub(crate) fn rank(disposition: Disposition) -> u8 {
+    match disposition {
+        Disposition::Retryable => 0,
+        Disposition::Configuration => 1,
+        Disposition::Fatal => 2,
     }
 }

@@ -119,6 +119,16 @@ pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
         /// Where the slot stands now.
         found: CommitEnd,
     },
+    /// The server's log ends before what it had sent: it was restored from an older state (a
+    /// snapshot of a disk or a machine, a write that was acknowledged and lost). Positions are used
+    /// again for other transactions, so nothing known of them holds.
+    #[error("the server's log went back: it ends at {flushed}, and {seen} was received before")]
+    LogWentBack {
+        /// The highest commit received or confirmed.
+        seen: CommitEnd,
+        /// Where the log ends now.
+        flushed: Lsn,
+    },
     /// The server is another one than before.
     #[error("the server's system identifier changed from {before} to {now}")]
     OtherServer {
@@ -161,9 +171,9 @@ impl<S: crate::SourceError, K: Error + 'static> PipelineError<S, K> {
             PipelineError::Silent { .. } | PipelineError::OtherTimeline { .. } => {
                 Disposition::Retryable
             }
-            PipelineError::SlotMoved { .. } | PipelineError::OtherServer { .. } => {
-                Disposition::Fatal
-            }
+            PipelineError::SlotMoved { .. }
+            | PipelineError::LogWentBack { .. }
+            | PipelineError::OtherServer { .. } => Disposition::Fatal,
         }
     }
 }

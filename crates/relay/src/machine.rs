@@ -308,15 +308,15 @@ impl Core {
         Ok(())
     }
 
-    /// Collects acknowledgements; whether the position to confirm moved. A sampled transaction that
-    /// is now acknowledged is returned beside.
-    pub fn advance(&mut self) -> (bool, Option<(CommitEnd, PgTimestamp)>) {
-        let moved = self.ledger.advance().is_some();
-        let sample = match (self.sample, self.ledger.confirmed()) {
-            (Some((end, _)), Some(confirmed)) if end <= confirmed => self.sample.take(),
-            _ => None,
-        };
-        (moved, sample)
+    /// Collects acknowledgements. A sampled transaction that is now acknowledged is returned.
+    pub fn advance(&mut self) -> Option<(CommitEnd, PgTimestamp)> {
+        self.ledger.advance();
+        let (end, _) = self.sample?;
+        if end <= self.confirmed() {
+            self.sample.take()
+        } else {
+            None
+        }
     }
 
     /// What may be reported to Postgres as flushed. Never moves backwards.
@@ -325,6 +325,14 @@ impl Core {
         self.ledger
             .confirmed()
             .unwrap_or(CommitEnd::from_slot(Lsn::ZERO))
+    }
+
+    /// The highest commit that was received or confirmed.
+    pub fn seen(&self) -> CommitEnd {
+        let confirmed = self.confirmed();
+        self.ledger
+            .last_commit()
+            .map_or(confirmed, |last| last.max(confirmed))
     }
 
     /// What may be reported as written: the highest position received, at least what is confirmed.

@@ -12,7 +12,7 @@ use walrelay_event_router::Router;
 use walrelay_lsn::CommitEnd;
 use walrelay_sink::{Disposition, Sink, SinkFactory};
 
-use crate::deliveries::Reports;
+use crate::deliveries::{Reports, rank};
 use crate::error::Chain;
 use crate::generation::Generation;
 use crate::machine::Core;
@@ -91,14 +91,8 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
                 }
                 Err(error) => error,
             };
+            let error = self.after(error).await;
             let disposition = error.disposition(F::disposition);
-            let fresh_sink = matches!(
-                error,
-                PipelineError::Delivery { .. } | PipelineError::OtherTimeline { .. }
-            );
-            if fresh_sink || disposition != Disposition::Retryable {
-                self.discard(Duration::ZERO).await;
-            }
             if disposition != Disposition::Retryable {
                 return Err(error);
             }
@@ -111,6 +105,38 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
                 () = tokio::time::sleep(delay) => {}
             }
         }
+    }
+
+    /// Throws away the sink that an error spoiled. Only when it is closed are all reports in: the
+    /// gravest of them is the error, as one spoiled record makes its neighbours fail for reasons
+    /// that would be worth a retry.
+    async fn after(
+        &mut self,
+        mut error: PipelineError<S::Error, F::Error>,
+    ) -> PipelineError<S::Error, F::Error> {
+        let spoiled = matches!(
+            error,
+            PipelineError::Delivery { .. } | PipelineError::OtherTimeline { .. }
+        );
+        if !spoiled && error.disposition(F::disposition) == Disposition::Retryable {
+            return error;
+        }
+        let reports = self
+            .generation
+            .as_ref()
+            .map(|running| Arc::clone(&running.reports));
+        self.discard(Duration::ZERO).await;
+        if let PipelineError::Delivery {
+            source,
+            transaction,
+        } = &mut error
+            && let Some(reported) = reports.and_then(|reports| reports.failure())
+            && rank(reported.disposition) > rank(source.disposition)
+        {
+            *source = reported;
+            *transaction = None;
+        }
+        error
     }
 
     /// One connection, from opening to its end.
@@ -133,6 +159,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             timeline,
             confirmed,
             server_timeout,
+            ..
         } = opened;
         let mut running = match self.generation.take() {
             Some(running) => running,
@@ -156,6 +183,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             system_id,
             timeline,
             confirmed: running.core.confirmed(),
+            seen: running.core.seen(),
         });
         self.generation = Some(running);
         result
@@ -172,21 +200,32 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
                 now: opened.system_id.clone(),
             });
         }
-        if opened.timeline != resume.timeline {
-            let before = resume.timeline;
-            // Start over from the slot: positions of another timeline must not be compared.
-            self.resume = None;
-            return Err(PipelineError::OtherTimeline {
-                before,
-                now: opened.timeline,
-            });
-        }
         // Records in flight may have been acknowledged since the connection was lost; the server
         // can only have heard of what was confirmed while it lasted.
         if opened.confirmed > resume.confirmed {
             return Err(PipelineError::SlotMoved {
                 left: resume.confirmed,
                 found: opened.confirmed,
+            });
+        }
+        if opened.timeline != resume.timeline {
+            let error = PipelineError::OtherTimeline {
+                before: resume.timeline,
+                now: opened.timeline,
+            };
+            // Start over from the slot: beyond it, positions of two timelines do not compare.
+            self.resume = Some(Resume {
+                system_id: opened.system_id.clone(),
+                timeline: opened.timeline,
+                confirmed: opened.confirmed,
+                seen: opened.confirmed,
+            });
+            return Err(error);
+        }
+        if opened.flushed < resume.seen.lsn() {
+            return Err(PipelineError::LogWentBack {
+                seen: resume.seen,
+                flushed: opened.flushed,
             });
         }
         Ok(())

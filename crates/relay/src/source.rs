@@ -21,6 +21,8 @@ pub struct Resume {
     pub timeline: u32,
     /// What was acknowledged, and so may be confirmed, the last time.
     pub confirmed: CommitEnd,
+    /// The highest commit that was received or confirmed: the server's log reached so far.
+    pub seen: CommitEnd,
 }
 
 /// A connection that streams.
@@ -32,6 +34,10 @@ pub struct Opened<S> {
     pub system_id: String,
     /// Its timeline.
     pub timeline: u32,
+    /// Up to where its log was flushed when the connection was made (`IDENTIFY_SYSTEM`'s
+    /// `xlogpos`). A server only sends log that it has flushed, so a position below what was
+    /// received before means that the log was rolled back.
+    pub flushed: Lsn,
     /// The slot's `confirmed_flush_lsn` as read **after** the start: where the stream begins.
     pub confirmed: CommitEnd,
     /// The server's `wal_sender_timeout` for this connection, `None` where it is switched off.

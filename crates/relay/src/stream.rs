@@ -4,8 +4,8 @@ use std::error::Error;
 use std::future::Future;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tracing::{info, warn};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tracing::{debug, info, warn};
 use walrelay_lsn::CommitEnd;
 use walrelay_sink::Sink;
 use walrelay_walsender::StatusUpdate;
@@ -24,6 +24,8 @@ const STATUS_GAP: Duration = Duration::from_millis(50);
 const BLOCKED_NOTICE: Duration = Duration::from_secs(1);
 /// How long what was acknowledged beside a failure may still be collected and confirmed.
 const SETTLE: Duration = Duration::from_secs(5);
+/// How long the orderly end of a connection may take, after what is in flight was awaited.
+const WIND_UP: Duration = Duration::from_secs(10);
 /// How often the control connection is asked whether the slot has taken the last status.
 const VERIFY_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -44,11 +46,14 @@ struct Feedback {
     confirmed: CommitEnd,
     /// Queued and not written yet.
     pending: bool,
+    /// The server wants one. Not at once if one has just been sent: a server that shuts down asks
+    /// again after each answer.
+    asked: bool,
 }
 
 impl Feedback {
     fn due(&self, confirmed: CommitEnd, interval: Duration) -> Instant {
-        let progress = self.pending || confirmed > self.confirmed;
+        let progress = self.pending || self.asked || confirmed > self.confirmed;
         self.sent_at
             + if progress {
                 STATUS_GAP.min(interval)
@@ -106,15 +111,18 @@ where
         &mut self,
         shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
     ) -> Result<bool, PipelineError<T::Error, F>> {
-        let started = Instant::now();
         let mut feedback = self.first_feedback();
-        let mut received_at = started;
+        let mut received_at = Instant::now();
+        let mut confirmed_before = self.running.core.confirmed();
         let mut drain_until: Option<Instant> = None;
         let mut blocked_since: Option<Instant> = None;
         let mut noticed = false;
         loop {
             // Before the walk: an acknowledgement during it must not be slept over.
             self.running.reports.ring().park();
+            // Also before it: a ring that looks full may be empty by now, and then nothing is left
+            // that could wake us.
+            self.collect();
             // While draining, only the transaction that is open is read to its end: cut in the
             // middle, its first records would be sent again by the next start.
             let walk = self.running.walk(&mut self.stream, drain_until.is_some())?;
@@ -125,13 +133,17 @@ where
                     source,
                 });
             }
-            let moved = self.collect();
-            if moved || started.elapsed() > self.settings.backoff_max {
+            self.collect();
+            let confirmed = self.running.core.confirmed();
+            let moved = confirmed > confirmed_before;
+            confirmed_before = confirmed;
+            if moved {
                 self.backoff.reset();
             }
 
             let now = Instant::now();
-            if walk.frames > 0 || walk.blocked {
+            // While the sink is full nothing is read, so nothing can come.
+            if walk.blocked {
                 received_at = now;
             }
             blocked_since = walk.blocked.then(|| {
@@ -152,9 +164,9 @@ where
                 }
             }
 
-            let due = feedback.due(self.running.core.confirmed(), self.interval());
-            if !feedback.pending && (walk.reply || now >= due) {
-                self.queue_status(&mut feedback, !walk.reply);
+            feedback.asked |= walk.reply;
+            if !feedback.pending && now >= feedback.due(confirmed, self.interval()) {
+                self.queue_status(&mut feedback);
             }
             if feedback.pending {
                 self.write_status(&mut feedback).await?;
@@ -163,10 +175,10 @@ where
             let reading = !walk.blocked
                 && (drain_until.is_none() || self.running.core.is_inside_transaction());
             let silent_for = received_at.elapsed();
-            if reading && silent_for > self.settings.receive_timeout {
+            if reading && silent_for > self.longest_silence() {
                 return Err(PipelineError::Silent { silent_for });
             }
-            let due = feedback.due(self.running.core.confirmed(), self.interval());
+            let due = feedback.due(confirmed, self.interval());
             let until = drain_until.map_or(due, |deadline| due.min(deadline));
             tokio::select! {
                 biased;
@@ -177,6 +189,8 @@ where
                 }
                 read = self.stream.read(), if reading => {
                     read.map_err(PipelineError::Source)?;
+                    // Bytes count, not frames: a large row may take its time to arrive.
+                    received_at = Instant::now();
                 }
                 () = self.running.reports.woken() => {}
                 () = sleep_until(until) => {}
@@ -185,13 +199,21 @@ where
         }
     }
 
-    /// Collects acknowledgements; whether the position to confirm moved.
-    fn collect(&mut self) -> bool {
-        let (moved, sample) = self.running.core.advance();
-        if let Some((end, committed)) = sample {
+    /// Collects acknowledgements.
+    fn collect(&mut self) {
+        if let Some((end, committed)) = self.running.core.advance() {
             self.surroundings.acknowledged(end, committed);
         }
-        moved
+    }
+
+    /// A server that replays a large transaction of other tables looks at its connection only every
+    /// half of `wal_sender_timeout`: to give up before would be to replay the same for ever.
+    fn longest_silence(&self) -> Duration {
+        let busy_server = self.server_timeout.unwrap_or_default();
+        self.settings
+            .receive_timeout
+            .max(busy_server)
+            .max(3 * self.interval())
     }
 
     /// Says once that the sink is stuck, and once that it is not any more.
@@ -228,10 +250,11 @@ where
             sent_at: Instant::now(),
             confirmed: self.running.core.confirmed(),
             pending: false,
+            asked: false,
         }
     }
 
-    fn queue_status(&mut self, feedback: &mut Feedback, ask: bool) {
+    fn queue_status(&mut self, feedback: &mut Feedback) {
         let confirmed = self.running.core.confirmed();
         self.stream.queue_status(StatusUpdate {
             written: self.running.core.received(),
@@ -240,12 +263,13 @@ where
             clock_us_since_2000: self.surroundings.wall_clock().get(),
             // An idle server answers with a keepalive, whose position is what lets an idle slot
             // move. Never in the answer to one: that would go back and forth for ever.
-            reply_requested: ask,
+            reply_requested: !feedback.asked,
         });
         *feedback = Feedback {
             sent_at: Instant::now(),
             confirmed,
             pending: true,
+            asked: false,
         };
     }
 
@@ -276,7 +300,7 @@ where
             // Feedback goes on; a connection that fails now changes nothing for the data.
             let due = feedback.due(self.running.core.confirmed(), self.interval());
             if !feedback.pending && now >= due {
-                self.queue_status(&mut feedback, false);
+                self.queue_status(&mut feedback);
             }
             if feedback.pending
                 && self
@@ -299,29 +323,38 @@ where
     /// stands at the confirmed position.
     async fn wind_up<S: Source<Error = T::Error>>(mut self, source: &mut S) -> bool {
         let mut feedback = self.first_feedback();
-        self.queue_status(&mut feedback, false);
+        feedback.asked = true;
+        self.queue_status(&mut feedback);
         let confirmed = self.running.core.confirmed();
-        let ended = timeout(self.settings.drain_timeout, async {
+        let limit = Instant::now() + WIND_UP.min(self.settings.drain_timeout);
+        let taken = timeout_at(limit, async {
             self.stream.flush().await?;
             while source.confirmed_on_server().await? < confirmed.lsn() {
                 sleep(VERIFY_INTERVAL).await;
             }
-            self.stream.finish().await
+            Ok::<_, T::Error>(())
         })
         .await;
-        match ended {
+        let taken = match taken {
             Ok(Ok(())) => {
                 info!(%confirmed, "the slot has taken the last status");
                 true
             }
             Ok(Err(error)) => {
-                warn!(%confirmed, error = %Chain(&error), "the connection did not end in order");
+                warn!(%confirmed, error = %Chain(&error), "the last status was not verified");
                 false
             }
             Err(_) => {
                 warn!(%confirmed, "the server did not take the last status in time");
                 false
             }
+        };
+        // Frees the slot at once. The position is safe already, so a failure costs nothing.
+        match timeout_at(limit, self.stream.finish()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => debug!(error = %Chain(&error), "the stream did not end in order"),
+            Err(_) => debug!("the stream did not end in time"),
         }
+        taken
     }
 }

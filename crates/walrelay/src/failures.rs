@@ -71,6 +71,12 @@ pub(crate) fn postgres(error: PostgresError) -> Failure {
             Failure::new("slot-busy", Exit::Unavailable, error.to_string())
                 .remedy("stop the other relay, or give this one a slot of its own")
         }
+        error @ (PostgresError::NoAnswer { .. } | PostgresError::TwoServers { .. }) => {
+            Failure::new("postgres-unreachable", Exit::Unavailable, error.to_string()).remedy(
+                "check the hosts in [source] url; with several, add \
+                 target_session_attrs=read-write so that both connections reach the primary",
+            )
+        }
         PostgresError::Wal(error) => connection(error),
     }
 }
@@ -78,6 +84,7 @@ pub(crate) fn postgres(error: PostgresError) -> Failure {
 fn setup(error: &SetupError) -> Failure {
     let exit = match error {
         SetupError::SlotLost { .. } | SetupError::SlotGone { .. } => Exit::Data,
+        SetupError::Standby { .. } => Exit::Unavailable,
         _ => Exit::Config,
     };
     Failure::new(error.id(), exit, error.to_string()).remedy(error.remedy())
@@ -171,6 +178,11 @@ pub(crate) fn pipeline<K: SinkFailure>(error: PipelineError<PostgresError, K>) -
             "find out who reads or advances the slot: one slot belongs to one relay. Publish the \
              rows between the two positions by inserting them anew if nobody else did, then start \
              again",
+        ),
+        PipelineError::LogWentBack { .. } => Failure::new("log-went-back", Exit::Data, what).remedy(
+            "the server was restored from an older state, and what was committed since is gone from \
+             it: consumers may have events that the database has not. Start again to go on from \
+             the slot as it is now, once that is settled",
         ),
         PipelineError::OtherServer { .. } => Failure::new("other-server", Exit::Data, what).remedy(
             "the address now leads to another cluster: check it, and start again if that is \

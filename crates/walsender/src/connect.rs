@@ -235,6 +235,8 @@ impl Plan<'_> {
             ("database", info.dbname.as_str()),
             ("application_name", info.application_name.as_str()),
             ("client_encoding", "UTF8"),
+            // A role may be set to hear less; see the warning in `ReplicationStream`.
+            ("client_min_messages", "warning"),
             ("DateStyle", "ISO"),
             ("IntervalStyle", "postgres"),
             ("extra_float_digits", "3"),

@@ -1,9 +1,10 @@
 //! A running replication stream: frames in, status updates out.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::Poll;
 
-use postgres_protocol::message::backend::{Message, NoticeResponseBody};
+use postgres_protocol::message::backend::Message;
 use postgres_protocol::message::frontend;
 use walrelay_lsn::{CommitEnd, Lsn};
 
@@ -120,15 +121,20 @@ impl ReplicationStream {
         if message[0] == b'N'
             && let Ok(Some(Message::NoticeResponse(notice))) = Message::parse(&mut message.into())
         {
+            let notice = ServerError::parse(notice.fields());
+            // Since 18 a publication that is missing is passed over with this warning ("skipped
+            // loading publication"), and its rows with it. Before, that was an error: so here.
+            if notice.severity == "WARNING" && notice.sqlstate.as_str() == "55000" {
+                return Err(self.fail(Error::Server(Arc::new(notice))));
+            }
             self.log(&notice);
         }
         self.wire.inbox.advance(total);
         Ok(())
     }
 
-    fn log(&self, notice: &NoticeResponseBody) {
+    fn log(&self, notice: &ServerError) {
         let host = &*self.wire.host;
-        let notice = ServerError::parse(notice.fields());
         tracing::debug!(
             host,
             severity = notice.severity,

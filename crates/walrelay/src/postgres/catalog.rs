@@ -26,6 +26,8 @@ pub struct ServerFacts {
     pub wal_level: String,
     /// `current_database()`.
     pub database: String,
+    /// `pg_is_in_recovery()`: a standby.
+    pub in_recovery: bool,
     /// `wal_sender_timeout`; `None` where it is switched off.
     pub wal_sender_timeout: Option<Duration>,
 }
@@ -110,17 +112,20 @@ async fn server(session: &mut Session) -> Result<ServerFacts, Error> {
     let rows = session
         .query(
             "SELECT current_setting('wal_level') AS wal_level, current_database() AS database, \
+             pg_catalog.pg_is_in_recovery() AS in_recovery, \
              (SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout') AS timeout",
         )
         .await?;
     let mut facts = ServerFacts {
         wal_level: String::new(),
         database: String::new(),
+        in_recovery: false,
         wal_sender_timeout: None,
     };
     if let Some(row) = rows.iter().next() {
         facts.wal_level = text(&row, "wal_level");
         facts.database = text(&row, "database");
+        facts.in_recovery = row.get("in_recovery") == Some("t");
         // In milliseconds; 0 is off.
         let millis = row.get("timeout").and_then(|millis| millis.parse().ok());
         facts.wal_sender_timeout = millis
@@ -188,7 +193,7 @@ async fn publication(session: &mut Session, name: &str) -> Result<Option<Publica
     Ok(Some(PublicationFacts { insert, tables }))
 }
 
-async fn slot(session: &mut Session, name: &str) -> Result<Option<SlotFacts>, Error> {
+pub(super) async fn slot(session: &mut Session, name: &str) -> Result<Option<SlotFacts>, Error> {
     let sql = format!(
         "SELECT slot_type, plugin, database, active_pid, confirmed_flush_lsn, wal_status \
          FROM pg_catalog.pg_replication_slots WHERE slot_name = {}",
@@ -205,12 +210,4 @@ async fn slot(session: &mut Session, name: &str) -> Result<Option<SlotFacts>, Er
             .and_then(|lsn| lsn.parse().ok()),
         wal_status: row.get("wal_status").map(str::to_owned),
     }))
-}
-
-/// The slot's `confirmed_flush_lsn` now.
-pub(super) async fn confirmed_flush(
-    session: &mut Session,
-    name: &str,
-) -> Result<Option<Lsn>, Error> {
-    Ok(slot(session, name).await?.and_then(|slot| slot.confirmed))
 }

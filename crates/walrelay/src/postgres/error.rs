@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use walrelay_lsn::Lsn;
 use walrelay_relay::{SourceError, TableName};
 use walrelay_sink::Disposition;
@@ -86,6 +88,12 @@ pub enum SetupError {
         /// What is missing.
         missing: Vec<String>,
     },
+    /// The server is a standby and the slot is not there: the primary has it.
+    #[error("the server is a standby, and replication slot {slot} is not on it")]
+    Standby {
+        /// Its name.
+        slot: String,
+    },
     /// There is no slot and none may be created.
     #[error("replication slot {slot} does not exist")]
     SlotMissing {
@@ -155,6 +163,7 @@ impl SetupError {
             SetupError::PublicationLacks { .. } => "publication-lacks-table",
             SetupError::PublicationForeign { .. } => "publication-foreign-table",
             SetupError::PublicationColumns { .. } => "publication-lacks-column",
+            SetupError::Standby { .. } => "standby",
             SetupError::SlotMissing { .. } => "slot-missing",
             SetupError::SlotGone { .. } => "slot-gone",
             SetupError::SlotPlugin { .. } => "slot-plugin",
@@ -213,6 +222,9 @@ impl SetupError {
                 quote_ident(publication),
                 super::script::table(table)
             ),
+            SetupError::Standby { .. } => "name all hosts in [source] url and add \
+                target_session_attrs=read-write, so that the primary is found"
+                .to_owned(),
             SetupError::SlotGone { .. } => "events committed since may be lost to the relay: find \
                 out who dropped it, start walrelay again to create a new slot, and publish the rows \
                 of the meantime by inserting them anew"
@@ -233,6 +245,7 @@ impl SetupError {
 
     fn disposition(&self) -> Disposition {
         match self {
+            SetupError::Standby { .. } => Disposition::Retryable,
             SetupError::SlotGone { .. } | SetupError::SlotLost { .. } => Disposition::Fatal,
             _ => Disposition::Configuration,
         }
@@ -249,6 +262,22 @@ pub enum PostgresError {
     /// The database is not as it must be.
     #[error(transparent)]
     Setup(#[from] SetupError),
+    /// The server took a command and did not answer.
+    #[error("Postgres did not answer within {after:?}: {doing}")]
+    NoAnswer {
+        /// What was asked.
+        doing: &'static str,
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// The two connections of the relay do not see the same slot in use.
+    #[error(
+        "the control connection does not see the stream of slot {slot}: the two reached different servers"
+    )]
+    TwoServers {
+        /// The slot.
+        slot: String,
+    },
     /// Another process reads the slot; the server lets in one at a time.
     #[error("slot {slot} is being read by server process {}", pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string()))]
     SlotBusy {
@@ -267,7 +296,9 @@ impl SourceError for PostgresError {
         match self {
             PostgresError::Wal(error) => error.disposition(),
             PostgresError::Setup(error) => error.disposition(),
-            PostgresError::SlotBusy { .. } => Disposition::Retryable,
+            PostgresError::SlotBusy { .. }
+            | PostgresError::NoAnswer { .. }
+            | PostgresError::TwoServers { .. } => Disposition::Retryable,
         }
     }
 }

@@ -92,6 +92,10 @@ fn slot(
 ) -> Result<(), SetupError> {
     let name = &wanted.slot;
     let Some(slot) = &facts.slot else {
+        // The slot is on the primary, which is away for the moment or has not been found yet.
+        if facts.server.in_recovery {
+            return Err(SetupError::Standby { slot: name.clone() });
+        }
         if relayed_before {
             return Err(SetupError::SlotGone { slot: name.clone() });
         }

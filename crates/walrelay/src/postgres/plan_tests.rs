@@ -31,6 +31,7 @@ fn facts() -> Facts {
         server: ServerFacts {
             wal_level: "logical".into(),
             database: "app".into(),
+            in_recovery: false,
             wal_sender_timeout: None,
         },
         tables: vec![(
@@ -213,6 +214,19 @@ fn each_thing_that_is_wrong_has_its_own_word() {
     ];
     for (change, id) in cases {
         assert_eq!(refused(change), id);
+    }
+}
+
+#[test]
+fn a_slot_is_neither_created_nor_missed_on_a_standby() {
+    for relayed_before in [false, true] {
+        let mut facts = facts();
+        facts.server.in_recovery = true;
+        // A slot that is there may be read: since 16 a standby decodes.
+        assert_eq!(plan(&wanted(), &facts, relayed_before), Ok(Plan::default()));
+        facts.slot = None;
+        let error = plan(&wanted(), &facts, relayed_before).expect_err("it is on the primary");
+        assert_eq!(error.id(), "standby");
     }
 }
 

@@ -1,3 +1,4 @@
+use std::future::Future;
 use std::time::Duration;
 
 use tracing::{debug, info, warn};
@@ -8,8 +9,17 @@ use walrelay_walsender::{
     StartReplication, StatusUpdate,
 };
 
-use super::catalog::confirmed_flush;
+use super::catalog::slot;
 use super::{Action, Facts, Plan, PostgresError, SetupError, Wanted, inspect, plan, script};
+
+/// How long the server may take to answer what costs it nothing. A server that was stopped behind a
+/// living TCP stack would otherwise be waited for without end.
+const COMMAND_PATIENCE: Duration = Duration::from_secs(30);
+/// `wal_sender_timeout` of the replication session at most, unless it is configured. Postgres'
+/// default.
+const LONGEST_SENDER_TIMEOUT: Duration = Duration::from_secs(60);
+/// SQLSTATE of an object that exists already.
+const DUPLICATE_OBJECT: &str = "42710";
 
 /// Opens the replication connection of one slot, with an ordinary control connection beside it.
 #[derive(Debug)]
@@ -33,11 +43,11 @@ impl PostgresSource {
         }
     }
 
-    async fn create(
+    async fn create_all(
         &self,
         control: &mut Session,
         replication: &mut Session,
-        action: Action,
+        actions: &[Action],
     ) -> Result<(), Error> {
         let Wanted {
             slot,
@@ -45,30 +55,53 @@ impl PostgresSource {
             tables,
             ..
         } = &self.wanted;
-        match action {
-            Action::CreatePublication => {
-                control
-                    .query(&script::create_publication(publication, tables))
-                    .await?;
-                info!(
-                    publication,
-                    "created the publication: inserts of the outbox tables only"
-                );
-            }
-            Action::CreateSlot => {
-                let options = SlotOptions {
-                    failover: false,
-                    temporary: false,
-                };
-                let created = replication.create_logical_slot(slot, options).await?;
-                info!(
-                    slot,
-                    consistent_point = %created.consistent_point,
-                    "created the slot: rows committed from here on are relayed, earlier ones are not"
-                );
+        for action in actions {
+            match action {
+                Action::CreatePublication => {
+                    let sql = script::create_publication(publication, tables);
+                    control.query(&sql).await?;
+                    info!(
+                        publication,
+                        "created the publication: inserts of the outbox tables only"
+                    );
+                }
+                Action::CreateSlot => {
+                    if !actions.contains(&Action::CreatePublication) {
+                        warn!(
+                            slot,
+                            publication,
+                            "there is a publication and no slot: if there was one, what was \
+                             committed since it was dropped will not be relayed"
+                        );
+                    }
+                    // Takes as long as the oldest transaction that is open now, so without limit.
+                    info!(
+                        slot,
+                        "creating the slot: Postgres waits for open transactions first"
+                    );
+                    let options = SlotOptions {
+                        failover: false,
+                        temporary: false,
+                    };
+                    let created = replication.create_logical_slot(slot, options).await?;
+                    info!(
+                        slot,
+                        consistent_point = %created.consistent_point,
+                        "created the slot: rows committed from here on are relayed, earlier ones \
+                         are not"
+                    );
+                }
             }
         }
         Ok(())
+    }
+
+    async fn confirmed(&self, control: &mut Session) -> Result<Lsn, PostgresError> {
+        let name = &self.wanted.slot;
+        let found = bounded("reading the slot", slot(control, name)).await?;
+        found
+            .and_then(|slot| slot.confirmed)
+            .ok_or_else(|| SetupError::SlotGone { slot: name.clone() }.into())
     }
 
     /// The server lets one process read a slot: say which one does.
@@ -98,24 +131,39 @@ impl Source for PostgresSource {
     async fn open(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
         self.control = None;
         let mut control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
-        let facts = inspect(&mut control, &self.wanted).await?;
-        let Plan { actions, notes } = plan(&self.wanted, &facts, resume.is_some())?;
-        for note in notes {
-            warn!("{note}");
-        }
-
-        let timeout = self
-            .wal_sender_timeout
-            .map(|timeout| timeout.as_millis().to_string());
-        let settings: Vec<(&str, &str)> = timeout
-            .iter()
-            .map(|millis| ("wal_sender_timeout", millis.as_str()))
-            .collect();
+        let mut facts =
+            bounded("reading the catalogs", inspect(&mut control, &self.wanted)).await?;
+        // The role's or server's own value, unless it is so long that a dead connection would go
+        // unnoticed, or off, so that the server would not look at its connection while it decodes.
+        let server_timeout = self.wal_sender_timeout.unwrap_or_else(|| {
+            let own = facts
+                .server
+                .wal_sender_timeout
+                .unwrap_or(LONGEST_SENDER_TIMEOUT);
+            own.min(LONGEST_SENDER_TIMEOUT)
+        });
+        let millis = server_timeout.as_millis().to_string();
+        let settings = [("wal_sender_timeout", millis.as_str())];
         let mut replication =
             Session::connect(&self.info, SessionKind::Replication, &settings).await?;
-        let system = replication.identify_system().await?;
-        for action in actions {
-            self.create(&mut control, &mut replication, action).await?;
+        let system = bounded("IDENTIFY_SYSTEM", replication.identify_system()).await?;
+
+        let mut again = true;
+        loop {
+            let Plan { actions, notes } = plan(&self.wanted, &facts, resume.is_some())?;
+            for note in notes {
+                warn!("{note}");
+            }
+            match self
+                .create_all(&mut control, &mut replication, &actions)
+                .await
+            {
+                Ok(()) => break,
+                // Another relay that starts at the same time was quicker.
+                Err(error) if again && error.sqlstate() == Some(DUPLICATE_OBJECT) => again = false,
+                Err(error) => return Err(error.into()),
+            }
+            facts = bounded("reading the catalogs", inspect(&mut control, &self.wanted)).await?;
         }
 
         let command = StartReplication {
@@ -127,48 +175,71 @@ impl Source for PostgresSource {
             messages: false,
             proto_version: 1,
         };
-        let stream = match replication.start_replication(&command).await {
+        let walsender = replication.backend_pid();
+        let started = bounded("START_REPLICATION", replication.start_replication(&command)).await;
+        let stream = match started {
             Ok(stream) => stream,
-            Err(error) if error.class() == ErrorClass::SlotInUse => {
+            Err(PostgresError::Wal(error)) if error.class() == ErrorClass::SlotInUse => {
                 return Err(self.busy(&mut control, error).await);
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         };
         // Again, now that nobody else can move it: the stream begins here.
-        let confirmed = confirmed_flush(&mut control, &self.wanted.slot)
+        let slot = bounded("reading the slot", slot(&mut control, &self.wanted.slot))
             .await?
             .ok_or_else(|| SetupError::SlotGone {
                 slot: self.wanted.slot.clone(),
             })?;
+        // Several hosts, or an address that moves: both connections must see the same slot, or the
+        // position of one server would be confirmed to another.
+        if slot.active_pid != Some(i64::from(walsender)) {
+            return Err(PostgresError::TwoServers {
+                slot: self.wanted.slot.clone(),
+            });
+        }
+        let confirmed = slot.confirmed.unwrap_or(Lsn::ZERO);
         debug!(slot = self.wanted.slot, %confirmed, host = %self.info.redacted(), "started");
         self.control = Some(control);
         Ok(Opened {
             stream: Stream(stream),
             system_id: system.system_id,
             timeline: system.timeline,
+            flushed: system.flushed,
             confirmed: CommitEnd::from_slot(confirmed),
-            server_timeout: self.wal_sender_timeout.or(facts.server.wal_sender_timeout),
+            server_timeout: Some(server_timeout),
         })
     }
 
     async fn confirmed_on_server(&mut self) -> Result<Lsn, PostgresError> {
-        let control = match &mut self.control {
-            Some(control) => control,
-            None => self
-                .control
-                .insert(Session::connect(&self.info, SessionKind::Sql, &[]).await?),
-        };
-        match confirmed_flush(control, &self.wanted.slot).await {
-            Ok(Some(confirmed)) => Ok(confirmed),
-            Ok(None) => Err(SetupError::SlotGone {
-                slot: self.wanted.slot.clone(),
-            }
-            .into()),
-            Err(error) => {
-                self.control = None;
-                Err(error.into())
-            }
+        // The control connection may have been idle for days, and ended by the server or by
+        // something in between: a fresh one answers as well.
+        if let Some(mut control) = self.control.take()
+            && let Ok(confirmed) = self.confirmed(&mut control).await
+        {
+            self.control = Some(control);
+            return Ok(confirmed);
         }
+        let mut control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
+        let confirmed = self.confirmed(&mut control).await?;
+        self.control = Some(control);
+        Ok(confirmed)
+    }
+}
+
+/// Waits for a command whose answer takes the server no time of its own.
+async fn bounded<T, E>(
+    doing: &'static str,
+    command: impl Future<Output = Result<T, E>>,
+) -> Result<T, PostgresError>
+where
+    PostgresError: From<E>,
+{
+    match tokio::time::timeout(COMMAND_PATIENCE, command).await {
+        Ok(result) => Ok(result?),
+        Err(_) => Err(PostgresError::NoAnswer {
+            doing,
+            after: COMMAND_PATIENCE,
+        }),
     }
 }
 

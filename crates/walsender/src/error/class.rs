@@ -62,6 +62,8 @@ const BY_SQLSTATE: &[(&str, ErrorClass)] = &[
 
 pub(super) fn of_server(error: &ServerError) -> ErrorClass {
     match error.sqlstate.as_str() {
+        // Not an error to the server: a publication that is missing is passed over (18+).
+        "55000" if error.severity == "WARNING" => ErrorClass::Configuration,
         "55000" => prerequisite(error),
         "58P01" => missing_file(error),
         code => BY_SQLSTATE
