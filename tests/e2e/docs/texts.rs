@@ -145,7 +145,7 @@ fn exit_codes_and_supervisors_agree() {
         }
     }
 
-    // Draining may take drain_timeout, and the last status as long again.
+    // Draining may take drain_timeout, and the last status ten seconds more.
     let configuration = text("docs/CONFIGURATION.md");
     let (_, drain) = configuration
         .split_once("| `drain_timeout` | duration | `")
@@ -164,7 +164,7 @@ fn exit_codes_and_supervisors_agree() {
         let (_, value) = operations.split_once(setting).expect(setting);
         let digits: String = value.chars().take_while(char::is_ascii_digit).collect();
         let seconds: u64 = digits.parse().expect("seconds");
-        assert!(seconds > 2 * drain, "{setting}{seconds}");
+        assert!(seconds > drain + 10, "{setting}{seconds}");
     }
 }
 
@@ -202,7 +202,7 @@ fn tests_of_the_guarantees_exist() {
     for row in table("docs/GUARANTEES.md", "promises") {
         let shown = &row[3];
         assert!(
-            shown.contains(".rs::") || shown.contains("**no test**"),
+            shown.contains(".rs::") || shown.starts_with("**no test**"),
             "no test, and not said so: {row:?}"
         );
     }
