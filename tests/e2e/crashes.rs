@@ -280,3 +280,19 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
         .status();
     assert!(status.expect("cp runs").success());
 }
+
+/// A table that is taken out of the publication sends no word: the catalogs are looked at every few
+/// seconds, and the relay stops.
+#[test]
+fn of_the_publications_table_stop_the_relay() {
+    let rig = Rig::new(15);
+    rig.workload().create_tables();
+    let mut relay = rig.relay();
+    Db::connect(&rig.postgres.url()).batch("ALTER PUBLICATION walrelay DROP TABLE outbox");
+    assert_eq!(relay.ended().code(), Some(78), "{}", relay.log());
+    assert!(
+        relay.log().contains("[publication-lacks-table]"),
+        "{}",
+        relay.log()
+    );
+}

@@ -253,7 +253,7 @@ fn of_servers_that_are_not_there_are_retried() {
     let config = away.config();
     let check = output(&["check", "--config", config.to_str().expect("text")]);
     Refused::of(&check).is("kafka-unreachable", 69, &["bootstrap.servers"]);
-    let relay = away.relay();
+    let mut relay = away.relay();
     away.workload().rows(100).run();
     // It holds on to its slot and confirms nothing.
     let slot = away.slot();
@@ -261,4 +261,9 @@ fn of_servers_that_are_not_there_are_retried() {
     relay.says("Connection refused");
     assert_eq!(slot.read().expect("the slot").confirmed_flush, before);
     assert!(slot.wait_active(PATIENCE) > 0);
+    // Asked to stop it waits for the broker, as long as it may; asked again it does not.
+    relay.signal("-TERM");
+    relay.says("draining");
+    relay.signal("-TERM");
+    assert_eq!(relay.ended().code(), Some(75), "{}", relay.log());
 }

@@ -6,6 +6,7 @@
 //! - [`crashes`]: SIGKILL, SIGTERM, servers that go away, connections that are cut.
 //! - [`idle`], [`large`]: the primary is not hurt: idle slots move, memory is bounded.
 //! - [`poison`]: what cannot be delivered stops the relay, and nothing is lost.
+//! - [`topics`]: they are created where configured, and waited for where not.
 //! - [`errors`]: each mistake has its own word and exit code.
 //! - [`commands`]: `init`, `check`, `completions`, standard output as a sink.
 //! - [`docs`]: what README, OPERATIONS and GUARANTEES say is so.
@@ -29,3 +30,4 @@ mod idle;
 mod large;
 mod poison;
 mod rig;
+mod topics;

@@ -97,6 +97,37 @@ fn with_a_name_no_topic_can_have() {
     );
 }
 
+/// The broker itself refuses a record in the midst of its key's. Nothing behind it may get through:
+/// it would overtake.
+#[test]
+fn refused_by_the_broker_is_not_overtaken() {
+    let rig = Rig::new(15);
+    rig.workload().create_tables();
+    let topic = format!("{}order", rig.prefix);
+    rig.kafka()
+        .create_topic(&topic, 1, &[("max.message.bytes", "20000")]);
+    let config = rig.config_with(&rig.postgres.url(), "\"batch.size\" = 10000\n");
+    let mut relay = rig.start(&config);
+    relay.streaming();
+    Db::connect(&rig.postgres.url()).batch(
+        "INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'key', 'T', \
+         jsonb_build_object('number', n, 'text', \
+                            CASE WHEN n = 2000 THEN (SELECT string_agg(md5(random()::text), '') \
+                            FROM generate_series(1, 2000)) ELSE repeat('x', 50) END) \
+         FROM generate_series(1, 50000) n",
+    );
+    assert_eq!(relay.ended().code(), Some(65), "{}", relay.log());
+    assert!(relay.log().contains("[delivery]"), "{}", relay.log());
+    let history = rig.history_within(std::time::Duration::from_secs(3));
+    let verdict = history.check();
+    eprintln!(
+        "refused by the broker: {} records got through",
+        history.records.len()
+    );
+    assert!(verdict.reordered.is_empty(), "overtaken: {verdict}");
+    assert!(history.records.len() < 2_000, "{verdict}");
+}
+
 /// UPDATE, DELETE and TRUNCATE are no events: ignored, counted, survived. A publication of all
 /// operations brings them.
 #[test]

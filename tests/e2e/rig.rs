@@ -120,12 +120,17 @@ impl Rig {
 
     /// Reads both sides.
     pub(crate) fn history(&self) -> History {
+        self.history_within(PATIENCE)
+    }
+
+    /// The same, where not everything is expected to arrive.
+    pub(crate) fn history_within(&self, limit: Duration) -> History {
         History::collect(
             &self.postgres.url(),
             "public.outbox",
             &self.bootstrap,
             &self.prefix,
-            PATIENCE,
+            limit,
         )
     }
 

@@ -97,7 +97,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
                 return Err(error);
             }
             let delay = self.backoff.next_delay();
-            warn!(error = %Chain(&error), retry_in = ?delay, "trying again");
+            warn!(error = %Chain(&error), retry_in_ms = delay.as_millis() as u64, "trying again");
             self.surroundings.state(State::Waiting);
             tokio::select! {
                 biased;

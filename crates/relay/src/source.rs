@@ -62,6 +62,11 @@ pub trait Source: Send {
         resume: Option<&Resume>,
     ) -> impl Future<Output = Result<Opened<Self::Stream>, Self::Error>>;
 
+    /// Looks whether what the stream rests on (publication, tables, slot) is still as it must be.
+    /// Called every few seconds while streaming; an error ends the pipeline's attempt. A look that
+    /// cannot be had now is no error.
+    fn still_sound(&mut self) -> impl Future<Output = Result<(), Self::Error>>;
+
     /// The slot's `confirmed_flush_lsn` as the server reports it now, read beside the stream.
     fn confirmed_on_server(&mut self) -> impl Future<Output = Result<Lsn, Self::Error>>;
 }

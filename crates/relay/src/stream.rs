@@ -24,6 +24,9 @@ const STATUS_GAP: Duration = Duration::from_millis(50);
 const BLOCKED_NOTICE: Duration = Duration::from_secs(1);
 /// How long what was acknowledged beside a failure may still be collected and confirmed.
 const SETTLE: Duration = Duration::from_secs(5);
+/// How often the catalogs are looked at while streaming: a table that is taken out of the
+/// publication sends no word.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// How long the orderly end of a connection may take, after what is in flight was awaited.
 const WIND_UP: Duration = Duration::from_secs(10);
 /// How often the control connection is asked whether the slot has taken the last status.
@@ -80,7 +83,7 @@ where
         S: Source<Error = T::Error>,
         F: Error + 'static,
     {
-        let result = self.relay(shutdown).await;
+        let result = self.relay(shutdown, source).await;
         match result {
             Ok(drained) => {
                 let confirmed = self.running.core.confirmed();
@@ -107,10 +110,16 @@ where
     }
 
     /// The loop. `Ok(true)`: drained. `Ok(false)`: the drain timeout passed.
-    async fn relay<F: Error + 'static>(
+    async fn relay<S, F>(
         &mut self,
         shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
-    ) -> Result<bool, PipelineError<T::Error, F>> {
+        source: &mut S,
+    ) -> Result<bool, PipelineError<T::Error, F>>
+    where
+        S: Source<Error = T::Error>,
+        F: Error + 'static,
+    {
+        let mut look_at = Instant::now() + LOOK_INTERVAL;
         let mut feedback = self.first_feedback();
         let mut received_at = Instant::now();
         let mut confirmed_before = self.running.core.confirmed();
@@ -178,7 +187,12 @@ where
             if reading && silent_for > self.longest_silence() {
                 return Err(PipelineError::Silent { silent_for });
             }
-            let due = feedback.due(confirmed, self.interval());
+            if now >= look_at && drain_until.is_none() {
+                source.still_sound().await.map_err(PipelineError::Source)?;
+                look_at = Instant::now() + LOOK_INTERVAL;
+            }
+
+            let due = feedback.due(confirmed, self.interval()).min(look_at);
             let until = drain_until.map_or(due, |deadline| due.min(deadline));
             tokio::select! {
                 biased;

@@ -150,7 +150,8 @@ fn connection(error: walrelay_walsender::Error) -> Failure {
             "postgres-configuration",
             Exit::Config,
             "Postgres refuses what the configuration asks for",
-            "see the server's words above",
+            "the cause above names what to change: a setting of the server (ssl, a publication, a \
+             limit), or the configuration that asks for it",
         ),
     };
     Failure::new(id, exit, what).caused_by(error).remedy(remedy)

@@ -110,11 +110,6 @@ impl World {
 
     /// The line a run ends with.
     pub(crate) fn summarise(&self, counts: &Counts) {
-        let millis = |quantile| {
-            self.latencies
-                .millis(quantile)
-                .map_or_else(|| "-".to_owned(), |ms| format!("{ms:.2}"))
-        };
         info!(
             records = counts.records,
             transactions = counts.transactions,
@@ -123,8 +118,8 @@ impl World {
             ignored_deletes = counts.deletes,
             ignored_truncates = counts.truncates,
             latency_samples = self.latencies.samples(),
-            commit_to_ack_p50_ms = millis(0.5),
-            commit_to_ack_p99_ms = millis(0.99),
+            commit_to_ack_p50_ms = self.latencies.millis(0.5),
+            commit_to_ack_p99_ms = self.latencies.millis(0.99),
             "relayed"
         );
     }

@@ -44,7 +44,7 @@ pub enum Command {
     #[command(after_help = "Examples:
   walrelay init --dry-run          print the SQL, to be run by whoever may
   walrelay init --config app.toml  do it
-  walrelay init --role walrelay --set source.url='postgres://admin:…@db/app'")]
+  walrelay init --role walrelay --config admin.toml")]
     Init(InitArgs),
 
     /// Check the configuration, and that Postgres and the sink are ready for it.

@@ -6,7 +6,7 @@ use super::connect::{block_on, conn_info, wanted};
 use super::{Ended, Env, load};
 use crate::cli::{Exit, Failure, InitArgs};
 use crate::failures;
-use crate::postgres::{Action, Wanted, inspect, plan, script};
+use crate::postgres::{Action, SetupError, Wanted, inspect, plan, script};
 
 /// The role that the printed script creates where none is named. The relay itself takes whatever
 /// role its URL names.
@@ -76,6 +76,11 @@ async fn create(
 ) -> Result<String, crate::postgres::PostgresError> {
     let mut lines = Vec::new();
     let mut facts = inspect(session, wanted).await?;
+    // What creating tables cannot mend is said before anything is created.
+    match plan(wanted, &facts, false) {
+        Err(SetupError::TableMissing { .. }) | Ok(_) => {}
+        Err(error) => return Err(error.into()),
+    }
     for (table, found) in &facts.tables {
         if found.is_none() {
             session.query(&script::create_table(table)).await?;

@@ -192,9 +192,11 @@ impl SetupError {
                  \"table.field.event.payload\" = \"…\"",
                 present.join(", ")
             ),
-            SetupError::PublicationMissing { .. } | SetupError::SlotMissing { .. } => {
-                "run walrelay init, or set create = true in [source]".to_owned()
-            }
+            SetupError::PublicationMissing { .. } => "run walrelay init".to_owned(),
+            SetupError::SlotMissing { .. } => "on the first day run walrelay init; if the slot was \
+                there before, somebody dropped it, and what was committed since is not relayed: see \
+                docs/OPERATIONS.md, \"The slot is gone or was moved\""
+                .to_owned(),
             SetupError::PublicationGone { slot, .. } => format!(
                 "if nothing was written to the outbox since the publication was dropped, create it \
                  again with walrelay init and start the relay; otherwise drop the slot as well \

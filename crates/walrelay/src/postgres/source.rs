@@ -15,6 +15,8 @@ use super::{Action, Facts, Plan, PostgresError, SetupError, Wanted, inspect, pla
 /// How long the server may take to answer what costs it nothing. A server that was stopped behind a
 /// living TCP stack would otherwise be waited for without end.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(30);
+/// The same for a look beside the stream, which waits for it.
+const LOOK_PATIENCE: Duration = Duration::from_millis(500);
 /// `wal_sender_timeout` of the replication session at most, unless it is configured. Postgres'
 /// default.
 const LONGEST_SENDER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -208,6 +210,27 @@ impl Source for PostgresSource {
             confirmed: CommitEnd::from_slot(confirmed),
             server_timeout: Some(server_timeout),
         })
+    }
+
+    async fn still_sound(&mut self) -> Result<(), PostgresError> {
+        let look = async {
+            let mut control = match self.control.take() {
+                Some(control) => control,
+                None => Session::connect(&self.info, SessionKind::Sql, &[]).await?,
+            };
+            let facts = inspect(&mut control, &self.wanted).await?;
+            self.control = Some(control);
+            Ok::<_, Error>(facts)
+        };
+        // The stream does not depend on this connection; it is made again the next time.
+        match tokio::time::timeout(LOOK_PATIENCE, look).await {
+            Ok(Ok(facts)) => {
+                plan(&self.wanted, &facts, true)?;
+            }
+            Ok(Err(error)) => debug!(%error, "the catalogs cannot be looked at"),
+            Err(_) => debug!("the catalogs cannot be looked at in time"),
+        }
+        Ok(())
     }
 
     async fn confirmed_on_server(&mut self) -> Result<Lsn, PostgresError> {

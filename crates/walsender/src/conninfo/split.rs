@@ -146,6 +146,16 @@ fn url(text: &str, base: usize) -> Result<Settings, ConnInfoError> {
         Some(at) => (Some(&before_query[..at]), &before_query[at + 1..]),
         None => (None, before_query),
     };
+    // A second @, or one behind a /, most likely belongs to the password; what stands between would
+    // be taken for a host and be named in errors.
+    if credentials.is_some()
+        && let Some(at) = rest.find('@')
+    {
+        return syntax(
+            offset_of(rest) + at,
+            "a second @: write @ as %40 and / as %2F in a user's name, a password or a database",
+        );
+    }
     if let Some(credentials) = credentials {
         let (user, password) = match credentials.split_once(':') {
             Some((user, password)) => (user, Some(password)),

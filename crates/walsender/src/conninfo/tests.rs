@@ -272,7 +272,8 @@ fn wrong_values_are_refused() {
         ("user=u host=/tmp hostaddr=::1", "hostaddr"),
         ("user=u host=@abstract", "abstract"),
         ("user=u host=[::1]", "host: expected"),
-        ("postgres://u:p@ss@h/d", "host: expected"),
+        ("postgres://u:p@ss@h/d", "a second @"),
+        ("postgres://u:p@ss/w@h:1/d", "a second @"),
         ("postgres://u:p/ss@h/d", "port: expected"),
         ("user=u sslmode=allow", "sslmode: allow would try without"),
         (
