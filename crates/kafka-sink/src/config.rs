@@ -14,8 +14,6 @@ use rules::{ALIASES, RULES, SECRETS};
 const DEFAULTS: &[(&str, &str)] = &[
     ("client.id", "walrelay"),
     ("partitioner", "murmur2_random"),
-    // Never give up on our own account: the relay decides, and no hole opens in a sequence.
-    ("message.timeout.ms", "0"),
     // For latency: a record alone is on its way at once, and under load batches form while
     // the requests before them are sent. It costs the broker CPU where a burst is spread over many
     // partitions; whoever minds sets a linger.
@@ -30,6 +28,14 @@ const DEFAULTS: &[(&str, &str)] = &[
 const FIXED: &[(&str, &str)] = &[
     ("acks", "all"),
     ("enable.idempotence", "true"),
+    // A request that is repeated must not find a later one there already. Idempotence alone does
+    // not see to that where a broker has no state of the producer, as with the first request of a
+    // partition. docs/adr/0007-one-request-in-flight.md has the whole story.
+    ("max.in.flight", "1"),
+    // A batch that fails for good ends the producer; otherwise librdkafka goes on behind it.
+    ("enable.gapless.guarantee", "true"),
+    // Never give up on our own account: the relay decides, and no hole opens in a sequence.
+    ("message.timeout.ms", "0"),
     // Our own window bounds the queue, also where one record is larger than it.
     ("queue.buffering.max.messages", "0"),
     ("queue.buffering.max.kbytes", "2147483647"),

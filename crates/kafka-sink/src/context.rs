@@ -1,15 +1,18 @@
 //! What the poll thread does with librdkafka's events.
 
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock, Weak};
 
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError as ClientError;
 use rdkafka::message::{BorrowedMessage, DeliveryResult, Headers, Message};
-use rdkafka::producer::{NoCustomPartitioner, ProducerContext};
+use rdkafka::producer::{
+    BaseProducer, NoCustomPartitioner, Producer, ProducerContext, PurgeConfig,
+};
 use rdkafka::types::RDKafkaErrorCode;
-use walrelay_sink::{Deliveries, Record};
+use walrelay_sink::{Deliveries, DeliveryError, Disposition, Record};
 
 use crate::client_log::{self, Repetitions};
 use crate::outcome::delivery_error;
@@ -27,6 +30,10 @@ pub(crate) struct Context {
     /// librdkafka said that its queue was full although ours was not: the poll thread wakes the
     /// sender at its next turn.
     pub(crate) queue_full: AtomicBool,
+    /// Something that was accepted was not delivered: nothing more may be sent.
+    broken: AtomicBool,
+    /// The producer whose context this is, to purge it. Weak, or it would never be dropped.
+    producer: OnceLock<Weak<BaseProducer<Context>>>,
     /// All brokers were down since the last delivery.
     trouble: AtomicBool,
     repetitions: Repetitions,
@@ -38,8 +45,84 @@ impl Context {
             deliveries,
             window,
             queue_full: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
+            producer: OnceLock::new(),
             trouble: AtomicBool::new(false),
             repetitions: Repetitions::default(),
+        }
+    }
+
+    /// Tells the context of `producer` whose it is.
+    pub(crate) fn attach(producer: &Arc<BaseProducer<Self>>) {
+        // Set once, by the one that made both.
+        let _ = producer.context().producer.set(Arc::downgrade(producer));
+    }
+
+    /// Whether [`break_off`](Self::break_off) was called.
+    pub(crate) fn broken(&self) -> bool {
+        self.broken.load(SeqCst)
+    }
+
+    /// From now on nothing is accepted, and what is queued is given up at once: whatever was sent
+    /// after a record that failed would overtake it.
+    pub(crate) fn break_off(&self) {
+        if self.latch() {
+            self.wake_sender();
+        }
+    }
+
+    /// The same, but for waking the sender. True: that is to be done.
+    fn latch(&self) -> bool {
+        if self.broken.swap(true, SeqCst) {
+            return false;
+        }
+        // There is none left while it is being dropped, and then it purges by itself.
+        if let Some(producer) = self.producer.get().and_then(Weak::upgrade) {
+            producer.purge(PurgeConfig::default().queue().non_blocking());
+        }
+        true
+    }
+
+    /// Lets the sender look again.
+    pub(crate) fn wake_sender(&self) {
+        self.tell(Deliveries::capacity);
+    }
+
+    /// Calls the relay. A panic there must not end the poll thread, or the reports that follow would
+    /// never be made: it breaks the sink off instead. False: it panicked.
+    fn tell(&self, call: impl FnOnce(&dyn Deliveries)) -> bool {
+        let told = catch_unwind(AssertUnwindSafe(|| call(&*self.deliveries))).is_ok();
+        if !told {
+            tracing::error!("taking a delivery report panicked; the producer must be rebuilt");
+            self.break_off();
+        }
+        told
+    }
+
+    fn failed(&self, seq: u64, error: DeliveryError) {
+        // Before the relay is told, so that nothing is sent in the meantime; and it is woken after,
+        // so that it learns of the cause first.
+        let first = self.latch();
+        self.tell(|deliveries| deliveries.failed(seq, error));
+        if first {
+            self.wake_sender();
+        }
+    }
+
+    fn delivered(&self, seq: u64, topic: &str) {
+        if !self.tell(|deliveries| deliveries.delivered(seq)) {
+            // Whether the relay counted it is unknown; that it hears of trouble matters more than
+            // that it hears once.
+            let error = DeliveryError {
+                topic: Arc::from(topic),
+                reason: "its delivery report was not taken".to_owned(),
+                disposition: Disposition::Retryable,
+            };
+            self.tell(|deliveries| deliveries.failed(seq, error));
+        }
+        if self.trouble.load(SeqCst) && self.trouble.swap(false, SeqCst) {
+            tracing::info!("Kafka takes records again");
+            self.repetitions.forget();
         }
     }
 }
@@ -73,25 +156,48 @@ impl ProducerContext<NoCustomPartitioner> for Context {
     fn delivery(&self, result: &DeliveryResult<'_>, seq: usize) {
         let seq = seq as u64;
         let message = match result {
+            Ok(message) if is_acknowledged(message) => {
+                self.delivered(seq, message.topic());
+                message
+            }
             Ok(message) => {
-                self.deliveries.delivered(seq);
-                if self.trouble.load(SeqCst) && self.trouble.swap(false, SeqCst) {
-                    tracing::info!("Kafka takes records again");
-                    self.repetitions.forget();
+                if !self.broken() {
+                    tracing::error!(
+                        topic = message.topic(),
+                        "librdkafka only infers that a record was delivered; the producer must be \
+                         rebuilt"
+                    );
                 }
+                let error = DeliveryError {
+                    topic: Arc::from(message.topic()),
+                    reason: "acknowledged only by inference: sent again".to_owned(),
+                    disposition: Disposition::Retryable,
+                };
+                self.failed(seq, error);
                 message
             }
             Err((error, message)) => {
                 let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
-                self.deliveries
-                    .failed(seq, delivery_error(message.topic(), code));
+                self.failed(seq, delivery_error(message.topic(), code));
                 message
             }
         };
         if self.window.give_back(weight_of_message(message)) {
-            self.deliveries.capacity();
+            self.wake_sender();
         }
     }
+}
+
+/// Whether a broker answered for this very record: then it told the record's offset.
+///
+/// When a request fails in a way that can pass and a later one of the same partition succeeds,
+/// librdkafka takes the first for delivered without a word from the broker
+/// (`rd_kafka_dr_implicit_ack`): had it not been appended, the second would have been refused for
+/// its sequence number. That was so once. Since KIP-360 a broker that has no state of the producer
+/// for the partition takes any first sequence number, and the first request's records are nowhere.
+/// Such messages have no offset (`RD_KAFKA_OFFSET_INVALID`).
+fn is_acknowledged(message: &BorrowedMessage<'_>) -> bool {
+    message.offset() >= 0
 }
 
 /// What a record takes of the window.

@@ -12,9 +12,15 @@
 //! - Every record that [`try_send`](walrelay_sink::Sink::try_send) accepted is reported exactly
 //!   once, also when the producer dies of a fatal error and when the sink is dropped.
 //! - "Delivered" is `acks=all` and nothing weaker: no property that says otherwise gets past
-//!   [`KafkaConfig::new`].
-//! - Per key, records reach the broker in the order in which they were accepted: idempotence on, at
-//!   most five requests in flight, murmur2 over the key as in Java, one queue in FIFO order.
+//!   [`KafkaConfig::new`]. It is also a broker's answer about this very record, with its offset: what
+//!   librdkafka only infers from the success of a later request is reported as failed.
+//! - Per key, records reach the broker in the order in which they were accepted: idempotence on, one
+//!   request in flight to a broker, murmur2 over the key as in Java, one queue in FIFO order.
+//! - The first record that is not delivered ends the sink: librdkafka's queue is given up at once,
+//!   and nothing more is accepted. A request that is behind the failed one already may still be
+//!   sent; `docs/adr/0007-one-request-in-flight.md` says when, and what comes of it.
+//! - A panic in a [`Deliveries`](walrelay_sink::Deliveries) method ends the sink in the same way and
+//!   silences no other report (where panics unwind; elsewhere it ends the process).
 //! - librdkafka retries for ever (`message.timeout.ms=0`); giving up is the relay's decision.
 //! - Our window bounds the memory. librdkafka's own bounds are lifted so that they never decide.
 //! - No secret is in a `Debug`, an error or a log line, and no key, value or header either.

@@ -30,6 +30,11 @@ const TABLE: &[(Code, Disposition, &str)] = &[
         "the broker validates records: a compacted topic needs a key in each",
     ),
     (
+        Code::InvalidDifferentRecord,
+        Retryable,
+        "another record of its batch was refused",
+    ),
+    (
         Code::InvalidTimestamp,
         Fatal,
         "see message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic",
@@ -129,12 +134,12 @@ const TABLE: &[(Code, Disposition, &str)] = &[
     (
         Code::PurgeQueue,
         Retryable,
-        "the producer was closed before it was sent",
+        "it was given up before it was sent, because the producer was closed or is broken",
     ),
     (
         Code::PurgeInflight,
         Retryable,
-        "the producer was closed before the broker answered",
+        "it was given up before the broker answered, because the producer was closed or is broken",
     ),
     (Code::Fatal, Retryable, REBUILD),
     (Code::OutOfOrderSequenceNumber, Retryable, REBUILD),
@@ -208,6 +213,10 @@ mod tests {
         assert_eq!(
             delivery_error("t", Code::MessageSizeTooLarge).disposition,
             Fatal
+        );
+        assert_eq!(
+            delivery_error("t", Code::InvalidDifferentRecord).disposition,
+            Retryable
         );
     }
 }

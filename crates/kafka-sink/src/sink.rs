@@ -1,10 +1,12 @@
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, Producer, PurgeConfig};
 use rdkafka::types::RDKafkaErrorCode;
 use walrelay_sink::{Deliveries, DeliveryError, Disposition, Record, SendError, Sink, SinkFactory};
@@ -18,11 +20,14 @@ use crate::{KafkaConfig, KafkaError, topic_name};
 
 /// How long the poll thread serves events before it looks whether it is to stop.
 const POLL: Duration = Duration::from_millis(50);
-/// After a fatal error, how long brokers may still answer for what is in flight.
-const FATAL_GRACE: Duration = Duration::from_secs(1);
+/// After a failure, how long brokers may still answer for what is in flight.
+const BROKEN_GRACE: Duration = Duration::from_secs(1);
 /// How long closing waits for librdkafka to report what was purged. It needs milliseconds; the
 /// bound is there so that a defect of it shows as a log line and not as a relay that never ends.
 const PURGE_GRACE: Duration = Duration::from_secs(10);
+
+const BROKEN: &str = "this producer takes nothing after a record that was not delivered: a new one \
+                      must be made and everything unconfirmed sent again";
 
 /// Makes [`KafkaSink`]s of one configuration.
 #[derive(Debug)]
@@ -53,8 +58,9 @@ impl SinkFactory for KafkaSinkFactory {
 
 /// A Kafka producer. Made by [`KafkaSinkFactory`].
 ///
-/// After a fatal error of the idempotent producer everything in flight is reported as failed and
-/// every further record refused, both [`Disposition::Retryable`]: a fresh sink is needed.
+/// After the first record that was not delivered, whatever the reason, everything queued is reported
+/// as failed and every further record refused, both [`Disposition::Retryable`]: a fresh sink is
+/// needed. The record that failed has its own disposition, so among the reports the worst counts.
 ///
 /// Dropping it without [`close`](Sink::close) **blocks** for a moment: what is queued or in flight is
 /// purged and reported as failed.
@@ -80,16 +86,27 @@ struct Topics {
 
 impl KafkaSink {
     fn new(config: &KafkaConfig, deliveries: Arc<dyn Deliveries>) -> Result<Self, KafkaError> {
+        Self::with_client(config, &config.client_config(), deliveries)
+    }
+
+    /// `client` is what `config` makes of itself. Apart, because tests show what its fixed values
+    /// are good for.
+    fn with_client(
+        config: &KafkaConfig,
+        client: &ClientConfig,
+        deliveries: Arc<dyn Deliveries>,
+    ) -> Result<Self, KafkaError> {
         let options = config.options();
         let window = Window::new(options.max_in_flight_records, options.max_in_flight_bytes);
         let context = Context::new(Arc::clone(&deliveries), window);
-        let producer: BaseProducer<Context> = config
-            .client_config()
-            .create_with_context(context)
-            .map_err(|error| KafkaError::Create {
-            reason: config.creation_reason(&error),
-        })?;
+        let producer: BaseProducer<Context> =
+            client
+                .create_with_context(context)
+                .map_err(|error| KafkaError::Create {
+                    reason: config.creation_reason(&error),
+                })?;
         let producer = Arc::new(producer);
+        Context::attach(&producer);
         let poll = PollThread::start(Arc::clone(&producer))?;
         let creator = options
             .topics
@@ -179,6 +196,9 @@ impl KafkaSink {
 
 impl Sink for KafkaSink {
     fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError> {
+        if self.producer.context().broken() {
+            return Err(refused(record.topic, BROKEN, Disposition::Retryable));
+        }
         let at = self.topic(record.topic)?;
         let timestamp_ms = check_record(record)?;
         let context = self.producer.context();
@@ -213,7 +233,7 @@ impl Sink for KafkaSink {
                     "the topic has no partition {}",
                     record.partition.unwrap_or_default()
                 ),
-                Disposition::Fatal,
+                Disposition::Retryable,
             ),
             code => SendError::Refused(delivery_error(record.topic, code)),
         })
@@ -244,10 +264,10 @@ fn check_record(record: &Record<'_>) -> Result<i64, SendError> {
     }
 }
 
-fn refused(topic: &str, reason: String, disposition: Disposition) -> SendError {
+fn refused(topic: &str, reason: impl Into<String>, disposition: Disposition) -> SendError {
     SendError::Refused(DeliveryError {
         topic: Arc::from(topic),
-        reason,
+        reason: reason.into(),
         disposition,
     })
 }
@@ -308,33 +328,43 @@ impl Drop for PollThread {
 }
 
 fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
-    let context = producer.context();
     let mut broken_since: Option<Instant> = None;
     while !stop.load(SeqCst) {
-        producer.poll(POLL);
-        if context.queue_full.swap(false, SeqCst) {
-            context.deliveries.capacity();
+        // Without this thread nothing is ever reported again, and the relay would wait for ever.
+        let turn = catch_unwind(AssertUnwindSafe(|| turn(producer, &mut broken_since)));
+        if turn.is_err() {
+            tracing::error!("serving librdkafka's events panicked; the producer must be rebuilt");
+            producer.context().break_off();
         }
+    }
+}
+
+fn turn(producer: &BaseProducer<Context>, broken_since: &mut Option<Instant>) {
+    let context = producer.context();
+    producer.poll(POLL);
+    if context.queue_full.swap(false, SeqCst) {
+        context.wake_sender();
+    }
+    if broken_since.is_none() {
         // Asked for, because the event of a fatal error carries the code of its cause and cannot be
         // told from that of an ordinary one.
-        if broken_since.is_none()
-            && let Some((code, reason)) = producer.client().fatal_error()
-        {
+        if let Some((code, reason)) = producer.client().fatal_error() {
             tracing::error!(%code, reason, "the Kafka producer is broken and must be rebuilt");
-            broken_since = Some(Instant::now());
+            context.break_off();
         }
-        if let Some(since) = broken_since {
-            // librdkafka purges its queue itself, once. Whatever came later or is in flight to a
-            // broker that does not answer must be reported too.
-            let purge = PurgeConfig::default().queue().non_blocking();
-            if context.window.in_flight() > 0 {
-                producer.purge(if since.elapsed() < FATAL_GRACE {
-                    purge
-                } else {
-                    purge.inflight()
-                });
-            }
-        }
+        *broken_since = context.broken().then(Instant::now);
+    }
+    if let Some(since) = broken_since
+        && context.window.in_flight() > 0
+    {
+        // Once is not enough: a record may have been accepted at the same moment, and what is in
+        // flight to a broker that does not answer must be reported too.
+        let purge = PurgeConfig::default().queue().non_blocking();
+        producer.purge(if since.elapsed() < BROKEN_GRACE {
+            purge
+        } else {
+            purge.inflight()
+        });
     }
 }
 

@@ -13,9 +13,6 @@ pub(super) struct Rule {
     pub(super) remedy: &'static str,
 }
 
-/// Below this a message that waits for a broker to come back would be given up in its place.
-const MIN_MESSAGE_TIMEOUT_MS: u64 = 300_000;
-
 fn never(_: &str) -> bool {
     false
 }
@@ -44,16 +41,17 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         names: &["enable.gapless.guarantee"],
-        allows: is_false,
-        reason: "it turns every failed record into a fatal error of the whole producer",
-        remedy: "remove it; the relay keeps the order itself by starting again from the last \
-                 confirmed position",
+        allows: is_true,
+        reason: "without it records of one key would be sent after one of them was refused for good",
+        remedy: "remove it; the relay sets it to true",
     },
     Rule {
         names: &["max.in.flight", "max.in.flight.requests.per.connection"],
-        allows: |v| v.parse::<u32>().is_ok_and(|n| (1..=5).contains(&n)),
-        reason: "with more than 5 requests in flight the broker cannot keep the order of retries",
-        remedy: "use 1 to 5, or remove it",
+        allows: |v| v == "1",
+        reason: "with more requests on their way, one that must be repeated comes after those behind \
+                 it where the broker has no state of the producer, and records of one key change \
+                 places",
+        remedy: "remove it; the relay sets it to 1, and batches grow instead",
     },
     Rule {
         names: &["retries", "message.send.max.retries"],
@@ -63,13 +61,10 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         names: &["message.timeout.ms", "delivery.timeout.ms"],
-        allows: |v| {
-            v.parse::<u64>()
-                .is_ok_and(|ms| ms == 0 || ms >= MIN_MESSAGE_TIMEOUT_MS)
-        },
-        reason: "a record that waits for a broker to come back would be given up in its place and \
-                 everything after it sent again",
-        remedy: "remove it (the relay sets 0, no limit), or use at least 300000",
+        allows: |v| v == "0",
+        reason: "a record that waits for a broker to come back would be given up and everything \
+                 after it sent again",
+        remedy: "remove it; the relay sets 0, which is no limit",
     },
     Rule {
         names: &["partitioner"],
@@ -145,6 +140,18 @@ pub(super) const RULES: &[Rule] = &[
         names: &["plugin.library.paths"],
         allows: never,
         reason: "a plugin is foreign code between the relay and its delivery reports",
+        remedy: "remove it",
+    },
+    Rule {
+        names: &["ssl.engine.location", "ssl.engine.id", "ssl.providers"],
+        allows: never,
+        reason: "it would load a foreign library into the relay",
+        remedy: "remove it; certificates and keys are read from files or PEM",
+    },
+    Rule {
+        names: &["topic.blacklist"],
+        allows: never,
+        reason: "records to a topic that the client hides from itself would never be delivered",
         remedy: "remove it",
     },
     Rule {
