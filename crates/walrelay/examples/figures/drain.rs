@@ -1,6 +1,6 @@
 //! Draining the backlog.
 
-use std::process::{self, Command};
+use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -79,6 +79,15 @@ pub(crate) struct Drained {
     pub(crate) memory: f64,
     /// Processors that were busy with anything else.
     pub(crate) others: f64,
+}
+
+impl Drained {
+    /// Processors that others may use without a run's being disturbed.
+    const DISTURBED: f64 = 0.2;
+
+    pub(crate) fn is_disturbed(&self) -> bool {
+        self.others > Self::DISTURBED
+    }
 }
 
 /// CPU seconds used so far.
@@ -176,13 +185,16 @@ pub(crate) fn run(
 }
 
 fn recvlogical(rig: &Rig, contender: Contender, slot: &str, backlog: &Backlog) -> Running {
-    let mut command = Command::new(&rig.recvlogical);
-    command
-        .args(["--start", "--verbose", "--no-loop", "--file=/dev/null"])
-        .args(["--plugin=pgoutput", "--option=proto_version=1"])
-        .arg(format!("--option=publication_names={PUBLICATION}"))
-        .arg(format!("--slot={slot}"))
-        .arg(format!("--endpos={}", backlog.end))
-        .arg(format!("--dbname={}", contender.url(rig)));
-    rig.spawn(command, "streaming initiated")
+    let args = [
+        "--start".to_owned(),
+        "--verbose".to_owned(),
+        "--no-loop".to_owned(),
+        "--file=/dev/null".to_owned(),
+        "--option=proto_version=1".to_owned(),
+        format!("--option=publication_names={PUBLICATION}"),
+        format!("--slot={slot}"),
+        format!("--endpos={}", backlog.end),
+        format!("--dbname={}", contender.url(rig)),
+    ];
+    rig.spawn(&rig.recvlogical, &args, "streaming initiated")
 }

@@ -192,13 +192,16 @@ impl Rig {
         );
         let path = self.dir.path().join(format!("{slot}.toml"));
         fs::write(&path, config).expect("the configuration is written");
-        let mut command = Command::new(&self.binary);
-        command.arg("run").arg("--config").arg(path);
-        self.spawn(command, "\"streaming\"")
+        let args = ["run".to_owned(), format!("--config={}", path.display())];
+        self.spawn(&self.binary, &args, "\"streaming\"")
     }
 
     /// Starts a program and returns when its log has these words.
-    pub(crate) fn spawn(&self, mut command: Command, words: &str) -> Running {
+    pub(crate) fn spawn(&self, program: &Path, args: &[String], words: &str) -> Running {
+        // The kernel ends it should this program be killed; its drop would not run then.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig=KILL", "--"]).arg(program);
+        command.args(args);
         *self.files.borrow_mut() += 1;
         let log = self.dir.path().join(format!("{}.log", self.files.borrow()));
         let file = File::create(&log).expect("a log file");
@@ -207,7 +210,7 @@ impl Rig {
             .stdout(Stdio::null())
             .stderr(file)
             .spawn()
-            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+            .unwrap_or_else(|error| panic!("setpriv, of util-linux, cannot be run: {error}"));
         let mut running = Running { child, log };
         running.until_said(words);
         running
