@@ -192,8 +192,8 @@ where
                 look_at = Instant::now() + LOOK_INTERVAL;
             }
 
-            let due = feedback.due(confirmed, self.interval()).min(look_at);
-            let until = drain_until.map_or(due, |deadline| due.min(deadline));
+            let due = feedback.due(confirmed, self.interval());
+            let until = due.min(drain_until.unwrap_or(look_at));
             tokio::select! {
                 biased;
                 () = shutdown.asked(), if drain_until.is_none() => {
