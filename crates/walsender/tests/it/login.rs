@@ -57,6 +57,7 @@ async fn what_the_startup_packet_says() {
             ("database", "d"),
             ("application_name", "me"),
             ("client_encoding", "UTF8"),
+            ("client_min_messages", "warning"),
             ("DateStyle", "ISO"),
             ("IntervalStyle", "postgres"),
             ("extra_float_digits", "3"),
