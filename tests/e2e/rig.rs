@@ -204,6 +204,11 @@ impl Relay {
         self.says("\"streaming\"");
     }
 
+    /// How often it has started to stream.
+    pub(crate) fn streams(&self) -> usize {
+        self.log().matches("\"streaming\"").count()
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
