@@ -45,7 +45,7 @@ pub(crate) const NO_SEQ: u64 = u64::MAX;
 /// - *Waking.* The owner announces (`tail`, `parked`), then looks at the bits; a thread sets a bit,
 ///   then looks at `parked` and `tail`. Each must not miss the other, which takes a full barrier
 ///   between the two steps on both sides: the `SeqCst` fences in [`AckRing::park`],
-///   [`AckRing::publish`] and [`AckRing::after_change`]. Fences, not `SeqCst` accesses, since the
+///   `publish` and `after_change`. Fences, not `SeqCst` accesses, since the
 ///   model checker understands only those.
 /// - *Who is woken.* Only the record at `tail` can move the prefix, so only its acknowledgement
 ///   wakes. If it was acknowledged while `tail` was still lower, the owner sees the bit when it

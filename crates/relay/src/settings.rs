@@ -20,7 +20,7 @@ pub struct Settings {
     pub receive_timeout: Duration,
     /// How long a stop may wait for acknowledgements and for the server to take the last status.
     pub drain_timeout: Duration,
-    /// The first delay before a new attempt, see [`Backoff`].
+    /// The first delay before a new attempt, see [`Backoff`](crate::Backoff).
     pub backoff_initial: Duration,
     /// The longest.
     pub backoff_max: Duration,
