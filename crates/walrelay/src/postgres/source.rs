@@ -10,7 +10,7 @@ use walrelay_walsender::{
 };
 
 use super::catalog::slot;
-use super::{Action, Facts, Plan, PostgresError, SetupError, Wanted, inspect, plan, script};
+use super::{Action, Plan, PostgresError, SetupError, Wanted, inspect, plan, script};
 
 /// How long the server may take to answer what costs it nothing. A server that was stopped behind a
 /// living TCP stack would otherwise be waited for without end.
@@ -108,20 +108,14 @@ impl PostgresSource {
 
     /// The server lets one process read a slot: say which one does.
     async fn busy(&self, control: &mut Session, source: Error) -> PostgresError {
-        let slot = self.wanted.slot.clone();
-        match inspect(control, &self.wanted).await {
-            Ok(Facts {
-                slot: Some(facts), ..
-            }) => PostgresError::SlotBusy {
-                slot,
-                pid: facts.active_pid,
-                source,
-            },
-            Ok(_) | Err(_) => PostgresError::SlotBusy {
-                slot,
-                pid: None,
-                source,
-            },
+        let name = self.wanted.slot.clone();
+        // Who reads it is an aside: the error stands without.
+        let found = bounded("reading the slot", slot(control, &name)).await;
+        let pid = found.ok().flatten().and_then(|slot| slot.active_pid);
+        PostgresError::SlotBusy {
+            slot: name,
+            pid,
+            source,
         }
     }
 }
