@@ -16,7 +16,7 @@ use walrelay_sink::{Deliveries, DeliveryError, Disposition};
 
 use crate::config::{KafkaConfig, TopicCreation};
 use crate::error::KafkaError;
-use crate::outcome::delivery_error;
+use crate::outcome::{delivery_error, poison};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -412,6 +412,7 @@ fn judge(name: &str, outcome: Result<(), RDKafkaErrorCode>) -> Attempt {
         topic: Arc::from(name),
         reason: format!("the topic is missing and could not be created: {code}; {advice}"),
         disposition: Disposition::Configuration,
+        poison: poison(Code::UnknownTopic),
     })
 }
 

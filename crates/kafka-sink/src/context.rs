@@ -117,6 +117,7 @@ impl Context {
                 topic: Arc::from(topic),
                 reason: "its delivery report was not taken".to_owned(),
                 disposition: Disposition::Retryable,
+                poison: None,
             };
             self.tell(|deliveries| deliveries.failed(seq, error));
         }
@@ -172,6 +173,7 @@ impl ProducerContext<NoCustomPartitioner> for Context {
                     topic: Arc::from(message.topic()),
                     reason: "acknowledged only by inference: sent again".to_owned(),
                     disposition: Disposition::Retryable,
+                    poison: None,
                 };
                 self.failed(seq, error);
                 message

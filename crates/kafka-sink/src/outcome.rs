@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use rdkafka::types::RDKafkaErrorCode as Code;
-use walrelay_sink::DeliveryError;
 use walrelay_sink::Disposition::{self, Configuration, Fatal, Retryable};
+use walrelay_sink::{DeliveryError, Poison};
 
 /// Code, what it asks for, and what to do where librdkafka's words do not say it. What is not listed
 /// is [`Retryable`]: an error is temporary unless it is proven otherwise.
@@ -166,6 +166,29 @@ pub(crate) fn delivery_error(topic: &str, code: Code) -> DeliveryError {
         topic: Arc::from(topic),
         reason,
         disposition,
+        poison: poison(code),
+    }
+}
+
+/// Whether such an answer is about the record, and what it says of it. A topic that is not there and
+/// one that may not be written to are the record's own matter too: other topics go on.
+pub(crate) fn poison(code: Code) -> Option<Poison> {
+    match code {
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
+            Some(Poison::Oversize)
+        }
+        Code::InvalidTopic => Some(Poison::Unroutable),
+        Code::InvalidRecord
+        | Code::InvalidTimestamp
+        | Code::PolicyViolation
+        | Code::BadMessage
+        | Code::UnsupportedForMessageFormat
+        | Code::InvalidArgument
+        | Code::TopicAuthorizationFailed
+        | Code::UnknownTopicOrPartition
+        | Code::UnknownTopic
+        | Code::UnknownPartition => Some(Poison::Rejected),
+        _ => None,
     }
 }
 
@@ -202,6 +225,28 @@ mod tests {
         );
         assert!(error.reason.contains("WRITE"), "{error}");
         assert_eq!(&*error.topic, "orders");
+    }
+
+    /// What says nothing of the record must never make a dead letter of it.
+    #[test]
+    fn only_what_is_the_records_fault_is_poison() {
+        assert_eq!(poison(Code::MessageSizeTooLarge), Some(Poison::Oversize));
+        assert_eq!(poison(Code::InvalidTopic), Some(Poison::Unroutable));
+        assert_eq!(poison(Code::InvalidRecord), Some(Poison::Rejected));
+        assert_eq!(poison(Code::UnknownTopic), Some(Poison::Rejected));
+        for code in [
+            Code::InvalidDifferentRecord,
+            Code::MessageTimedOut,
+            Code::BrokerTransportFailure,
+            Code::NotEnoughReplicas,
+            Code::ClusterAuthorizationFailed,
+            Code::SaslAuthenticationFailed,
+            Code::PurgeQueue,
+            Code::Fatal,
+            Code::UnknownProducerId,
+        ] {
+            assert_eq!(poison(code), None, "{code:?}");
+        }
     }
 
     #[test]

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, Producer, PurgeConfig};
 use rdkafka::types::RDKafkaErrorCode;
-use walrelay_sink::{Deliveries, DeliveryError, Disposition, Record, SendError, Sink, SinkFactory};
+use walrelay_sink::{
+    Deliveries, DeliveryError, Disposition, Poison, Record, SendError, Sink, SinkFactory,
+};
 
 use crate::admin::{TopicCreator, TopicStatus};
 use crate::context::{Context, weight_of_record};
@@ -140,7 +142,7 @@ impl KafkaSink {
             return Ok(*at);
         }
         if let Some(reason) = topic_name::problem(name) {
-            return Err(refused(name, reason, Disposition::Fatal));
+            return Err(refused(name, reason, Some(Poison::Unroutable)));
         }
         match self.creator.as_ref().map(|creator| creator.status(name)) {
             None | Some(TopicStatus::There) => {}
@@ -197,7 +199,7 @@ impl KafkaSink {
 impl Sink for KafkaSink {
     fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError> {
         if self.producer.context().broken() {
-            return Err(refused(record.topic, BROKEN, Disposition::Retryable));
+            return Err(refused(record.topic, BROKEN, None));
         }
         let at = self.topic(record.topic)?;
         let timestamp_ms = check_record(record)?;
@@ -225,16 +227,18 @@ impl Sink for KafkaSink {
                     record.payload_bytes(),
                     self.message_max_bytes
                 ),
-                Disposition::Fatal,
+                Some(Poison::Oversize),
             ),
-            RDKafkaErrorCode::UnknownPartition => refused(
-                record.topic,
-                format!(
+            RDKafkaErrorCode::UnknownPartition => SendError::Refused(DeliveryError {
+                topic: Arc::from(record.topic),
+                reason: format!(
                     "the topic has no partition {}",
                     record.partition.unwrap_or_default()
                 ),
-                Disposition::Retryable,
-            ),
+                // Partitions can be added.
+                disposition: Disposition::Retryable,
+                poison: Some(Poison::Rejected),
+            }),
             code => SendError::Refused(delivery_error(record.topic, code)),
         })
     }
@@ -247,7 +251,7 @@ impl Sink for KafkaSink {
 /// What librdkafka would not refuse itself, or would take for something else. Returns the timestamp
 /// in its terms.
 fn check_record(record: &Record<'_>) -> Result<i64, SendError> {
-    let problem = |reason: String| Err(refused(record.topic, reason, Disposition::Fatal));
+    let problem = |reason: String| Err(refused(record.topic, reason, Some(Poison::Rejected)));
     // A NUL would end the name for the code that reads it back from the report.
     if record.headers.iter().any(|h| h.name.contains('\0')) {
         return problem("the name of a header contains a NUL".to_owned());
@@ -264,11 +268,17 @@ fn check_record(record: &Record<'_>) -> Result<i64, SendError> {
     }
 }
 
-fn refused(topic: &str, reason: impl Into<String>, disposition: Disposition) -> SendError {
+/// Refused without asking the broker: for good if it is the record's fault, else until there is a
+/// fresh producer.
+fn refused(topic: &str, reason: impl Into<String>, poison: Option<Poison>) -> SendError {
     SendError::Refused(DeliveryError {
         topic: Arc::from(topic),
         reason: reason.into(),
-        disposition,
+        disposition: match poison {
+            Some(_) => Disposition::Fatal,
+            None => Disposition::Retryable,
+        },
+        poison,
     })
 }
 

@@ -4,7 +4,9 @@
 //! - [`Record`], [`Header`]: one message, borrowed from wherever its bytes lie.
 //! - [`Sink`], [`SinkFactory`]: where records go. [`SendError`] says why one was not taken.
 //! - [`Deliveries`]: how a sink reports, from any thread and in any order, what became of them.
-//! - [`DeliveryError`], [`Disposition`]: why a record was not delivered and what can be done.
+//! - [`DeliveryError`], [`Disposition`], [`Poison`]: why a record was not delivered and what can be
+//!   done.
+//! - [`letter`], [`LetterId`]: what a dead letter looks like. [`Parking`]: whose keys wait behind one.
 //!
 //! # Invariants
 //! - [`Sink::try_send`] never blocks and never allocates on behalf of the caller's record beyond
@@ -18,9 +20,13 @@
 #![forbid(unsafe_code)]
 
 mod delivery;
+pub mod letter;
+mod parking;
 mod record;
 mod sink;
 
-pub use delivery::{Deliveries, DeliveryError, Disposition};
+pub use delivery::{Deliveries, DeliveryError, Disposition, Poison};
+pub use letter::LetterId;
+pub use parking::Parking;
 pub use record::{Header, Record};
 pub use sink::{SendError, Sink, SinkFactory};

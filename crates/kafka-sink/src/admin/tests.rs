@@ -72,6 +72,7 @@ fn denied() -> DeliveryError {
         topic: Arc::from("t"),
         reason: "no".to_owned(),
         disposition: Disposition::Configuration,
+        poison: Some(walrelay_sink::Poison::Rejected),
     }
 }
 

@@ -260,6 +260,7 @@ impl State {
                 topic: Arc::clone(topic),
                 reason: reason.clone(),
                 disposition: Disposition::Fatal,
+                poison: None,
             })),
         }
     }
@@ -348,6 +349,7 @@ fn fail(
             topic: record.topic,
             reason: reason.to_owned(),
             disposition,
+            poison: None,
         };
         deliveries.failed(record.seq, error);
     }

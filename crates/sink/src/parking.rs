@@ -1,0 +1,156 @@
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::LetterId;
+
+/// Keys of which an event is a dead letter, so that later events must follow it and not overtake.
+///
+/// Shared between the relay, which parks keys and asks, and whoever watches the topic of letters,
+/// who makes known what earlier runs left there and what was resolved since.
+///
+/// # Ordering
+/// A key is free again when **every** letter of it, those of this run included, was resolved. As a
+/// resolution is written after its letter's record was acknowledged where it belongs, whatever the
+/// relay sends of the key after that comes after it.
+#[derive(Default)]
+pub struct Parking {
+    state: Mutex<State>,
+    /// Open letters: most of the time there are none, and then asking costs one load.
+    open: AtomicUsize,
+    ready: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    open: HashMap<LetterId, Place>,
+    resolved: HashSet<LetterId>,
+    /// How many open letters each has.
+    places: HashMap<Place, usize>,
+}
+
+/// A key, and the topic it is parked for; without one, it is parked for all.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Place {
+    key: Box<[u8]>,
+    topic: Option<Box<str>>,
+}
+
+impl Parking {
+    /// Nothing is parked, and it is not known yet what earlier runs left.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What earlier runs left is known from here on.
+    pub fn set_ready(&self) {
+        self.ready.store(true, Ordering::Release);
+    }
+
+    /// Whether it is known what earlier runs left. Until then nothing may be sent.
+    pub fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    /// There is an open letter: the relay is about to write it, or it was read in the topic. Known
+    /// ones, and ones that were resolved before, change nothing.
+    pub fn park(&self, id: LetterId, topic: Option<&str>, key: &[u8]) {
+        let mut state = self.lock();
+        if state.resolved.contains(&id) || state.open.contains_key(&id) {
+            return;
+        }
+        let place = Place {
+            key: key.into(),
+            topic: topic.map(Into::into),
+        };
+        *state.places.entry(place.clone()).or_default() += 1;
+        state.open.insert(id, place);
+        self.open.store(state.open.len(), Ordering::Release);
+    }
+
+    /// A letter was resolved.
+    pub fn resolve(&self, id: LetterId) {
+        let mut state = self.lock();
+        state.resolved.insert(id);
+        let Some(place) = state.open.remove(&id) else {
+            return;
+        };
+        if let Some(count) = state.places.get_mut(&place) {
+            *count -= 1;
+            if *count == 0 {
+                state.places.remove(&place);
+            }
+        }
+        self.open.store(state.open.len(), Ordering::Release);
+    }
+
+    /// Whether an event of this key, bound for this topic, must become a letter too.
+    pub fn is_parked(&self, topic: &str, key: &[u8]) -> bool {
+        if self.open.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let state = self.lock();
+        let place = |topic: Option<&str>| Place {
+            key: key.into(),
+            topic: topic.map(Into::into),
+        };
+        state.places.contains_key(&place(None)) || state.places.contains_key(&place(Some(topic)))
+    }
+
+    /// How many letters are open.
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Acquire)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics under the lock, and half a change is not possible.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// By hand: keys are values of rows.
+impl fmt::Debug for Parking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parking")
+            .field("open", &self.open())
+            .field("ready", &self.is_ready())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: LetterId = LetterId { lsn: 1, row: 0 };
+    const B: LetterId = LetterId { lsn: 1, row: 1 };
+
+    #[test]
+    fn a_key_is_free_when_its_last_letter_is_resolved() {
+        let parking = Parking::new();
+        assert!(!parking.is_parked("t", b"k"));
+        parking.park(A, Some("t"), b"k");
+        parking.park(A, Some("t"), b"k");
+        parking.park(B, Some("t"), b"k");
+        assert!(parking.is_parked("t", b"k"));
+        assert!(!parking.is_parked("other", b"k") && !parking.is_parked("t", b"other"));
+        parking.resolve(A);
+        assert!(parking.is_parked("t", b"k"));
+        parking.resolve(B);
+        assert!(!parking.is_parked("t", b"k"));
+        assert_eq!(parking.open(), 0);
+        // A repeat of a letter that was resolved.
+        parking.park(A, Some("t"), b"k");
+        assert!(!parking.is_parked("t", b"k"));
+    }
+
+    #[test]
+    fn a_key_whose_letter_has_no_topic_is_parked_for_all() {
+        let parking = Parking::new();
+        parking.park(A, None, b"k");
+        assert!(parking.is_parked("any", b"k"));
+        assert!(!parking.is_parked("any", b"l"));
+        assert!(!format!("{parking:?}").contains('k'), "{parking:?}");
+    }
+}
