@@ -1,31 +1,20 @@
-use std::{
-    env,
-    fmt::Write as _,
-    fs,
-    net::{TcpListener, TcpStream},
-    path::PathBuf,
-    process::{Command, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{env, fmt::Write as _, time::Duration};
 
 use rdkafka::{
     ClientConfig,
     admin::{AdminClient, AdminOptions, NewTopic, TopicReplication},
     client::DefaultClientContext,
-    consumer::{BaseConsumer, Consumer as _},
 };
-use walrelay_throwaway::{Process, Scratch, Signal, ThrowawayError, cache_dir};
+use walrelay_throwaway::{Signal, ThrowawayError};
 
 use crate::ChaosProxy;
 
-/// As in `scripts/fetch-servers.sh`.
-const VERSION: &str = "4.1.0";
-/// Any will do; Kafka wants 16 bytes in base64.
-const CLUSTER_ID: &str = "d2FscmVsYXktdGVzdGtpdA";
-/// A JVM on a busy machine of two cores takes its time.
-const START_LIMIT: Duration = Duration::from_secs(90);
-const STOP_LIMIT: Duration = Duration::from_secs(60);
+use self::node::{Jvm, Node, addresses, on_free_ports};
+
+mod cluster;
+mod node;
+
+pub use cluster::{KafkaCluster, KafkaClusterBuilder};
 
 /// What a [`Kafka`] is to be like.
 #[derive(Debug, Clone)]
@@ -107,14 +96,8 @@ enum Server {
 
 #[derive(Debug)]
 struct Own {
-    // Before `scratch`: the process goes first, then its directory.
-    process: Mutex<Option<Process>>,
-    scratch: Scratch,
-    port: u16,
+    node: Node,
     proxy: Option<ChaosProxy>,
-    full_speed: bool,
-    java: PathBuf,
-    libs: PathBuf,
 }
 
 impl Kafka {
@@ -152,7 +135,7 @@ impl Kafka {
     /// For `bootstrap.servers`.
     pub fn bootstrap_servers(&self) -> String {
         match &self.server {
-            Server::Own(own) => format!("127.0.0.1:{}", own.port),
+            Server::Own(own) => addresses(&[own.node.port()]),
             Server::Foreign(servers) => servers.clone(),
         }
     }
@@ -172,25 +155,25 @@ impl Kafka {
     /// If it does not end within a minute.
     #[track_caller]
     pub fn stop(&self) {
-        self.own().end_by(Signal::Term);
+        self.own().node.end_by(Signal::Term);
     }
 
     /// SIGKILL.
     #[track_caller]
     pub fn kill(&self) {
-        self.own().end_by(Signal::Kill);
+        self.own().node.end_by(Signal::Kill);
     }
 
     /// SIGSTOP: connections stay open, nothing is answered.
     #[track_caller]
     pub fn pause(&self) {
-        self.own().signal(Signal::Stop);
+        self.own().node.signal(Signal::Stop);
     }
 
     /// SIGCONT.
     #[track_caller]
     pub fn resume(&self) {
-        self.own().signal(Signal::Cont);
+        self.own().node.signal(Signal::Cont);
     }
 
     /// Starts it again on the same ports with the same data, and waits until it answers.
@@ -199,13 +182,7 @@ impl Kafka {
     /// If it runs, or does not start.
     #[track_caller]
     pub fn start_again(&self) {
-        let own = self.own();
-        let mut slot = own.process();
-        assert!(slot.is_none(), "Kafka is running already");
-        match own.launch() {
-            Ok(process) => *slot = Some(process),
-            Err(error) => panic!("Kafka does not start again: {error}"),
-        }
+        self.own().node.start_again();
     }
 
     /// Its process id, if it is one's own and runs.
@@ -213,13 +190,13 @@ impl Kafka {
         let Server::Own(own) = &self.server else {
             return None;
         };
-        own.process().as_ref().map(Process::pid)
+        own.node.pid()
     }
 
     /// What it logged, from WARN upwards.
     #[track_caller]
     pub fn log(&self) -> String {
-        fs::read_to_string(self.own().scratch.path().join("log")).unwrap_or_default()
+        self.own().node.log()
     }
 
     /// Creates a topic with these settings, such as `("max.message.bytes", "1000")`.
@@ -228,21 +205,7 @@ impl Kafka {
     /// If the broker refuses.
     #[track_caller]
     pub fn create_topic(&self, name: &str, partitions: i32, settings: &[(&str, &str)]) {
-        let admin: AdminClient<DefaultClientContext> = ClientConfig::new()
-            .set("bootstrap.servers", self.bootstrap_servers())
-            .create()
-            .expect("an admin client can be made");
-        let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
-        for (key, value) in settings {
-            topic = topic.set(key, value);
-        }
-        let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(10)));
-        let done = futures_executor::block_on(admin.create_topics([&topic], &options));
-        for result in done.expect("the broker answers") {
-            if let Err((topic, code)) = result {
-                panic!("topic {topic}: {code}");
-            }
-        }
+        create_topic(&self.bootstrap_servers(), name, partitions, 1, settings);
     }
 
     #[track_caller]
@@ -259,149 +222,25 @@ impl Kafka {
 
 impl Own {
     fn start(builder: &KafkaBuilder) -> Result<Self, ThrowawayError> {
-        let libs = cache_dir().join(format!("kafka-{VERSION}")).join("libs");
-        assert!(
-            libs.join(format!("kafka_2.13-{VERSION}.jar")).is_file(),
-            "Kafka {VERSION} is needed, and not in {}: run scripts/fetch-servers.sh (make test does)",
-            libs.display()
-        );
-        let java = env::var_os("JAVA_HOME")
-            .filter(|home| !home.is_empty())
-            .map_or_else(
-                || "java".into(),
-                |home| PathBuf::from(home).join("bin").join("java"),
-            );
-        let mut tries = 0;
-        loop {
-            match Self::start_on_free_ports(builder, java.clone(), libs.clone()) {
-                // Between our looking for free ports and the broker's taking them.
-                Err(ThrowawayError::Ended { log_tail, .. })
-                    if log_tail.contains("Address already in use") && tries < 5 =>
-                {
-                    tries += 1;
-                }
-                done => return done,
-            }
-        }
-    }
-
-    fn start_on_free_ports(
-        builder: &KafkaBuilder,
-        java: PathBuf,
-        libs: PathBuf,
-    ) -> Result<Self, ThrowawayError> {
-        let io = |what: &'static str| {
-            move |source| ThrowawayError::Io {
-                what: what.into(),
-                source,
-            }
-        };
-        let scratch = Scratch::new("walrelay-kafka-", None)
-            .map_err(io("make a temporary directory for Kafka"))?;
-        // Held together, so that the three differ.
-        let held: Vec<TcpListener> = (0..3)
-            .map(|_| TcpListener::bind(("127.0.0.1", 0)))
-            .collect::<Result<_, _>>()
-            .map_err(io("find free ports"))?;
-        let ports: Vec<u16> = held
-            .iter()
-            .map(|listener| Ok(listener.local_addr()?.port()))
-            .collect::<Result<_, _>>()
-            .map_err(io("find free ports"))?;
-        let [port, controller, behind] = ports[..] else {
-            unreachable!("three were bound")
-        };
-        let proxy = builder
-            .proxied
-            .then(|| ChaosProxy::start(("127.0.0.1", behind)));
-        drop(held);
-
-        let own = Self {
-            process: Mutex::new(None),
-            scratch,
-            port,
-            proxy,
-            full_speed: builder.full_speed,
-            java,
-            libs,
-        };
-        fs::write(
-            own.properties(),
-            own.server_properties(builder, controller, behind),
-        )
-        .map_err(io("write server.properties"))?;
-        let format = own
-            .java()
-            .arg("kafka.tools.StorageTool")
-            .args(["format", "-t", CLUSTER_ID, "-c"])
-            .arg(own.properties())
-            .stdin(Stdio::null())
-            .output()
-            .map_err(io(
-                "run java: Kafka needs Java 17 or newer in PATH or JAVA_HOME",
-            ))?;
-        assert!(
-            format.status.success(),
-            "Kafka's StorageTool ended with {}:\n{}{}",
-            format.status,
-            String::from_utf8_lossy(&format.stdout),
-            String::from_utf8_lossy(&format.stderr)
-        );
-        *own.process() = Some(own.launch()?);
-        Ok(own)
-    }
-
-    fn launch(&self) -> Result<Process, ThrowawayError> {
-        let mut command = self.java();
-        command.arg("kafka.Kafka").arg(self.properties());
-        let log = self.scratch.path().join("log");
-        // SIGKILL: these data are worth no orderly end.
-        let process = Process::spawn("testkit-kafka", &command, &self.scratch, &log, Signal::Kill)?;
-        let mut client: Option<BaseConsumer> = None;
-        process.wait_ready(START_LIMIT, || {
-            if TcpStream::connect(("127.0.0.1", self.port)).is_err() {
-                return false;
-            }
-            // Made late: librdkafka is slow to try again what it has seen refuse.
-            let client = client.get_or_insert_with(|| {
-                ClientConfig::new()
-                    .set("bootstrap.servers", format!("127.0.0.1:{}", self.port))
-                    .create()
-                    .expect("a consumer can be made")
-            });
-            client
-                .fetch_metadata(None, Duration::from_millis(500))
-                .is_ok_and(|metadata| {
-                    metadata
-                        .brokers()
-                        .iter()
-                        .any(|broker| broker.port() == i32::from(self.port))
-                })
-        })?;
-        Ok(process)
-    }
-
-    fn java(&self) -> Command {
-        let mut command = Command::new(&self.java);
-        command.args(["-Xmx384m", "-XX:+UseSerialGC", "-Djava.awt.headless=true"]);
-        if !self.full_speed {
-            command.arg("-XX:TieredStopAtLevel=1");
-        }
-        command
-            .args(["-Dlog4j2.level=WARN", "-cp"])
-            .arg(self.libs.join("*"))
-            .current_dir(self.scratch.path())
-            .env_remove("JAVA_TOOL_OPTIONS")
-            .env_remove("CLASSPATH");
-        command
-    }
-
-    fn properties(&self) -> PathBuf {
-        self.scratch.path().join("server.properties")
+        on_free_ports(|[port, controller, behind]| {
+            let jvm = Jvm {
+                heap: 384,
+                full_speed: builder.full_speed,
+            };
+            let node = Node::new("Kafka", port, true, jvm)?;
+            let proxy = builder
+                .proxied
+                .then(|| ChaosProxy::start(("127.0.0.1", behind)));
+            let own = Self { node, proxy };
+            own.node
+                .format(&own.server_properties(builder, controller, behind))?;
+            own.node.start()?;
+            Ok(own)
+        })
     }
 
     fn server_properties(&self, builder: &KafkaBuilder, controller: u16, behind: u16) -> String {
-        let port = self.port;
+        let port = self.node.port();
         let mut listeners = format!("PLAINTEXT://127.0.0.1:{port}");
         let mut advertised = listeners.clone();
         if let Some(proxy) = &self.proxy {
@@ -409,7 +248,6 @@ impl Own {
             let _ = write!(advertised, ",PROXIED://127.0.0.1:{}", proxy.port());
         }
         let _ = write!(listeners, ",CONTROLLER://127.0.0.1:{controller}");
-        let data = self.scratch.path().join("data");
         let defaults = [
             ("process.roles", "broker,controller".to_owned()),
             ("node.id", "1".to_owned()),
@@ -425,7 +263,7 @@ impl Own {
                 "listener.security.protocol.map",
                 "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT".to_owned(),
             ),
-            ("log.dirs", data.display().to_string()),
+            ("log.dirs", self.node.data_dir().display().to_string()),
             ("offsets.topic.replication.factor", "1".to_owned()),
             ("transaction.state.log.replication.factor", "1".to_owned()),
             ("transaction.state.log.min.isr", "1".to_owned()),
@@ -433,37 +271,43 @@ impl Own {
             ("auto.create.topics.enable", builder.auto_create.to_string()),
             ("num.partitions", builder.partitions.to_string()),
         ];
-        let mut text = String::new();
-        for (name, value) in defaults {
-            let _ = writeln!(text, "{name}={value}");
+        properties(&defaults, &builder.settings)
+    }
+}
+
+/// Lines of `server.properties`. Of two equal names Java takes the later.
+fn properties(defaults: &[(&str, String)], settings: &[(String, String)]) -> String {
+    let mut text = String::new();
+    for (name, value) in defaults {
+        let _ = writeln!(text, "{name}={value}");
+    }
+    for (name, value) in settings {
+        let _ = writeln!(text, "{name}={value}");
+    }
+    text
+}
+
+#[track_caller]
+fn create_topic(
+    bootstrap_servers: &str,
+    name: &str,
+    partitions: i32,
+    replicas: i32,
+    settings: &[(&str, &str)],
+) {
+    let admin: AdminClient<DefaultClientContext> = ClientConfig::new()
+        .set("bootstrap.servers", bootstrap_servers)
+        .create()
+        .expect("an admin client can be made");
+    let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(replicas));
+    for (key, value) in settings {
+        topic = topic.set(key, value);
+    }
+    let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(10)));
+    let done = futures_executor::block_on(admin.create_topics([&topic], &options));
+    for result in done.expect("the broker answers") {
+        if let Err((topic, code)) = result {
+            panic!("topic {topic}: {code}");
         }
-        for (name, value) in &builder.settings {
-            let _ = writeln!(text, "{name}={value}"); // of two equal names Java takes the later
-        }
-        text
-    }
-
-    #[track_caller]
-    fn end_by(&self, signal: Signal) {
-        let mut slot = self.process();
-        let process = slot.as_ref().expect("Kafka is running");
-        process.signal(signal).expect("Kafka can be signalled");
-        let ended = process.wait(STOP_LIMIT);
-        assert!(
-            ended.is_some(),
-            "Kafka had not ended {STOP_LIMIT:?} after {signal:?}"
-        );
-        *slot = None;
-    }
-
-    #[track_caller]
-    fn signal(&self, signal: Signal) {
-        let slot = self.process();
-        let process = slot.as_ref().expect("Kafka is running");
-        process.signal(signal).expect("Kafka can be signalled");
-    }
-
-    fn process(&self) -> MutexGuard<'_, Option<Process>> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,8 +1,8 @@
 //! Real Postgres and Kafka servers, a chaos proxy and the history checker for walrelay's tests.
 //!
 //! # Contents
-//! - [`servers`]: Postgres by major version; [`Kafka`]: one real broker. Both can be stopped, killed
-//!   and started again on the same ports and data.
+//! - [`servers`]: Postgres by major version; [`Kafka`]: one real broker; [`KafkaCluster`]: three. All
+//!   can be stopped, killed and started again on the same ports and data.
 //! - [`ChaosProxy`]: a TCP proxy that cuts, stalls, delays and resets on command.
 //! - [`Workload`]: concurrent writers to an outbox, with rollbacks and savepoints, in whose rows the
 //!   commit order of each key can be read.
@@ -39,7 +39,7 @@ mod workload;
 
 pub use db::Db;
 pub use history::{Altered, Committed, Delivered, History, OutOfOrder, Verdict, check};
-pub use kafka::{Kafka, KafkaBuilder};
+pub use kafka::{Kafka, KafkaBuilder, KafkaCluster, KafkaClusterBuilder};
 pub use proxy::{ChaosProxy, Cut, Direction};
 pub use slot::{SlotState, SlotWatch};
 pub use wait::{eventually, eventually_async, eventually_some};

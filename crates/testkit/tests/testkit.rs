@@ -16,8 +16,8 @@ use rdkafka::{
     producer::{BaseProducer, BaseRecord, Producer as _},
 };
 use walrelay_testkit::{
-    ChaosProxy, Committed, Cut, Db, Delivered, Direction, History, Kafka, SlotWatch, Workload,
-    eventually, eventually_async, servers,
+    ChaosProxy, Committed, Cut, Db, Delivered, Direction, History, Kafka, KafkaCluster, SlotWatch,
+    Workload, eventually, eventually_async, servers,
 };
 use walrelay_throwaway::Shutdown;
 
@@ -181,6 +181,48 @@ fn kafka_without_auto_creation_and_through_a_proxy() {
     let records = History::records(&kafka.bootstrap_servers(), "", 10, LIMIT);
     let verdict = walrelay_testkit::check(&rows("made.b", 0..10), &records);
     verdict.assert_clean();
+}
+
+/// Three replicas: a leader that dies is replaced, with two brokers gone nothing is taken, and what
+/// was taken is there when they are back.
+#[test]
+fn kafka_cluster_survives_its_brokers() {
+    let cluster = KafkaCluster::builder().start();
+    let bootstrap = cluster.bootstrap_servers();
+    cluster.create_topic("three.a", 1, &[]);
+    let all = rows("three.a", 0..30);
+    let producer = producer(&bootstrap);
+    produce(&producer, &all[..10]);
+
+    let first = cluster.leader_of("three.a", 0);
+    cluster.kill(first);
+    let second = cluster.wait_other_leader("three.a", 0, first);
+    produce(&producer, &all[10..20]);
+    cluster.kill(second);
+    cluster.wait_in_sync_at_most(1);
+    let record = BaseRecord::to("three.a").key("key").payload("x");
+    producer
+        .send::<str, str>(record)
+        .map_err(|(error, _)| error)
+        .unwrap();
+    assert!(
+        !delivers(&producer, Duration::from_secs(3)),
+        "one replica was enough"
+    );
+    cluster.start_again(first);
+    cluster.start_again(second);
+    cluster.wait_in_sync();
+    assert!(delivers(&producer, LIMIT));
+    produce(&producer, &all[20..]);
+    cluster.stop(cluster.leader_of("three.a", 0));
+
+    let records = History::records(&bootstrap, "three.", 30, LIMIT);
+    let verdict = walrelay_testkit::check(&all, &records);
+    assert_eq!(verdict.phantom.len(), 1, "{verdict}"); // the one without an id
+    assert!(
+        verdict.lost.is_empty() && verdict.reordered.is_empty(),
+        "{verdict}"
+    );
 }
 
 /// The workload's own rows, produced here as a relay should: the oracle must be content. Then not as

@@ -1,0 +1,326 @@
+use std::{thread, time::Duration};
+
+use rdkafka::{
+    consumer::{BaseConsumer, Consumer as _},
+    metadata::{Metadata, MetadataPartition, MetadataTopic},
+};
+use walrelay_throwaway::{Signal, ThrowawayError};
+
+use super::{
+    create_topic,
+    node::{Jvm, Node, addresses, consumer, on_free_ports},
+    properties,
+};
+use crate::{eventually, eventually_some};
+
+/// For an answer of the cluster, and for a state of it to come about.
+const LIMIT: Duration = Duration::from_secs(120);
+/// The controller's `node.id`; the brokers are 1, 2 and 3.
+const CONTROLLER: i32 = 100;
+
+/// What a [`KafkaCluster`] is to be like.
+#[derive(Debug, Clone)]
+pub struct KafkaClusterBuilder {
+    partitions: u32,
+    settings: Vec<(String, String)>,
+}
+
+impl KafkaClusterBuilder {
+    /// How many partitions a topic gets that is created on demand. Default: 3.
+    #[must_use]
+    pub fn partitions(mut self, partitions: u32) -> Self {
+        self.partitions = partitions;
+        self
+    }
+
+    /// A line of every node's `server.properties`; overrides what is there by default.
+    #[must_use]
+    pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// Starts it and waits until all three brokers are up.
+    ///
+    /// # Panics
+    /// As [`KafkaBuilder::start`](super::KafkaBuilder::start).
+    #[track_caller]
+    pub fn start(self) -> KafkaCluster {
+        match on_free_ports(|ports| KafkaCluster::on(ports, &self)) {
+            Ok(cluster) => {
+                cluster.wait_up(&[1, 2, 3]);
+                cluster
+            }
+            Err(error) => panic!("the Kafka cluster does not start: {error}"),
+        }
+    }
+}
+
+/// Three real brokers, and a controller beside them that stays up: `replication.factor` 3,
+/// `min.insync.replicas` 2, no unclean elections.
+///
+/// The controller is a process of its own, as in production, so that the cluster still decides who
+/// leads when two brokers are gone. Brokers are named by their ids: 1, 2, 3. Dropping the cluster
+/// kills it and removes its data.
+#[derive(Debug)]
+pub struct KafkaCluster {
+    brokers: [Node; 3],
+    controller: Node,
+}
+
+impl KafkaCluster {
+    /// The brokers' ids.
+    pub const BROKERS: [i32; 3] = [1, 2, 3];
+
+    /// What it is to be like.
+    pub fn builder() -> KafkaClusterBuilder {
+        KafkaClusterBuilder {
+            partitions: 3,
+            settings: Vec::new(),
+        }
+    }
+
+    fn on(
+        [controller, ports @ ..]: [u16; 4],
+        builder: &KafkaClusterBuilder,
+    ) -> Result<Self, ThrowawayError> {
+        let jvm = |heap| Jvm {
+            heap,
+            full_speed: false,
+        };
+        let broker = |id: usize| Node::new(format!("broker {}", id + 1), ports[id], true, jvm(256));
+        let cluster = Self {
+            brokers: [broker(0)?, broker(1)?, broker(2)?],
+            controller: Node::new("the controller", controller, false, jvm(192))?,
+        };
+        // Half of a start is the virtual machine's waking up: all at once.
+        let formats = Self::BROKERS
+            .iter()
+            .copied()
+            .chain([CONTROLLER])
+            .map(|id| (cluster.node(id), cluster.server_properties(builder, id)))
+            .collect::<Vec<_>>();
+        together(&formats, |(node, properties)| node.format(properties))?;
+        cluster.controller.start()?;
+        let brokers: Vec<&Node> = cluster.brokers.iter().collect();
+        together(&brokers, |node| node.start())?;
+        Ok(cluster)
+    }
+
+    fn server_properties(&self, builder: &KafkaClusterBuilder, id: i32) -> String {
+        let port = self.node(id).port();
+        let controller = self.controller.port();
+        let (role, listener) = if id == CONTROLLER {
+            ("controller", "CONTROLLER")
+        } else {
+            ("broker", "PLAINTEXT")
+        };
+        let listener = format!("{listener}://127.0.0.1:{port}");
+        let defaults = [
+            ("process.roles", role.to_owned()),
+            ("node.id", id.to_string()),
+            (
+                "controller.quorum.voters",
+                format!("{CONTROLLER}@127.0.0.1:{controller}"),
+            ),
+            ("listeners", listener),
+            ("controller.listener.names", "CONTROLLER".to_owned()),
+            (
+                "listener.security.protocol.map",
+                "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT".to_owned(),
+            ),
+            ("log.dirs", self.node(id).data_dir().display().to_string()),
+            ("default.replication.factor", "3".to_owned()),
+            ("min.insync.replicas", "2".to_owned()),
+            ("unclean.leader.election.enable", "false".to_owned()),
+            ("offsets.topic.replication.factor", "3".to_owned()),
+            ("offsets.topic.num.partitions", "1".to_owned()),
+            ("transaction.state.log.replication.factor", "3".to_owned()),
+            ("transaction.state.log.min.isr", "2".to_owned()),
+            ("group.initial.rebalance.delay.ms", "0".to_owned()),
+            ("auto.create.topics.enable", "true".to_owned()),
+            ("num.partitions", builder.partitions.to_string()),
+            // A broker that died is taken for dead after this; Kafka's default is 9 s.
+            ("broker.session.timeout.ms", "5000".to_owned()),
+            ("broker.heartbeat.interval.ms", "500".to_owned()),
+            // 128 MiB by default, which is more than the heap leaves.
+            ("log.cleaner.dedupe.buffer.size", "4194304".to_owned()),
+        ];
+        properties(&defaults, &builder.settings)
+    }
+
+    /// All three, for `bootstrap.servers`.
+    pub fn bootstrap_servers(&self) -> String {
+        addresses(&self.ports(&Self::BROKERS))
+    }
+
+    /// SIGKILL to a broker.
+    ///
+    /// # Panics
+    /// If it does not run.
+    #[track_caller]
+    pub fn kill(&self, broker: i32) {
+        self.node(broker).end_by(Signal::Kill);
+    }
+
+    /// Stops a broker in order (SIGTERM): it hands over what it leads first. Waits for its end.
+    ///
+    /// # Panics
+    /// If it does not run, or does not end within a minute.
+    #[track_caller]
+    pub fn stop(&self, broker: i32) {
+        self.node(broker).end_by(Signal::Term);
+    }
+
+    /// Starts a broker again on the same port with the same data, and waits until it is up. Its
+    /// replicas need time yet: [`wait_in_sync`](Self::wait_in_sync).
+    ///
+    /// # Panics
+    /// If it runs, or does not start.
+    #[track_caller]
+    pub fn start_again(&self, broker: i32) {
+        self.node(broker).start_again();
+    }
+
+    /// SIGSTOP: connections stay open, nothing is answered.
+    #[track_caller]
+    pub fn pause(&self, broker: i32) {
+        self.node(broker).signal(Signal::Stop);
+    }
+
+    /// SIGCONT.
+    #[track_caller]
+    pub fn resume(&self, broker: i32) {
+        self.node(broker).signal(Signal::Cont);
+    }
+
+    /// What a broker logged, from WARN upwards.
+    #[track_caller]
+    pub fn log(&self, broker: i32) -> String {
+        self.node(broker).log()
+    }
+
+    /// Creates a topic with three replicas of each partition and these settings.
+    ///
+    /// # Panics
+    /// If the cluster refuses.
+    #[track_caller]
+    pub fn create_topic(&self, name: &str, partitions: i32, settings: &[(&str, &str)]) {
+        create_topic(&self.bootstrap_servers(), name, partitions, 3, settings);
+    }
+
+    /// The broker that leads this partition, as the brokers that answer know it; waits for one.
+    ///
+    /// # Panics
+    /// If there is none within two minutes.
+    #[track_caller]
+    pub fn leader_of(&self, topic: &str, partition: i32) -> i32 {
+        let client = self.client();
+        eventually_some(LIMIT, || {
+            let metadata = ask(&client)?;
+            let topic = metadata.topics().iter().find(|t| t.name() == topic)?;
+            let found = topic.partitions().iter().find(|p| p.id() == partition)?;
+            Some(found.leader()).filter(|leader| *leader > 0)
+        })
+    }
+
+    /// Waits until this partition is led by another broker than `former`, and gives that.
+    ///
+    /// # Panics
+    /// If it is not within two minutes.
+    #[track_caller]
+    pub fn wait_other_leader(&self, topic: &str, partition: i32, former: i32) -> i32 {
+        eventually_some(LIMIT, || {
+            Some(self.leader_of(topic, partition)).filter(|leader| *leader != former)
+        })
+    }
+
+    /// Waits until every partition of every topic has a leader and all its replicas in sync.
+    ///
+    /// # Panics
+    /// If that is not so within two minutes.
+    #[track_caller]
+    pub fn wait_in_sync(&self) {
+        self.wait_partitions(|p| p.leader() > 0 && p.isr().len() == p.replicas().len());
+    }
+
+    /// Waits until no partition has more replicas in sync than this: the cluster has noticed that
+    /// brokers are gone.
+    ///
+    /// # Panics
+    /// If that is not so within two minutes.
+    #[track_caller]
+    pub fn wait_in_sync_at_most(&self, most: usize) {
+        self.wait_partitions(|p| p.isr().len() <= most);
+    }
+
+    #[track_caller]
+    fn wait_partitions(&self, holds: impl Fn(&MetadataPartition) -> bool) {
+        let client = self.client();
+        eventually(LIMIT, || {
+            ask(&client).is_some_and(|metadata| {
+                metadata
+                    .topics()
+                    .iter()
+                    .flat_map(MetadataTopic::partitions)
+                    .all(&holds)
+            })
+        });
+    }
+
+    /// Waits until these brokers are up in the eyes of each of them.
+    #[track_caller]
+    fn wait_up(&self, brokers: &[i32]) {
+        for &broker in brokers {
+            let client = consumer(&self.ports(&[broker]));
+            eventually(LIMIT, || {
+                ask(&client).is_some_and(|metadata| {
+                    let up = metadata.brokers();
+                    brokers.iter().all(|id| up.iter().any(|b| b.id() == *id))
+                })
+            });
+        }
+    }
+
+    /// Asks whichever broker answers.
+    fn client(&self) -> BaseConsumer {
+        let running: Vec<i32> = Self::BROKERS
+            .into_iter()
+            .filter(|id| self.node(*id).pid().is_some())
+            .collect();
+        consumer(&self.ports(&running))
+    }
+
+    fn ports(&self, brokers: &[i32]) -> Vec<u16> {
+        brokers.iter().map(|id| self.node(*id).port()).collect()
+    }
+
+    #[track_caller]
+    fn node(&self, id: i32) -> &Node {
+        match id {
+            1 => &self.brokers[0],
+            2 => &self.brokers[1],
+            3 => &self.brokers[2],
+            CONTROLLER => &self.controller,
+            _ => panic!("there is no broker {id}"),
+        }
+    }
+}
+
+fn ask(client: &BaseConsumer) -> Option<Metadata> {
+    client.fetch_metadata(None, Duration::from_secs(2)).ok()
+}
+
+/// Does the same to all, each in a thread of its own.
+fn together<T: Sync, E: Send>(
+    all: &[T],
+    act: impl Fn(&T) -> Result<(), E> + Sync,
+) -> Result<(), E> {
+    thread::scope(|scope| {
+        let acts: Vec<_> = all.iter().map(|one| scope.spawn(|| act(one))).collect();
+        acts.into_iter().try_for_each(|act| {
+            act.join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    })
+}

@@ -1,0 +1,294 @@
+//! One process of Kafka, and what single brokers and clusters are made of.
+
+use std::{
+    env, fs, io,
+    net::{TcpListener, TcpStream},
+    path::PathBuf,
+    process::{Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use rdkafka::{
+    ClientConfig,
+    consumer::{BaseConsumer, Consumer as _},
+};
+use walrelay_throwaway::{Process, Scratch, Signal, ThrowawayError, cache_dir};
+
+/// As in `scripts/fetch-servers.sh`.
+const VERSION: &str = "4.1.0";
+/// Any will do; Kafka wants 16 bytes in base64.
+const CLUSTER_ID: &str = "d2FscmVsYXktdGVzdGtpdA";
+/// A JVM on a busy machine of two cores takes its time.
+const START_LIMIT: Duration = Duration::from_secs(90);
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+/// In the log of a process that found its port taken.
+const PORT_TAKEN: &str = "Address already in use";
+
+/// The virtual machine a node runs in.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Jvm {
+    /// MiB of heap at most.
+    pub(super) heap: u32,
+    /// With the optimising compiler.
+    pub(super) full_speed: bool,
+}
+
+/// A process of Kafka with its data.
+#[derive(Debug)]
+pub(super) struct Node {
+    // Before `scratch`: the process goes first, then its directory.
+    process: Mutex<Option<Process>>,
+    scratch: Scratch,
+    /// For messages.
+    name: String,
+    /// Where it answers.
+    port: u16,
+    /// Whether clients are served there; a controller alone serves none.
+    broker: bool,
+    jvm: Jvm,
+    java: PathBuf,
+    libs: PathBuf,
+}
+
+impl Node {
+    /// A node that is not formatted yet.
+    pub(super) fn new(
+        name: impl Into<String>,
+        port: u16,
+        broker: bool,
+        jvm: Jvm,
+    ) -> Result<Self, ThrowawayError> {
+        let libs = cache_dir().join(format!("kafka-{VERSION}")).join("libs");
+        assert!(
+            libs.join(format!("kafka_2.13-{VERSION}.jar")).is_file(),
+            "Kafka {VERSION} is needed, and not in {}: run scripts/fetch-servers.sh (make test does)",
+            libs.display()
+        );
+        let java = env::var_os("JAVA_HOME")
+            .filter(|home| !home.is_empty())
+            .map_or_else(
+                || "java".into(),
+                |home| PathBuf::from(home).join("bin").join("java"),
+            );
+        let scratch = Scratch::new("walrelay-kafka-", None)
+            .map_err(failed_to("make a temporary directory for Kafka"))?;
+        Ok(Self {
+            process: Mutex::new(None),
+            scratch,
+            name: name.into(),
+            port,
+            broker,
+            jvm,
+            java,
+            libs,
+        })
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where its data are to be: for `log.dirs`.
+    pub(super) fn data_dir(&self) -> PathBuf {
+        self.scratch.path().join("data")
+    }
+
+    /// What it logged, from WARN upwards, in all its starts.
+    pub(super) fn log(&self) -> String {
+        fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// Its process id, if it runs.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.process().as_ref().map(Process::pid)
+    }
+
+    /// Writes `server.properties` and makes the data directory.
+    pub(super) fn format(&self, properties: &str) -> Result<(), ThrowawayError> {
+        fs::write(self.properties(), properties).map_err(failed_to("write server.properties"))?;
+        let format = self
+            .java()
+            .arg("kafka.tools.StorageTool")
+            .args(["format", "-t", CLUSTER_ID, "-c"])
+            .arg(self.properties())
+            .stdin(Stdio::null())
+            .output()
+            .map_err(failed_to(
+                "run java: Kafka needs Java 17 or newer in PATH or JAVA_HOME",
+            ))?;
+        assert!(
+            format.status.success(),
+            "Kafka's StorageTool ended with {}:\n{}{}",
+            format.status,
+            String::from_utf8_lossy(&format.stdout),
+            String::from_utf8_lossy(&format.stderr)
+        );
+        Ok(())
+    }
+
+    /// Starts it and waits until it answers: a broker with itself among the brokers that are up.
+    pub(super) fn start(&self) -> Result<(), ThrowawayError> {
+        let mut slot = self.process();
+        assert!(slot.is_none(), "{} is running already", self.name);
+        let process = self.launch()?;
+        self.wait_ready(&process)?;
+        *slot = Some(process);
+        Ok(())
+    }
+
+    /// The same after [`end_by`](Self::end_by), on the same port. While nobody listened there, the
+    /// system may have given it to somebody's outgoing connection: that passes.
+    #[track_caller]
+    pub(super) fn start_again(&self) {
+        let deadline = Instant::now() + START_LIMIT;
+        loop {
+            match self.start() {
+                Ok(()) => return,
+                Err(error) if port_taken(&error) && Instant::now() < deadline => {}
+                Err(error) => panic!("{} does not start again: {error}", self.name),
+            }
+        }
+    }
+
+    fn launch(&self) -> Result<Process, ThrowawayError> {
+        let mut command = self.java();
+        command.arg("kafka.Kafka").arg(self.properties());
+        // SIGKILL: these data are worth no orderly end.
+        Process::spawn(
+            "testkit-kafka",
+            &command,
+            &self.scratch,
+            &self.log_path(),
+            Signal::Kill,
+        )
+    }
+
+    fn wait_ready(&self, process: &Process) -> Result<(), ThrowawayError> {
+        let mut client: Option<BaseConsumer> = None;
+        process.wait_ready(START_LIMIT, || {
+            if TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+                return false;
+            }
+            if !self.broker {
+                return true;
+            }
+            // Made late: librdkafka is slow to try again what it has seen refuse.
+            let client = client.get_or_insert_with(|| consumer(&[self.port]));
+            client
+                .fetch_metadata(None, Duration::from_millis(500))
+                .is_ok_and(|metadata| {
+                    metadata
+                        .brokers()
+                        .iter()
+                        .any(|broker| broker.port() == i32::from(self.port))
+                })
+        })
+    }
+
+    fn java(&self) -> Command {
+        let mut command = Command::new(&self.java);
+        command
+            .arg(format!("-Xmx{}m", self.jvm.heap))
+            .args(["-XX:+UseSerialGC", "-Djava.awt.headless=true"]);
+        if !self.jvm.full_speed {
+            command.arg("-XX:TieredStopAtLevel=1");
+        }
+        command
+            .args(["-Dlog4j2.level=WARN", "-cp"])
+            .arg(self.libs.join("*"))
+            .current_dir(self.scratch.path())
+            .env_remove("JAVA_TOOL_OPTIONS")
+            .env_remove("CLASSPATH");
+        command
+    }
+
+    fn properties(&self) -> PathBuf {
+        self.scratch.path().join("server.properties")
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.scratch.path().join("log")
+    }
+
+    /// Signals it and waits for its end.
+    #[track_caller]
+    pub(super) fn end_by(&self, signal: Signal) {
+        self.signal(signal);
+        let mut slot = self.process();
+        let ended = slot.as_ref().and_then(|process| process.wait(STOP_LIMIT));
+        assert!(
+            ended.is_some(),
+            "{} had not ended {STOP_LIMIT:?} after {signal:?}",
+            self.name
+        );
+        *slot = None;
+    }
+
+    #[track_caller]
+    pub(super) fn signal(&self, signal: Signal) {
+        let slot = self.process();
+        let Some(process) = slot.as_ref() else {
+            panic!("{} is not running", self.name)
+        };
+        process.signal(signal).expect("Kafka can be signalled");
+    }
+
+    fn process(&self) -> MutexGuard<'_, Option<Process>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A client that asks these ports.
+pub(super) fn consumer(ports: &[u16]) -> BaseConsumer {
+    ClientConfig::new()
+        .set("bootstrap.servers", addresses(ports))
+        .set("reconnect.backoff.max.ms", "500")
+        .create()
+        .expect("a consumer can be made")
+}
+
+/// For `bootstrap.servers`.
+pub(super) fn addresses(ports: &[u16]) -> String {
+    let addresses: Vec<String> = ports
+        .iter()
+        .map(|port| format!("127.0.0.1:{port}"))
+        .collect();
+    addresses.join(",")
+}
+
+/// Has `start` use as many free ports, and others if a stranger takes one before it does.
+pub(super) fn on_free_ports<const N: usize, T>(
+    mut start: impl FnMut([u16; N]) -> Result<T, ThrowawayError>,
+) -> Result<T, ThrowawayError> {
+    let mut tries = 0;
+    loop {
+        match start(free_ports().map_err(failed_to("find free ports"))?) {
+            Err(error) if port_taken(&error) && tries < 5 => tries += 1,
+            done => return done,
+        }
+    }
+}
+
+fn free_ports<const N: usize>() -> io::Result<[u16; N]> {
+    let mut ports = [0; N];
+    // Held together, so that they differ.
+    let mut held = Vec::with_capacity(N);
+    for port in &mut ports {
+        let listener = TcpListener::bind(("127.0.0.1", 0))?;
+        *port = listener.local_addr()?.port();
+        held.push(listener);
+    }
+    Ok(ports)
+}
+
+fn port_taken(error: &ThrowawayError) -> bool {
+    matches!(error, ThrowawayError::Ended { log_tail, .. } if log_tail.contains(PORT_TAKEN))
+}
+
+fn failed_to(what: &'static str) -> impl FnOnce(io::Error) -> ThrowawayError {
+    move |source| ThrowawayError::Io {
+        what: what.into(),
+        source,
+    }
+}
