@@ -3,11 +3,11 @@ use std::fmt;
 
 use walrelay_checkpoint::LedgerError;
 use walrelay_event_router::{PlanError, RouteError};
-use walrelay_lsn::{CommitEnd, Lsn, Xid};
+use walrelay_lsn::{Lsn, Xid};
 use walrelay_pgoutput::DecodeError;
 use walrelay_sink::{DeliveryError, Disposition};
 
-use crate::TableName;
+use crate::{LogError, TableName};
 
 /// What the machine refuses.
 #[derive(Debug, thiserror::Error)]
@@ -108,35 +108,9 @@ pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
         #[source]
         source: DeliveryError,
     },
-    /// The slot is not where this process left it: somebody else confirmed a later position.
-    #[error(
-        "the slot was moved from {left} to {found} by somebody else: what lies between was not \
-         relayed by this process"
-    )]
-    SlotMoved {
-        /// The last position this process may have confirmed.
-        left: CommitEnd,
-        /// Where the slot stands now.
-        found: CommitEnd,
-    },
-    /// The server's log ends before what it had sent: it was restored from an older state (a
-    /// snapshot of a disk or a machine, a write that was acknowledged and lost). Positions are used
-    /// again for other transactions, so nothing known of them holds.
-    #[error("the server's log went back: it ends at {flushed}, and {seen} was received before")]
-    LogWentBack {
-        /// The highest commit received or confirmed.
-        seen: CommitEnd,
-        /// Where the log ends now.
-        flushed: Lsn,
-    },
-    /// The server is another one than before.
-    #[error("the server's system identifier changed from {before} to {now}")]
-    OtherServer {
-        /// As it was at the first connection.
-        before: String,
-        /// As it is now.
-        now: String,
-    },
+    /// The stream does not continue what this process has read.
+    #[error(transparent)]
+    Log(#[from] LogError),
     /// The server was promoted: positions of the old timeline mean nothing on the new one.
     #[error("the server's timeline changed from {before} to {now}")]
     OtherTimeline {
@@ -171,9 +145,7 @@ impl<S: crate::SourceError, K: Error + 'static> PipelineError<S, K> {
             PipelineError::Silent { .. } | PipelineError::OtherTimeline { .. } => {
                 Disposition::Retryable
             }
-            PipelineError::SlotMoved { .. }
-            | PipelineError::LogWentBack { .. }
-            | PipelineError::OtherServer { .. } => Disposition::Fatal,
+            PipelineError::Log(_) => Disposition::Fatal,
         }
     }
 }

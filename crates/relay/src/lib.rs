@@ -6,6 +6,8 @@
 //! - [`Pipeline`]: the task that carries out what the core says, with its [`Settings`]: connect,
 //!   stream, reconnect with a jittered [`Backoff`], drain, close.
 //! - [`Source`], [`WalStream`]: where frames come from; `walsender`'s stream is one.
+//! - [`Resume::continued_by`]: whether a new stream continues the log that was read before, or what
+//!   is missing ([`LogError`]).
 //! - [`Surroundings`]: what the pipeline is told of the world (the wall clock) and tells it
 //!   ([`State`], samples of latency). [`Counts`] are the figures of a run.
 //! - [`PipelineError`]: why a pipeline stopped.
@@ -34,6 +36,7 @@ mod counts;
 mod deliveries;
 mod error;
 mod generation;
+mod log;
 mod machine;
 mod pipeline;
 mod settings;
@@ -46,6 +49,7 @@ mod table;
 pub use backoff::Backoff;
 pub use counts::Counts;
 pub use error::{CoreError, PipelineError};
+pub use log::{Ancestor, Continuity, LogError};
 pub use machine::{Core, Outgoing, Step};
 pub use pipeline::Pipeline;
 pub use settings::{Outcome, Settings};

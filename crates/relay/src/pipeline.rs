@@ -19,7 +19,8 @@ use crate::machine::Core;
 use crate::shutdown::Shutdown;
 use crate::stream::Streaming;
 use crate::{
-    Backoff, Counts, Opened, Outcome, PipelineError, Resume, Settings, Source, State, Surroundings,
+    Backoff, Continuity, Counts, Opened, Outcome, PipelineError, Resume, Settings, Source, State,
+    Surroundings,
 };
 
 /// One slot, one sink.
@@ -194,41 +195,23 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         let Some(resume) = &self.resume else {
             return Ok(());
         };
-        if opened.system_id != resume.system_id {
-            return Err(PipelineError::OtherServer {
-                before: resume.system_id.clone(),
-                now: opened.system_id.clone(),
-            });
+        match resume.continued_by(opened)? {
+            Continuity::Same => Ok(()),
+            Continuity::Promoted => {
+                let error = PipelineError::OtherTimeline {
+                    before: resume.timeline,
+                    now: opened.timeline,
+                };
+                // Start over from the slot: beyond it, positions of two timelines do not compare.
+                self.resume = Some(Resume {
+                    system_id: opened.system_id.clone(),
+                    timeline: opened.timeline,
+                    confirmed: opened.confirmed,
+                    seen: opened.confirmed,
+                });
+                Err(error)
+            }
         }
-        // Records in flight may have been acknowledged since the connection was lost; the server
-        // can only have heard of what was confirmed while it lasted.
-        if opened.confirmed > resume.confirmed {
-            return Err(PipelineError::SlotMoved {
-                left: resume.confirmed,
-                found: opened.confirmed,
-            });
-        }
-        if opened.timeline != resume.timeline {
-            let error = PipelineError::OtherTimeline {
-                before: resume.timeline,
-                now: opened.timeline,
-            };
-            // Start over from the slot: beyond it, positions of two timelines do not compare.
-            self.resume = Some(Resume {
-                system_id: opened.system_id.clone(),
-                timeline: opened.timeline,
-                confirmed: opened.confirmed,
-                seen: opened.confirmed,
-            });
-            return Err(error);
-        }
-        if opened.flushed < resume.seen.lsn() {
-            return Err(PipelineError::LogWentBack {
-                seen: resume.seen,
-                flushed: opened.flushed,
-            });
-        }
-        Ok(())
     }
 
     fn generate(&mut self, confirmed: CommitEnd) -> PipelineResult<Generation<F::Sink>, S, F> {

@@ -6,13 +6,15 @@ use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_sink::Disposition;
 use walrelay_walsender::{Frame, StatusUpdate};
 
+use crate::Ancestor;
+
 /// An error of a source that knows what it asks for.
 pub trait SourceError: Error + Send + Sync + 'static {
     /// Retry, ask somebody to change something, or stop.
     fn disposition(&self) -> Disposition;
 }
 
-/// What this process already knows of the slot when it connects again.
+/// What is already known of the slot when it is connected to again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resume {
     /// `system_identifier` of the server that was read.
@@ -34,6 +36,8 @@ pub struct Opened<S> {
     pub system_id: String,
     /// Its timeline.
     pub timeline: u32,
+    /// The timelines that this one continues. Needed only where it is another one than before.
+    pub ancestors: Vec<Ancestor>,
     /// Up to where its log was flushed when the connection was made (`IDENTIFY_SYSTEM`'s
     /// `xlogpos`). A server only sends log that it has flushed, so a position below what was
     /// received before means that the log was rolled back.
@@ -61,6 +65,18 @@ pub trait Source: Send {
         &mut self,
         resume: Option<&Resume>,
     ) -> impl Future<Output = Result<Opened<Self::Stream>, Self::Error>>;
+
+    /// Asks to note durably, beside the slot, that everything up to `position` is acknowledged, and
+    /// says up to where that has been done: `position` or an earlier one. Only what was noted may
+    /// be reported as flushed, so that the slot never stands beyond the note. Called before each
+    /// status update; it must not block, and goes on with what it began when it is called again.
+    /// A source that keeps no notes says `position`.
+    ///
+    /// # Errors
+    /// It cannot be noted. Nothing beyond what was noted before may be reported.
+    fn note(&mut self, position: CommitEnd) -> Result<CommitEnd, Self::Error> {
+        Ok(position)
+    }
 
     /// Looks whether what the stream rests on (publication, tables, slot) is still as it must be.
     /// Called every few seconds while streaming; an error ends the pipeline's attempt. A look that

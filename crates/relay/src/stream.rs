@@ -101,7 +101,7 @@ where
             // The connection is sound: confirm what is acknowledged, so that the next attempt
             // repeats as little as can be.
             Err(error @ (PipelineError::Core(_) | PipelineError::Delivery { .. })) => {
-                self.settle().await;
+                self.settle(source).await;
                 self.wind_up(source).await;
                 Err(error)
             }
@@ -175,7 +175,8 @@ where
 
             feedback.asked |= walk.reply;
             if !feedback.pending && now >= feedback.due(confirmed, self.interval()) {
-                self.queue_status(&mut feedback);
+                self.queue_status(&mut feedback, source)
+                    .map_err(PipelineError::Source)?;
             }
             if feedback.pending {
                 self.write_status(&mut feedback).await?;
@@ -268,8 +269,12 @@ where
         }
     }
 
-    fn queue_status(&mut self, feedback: &mut Feedback) {
-        let confirmed = self.running.core.confirmed();
+    fn queue_status<S: Source<Error = T::Error>>(
+        &mut self,
+        feedback: &mut Feedback,
+        source: &mut S,
+    ) -> Result<(), T::Error> {
+        let confirmed = source.note(self.running.core.confirmed())?;
         self.stream.queue_status(StatusUpdate {
             written: self.running.core.received(),
             flushed: confirmed,
@@ -285,6 +290,7 @@ where
             pending: true,
             asked: false,
         };
+        Ok(())
     }
 
     /// Writes what is queued, without waiting for a server that does not read: reading and
@@ -301,7 +307,7 @@ where
     }
 
     /// Collects acknowledgements of what is in flight beside or before a failure.
-    async fn settle(&mut self) {
+    async fn settle<S: Source<Error = T::Error>>(&mut self, source: &mut S) {
         let deadline = Instant::now() + SETTLE.min(self.settings.drain_timeout);
         let mut feedback = self.first_feedback();
         loop {
@@ -313,8 +319,9 @@ where
             }
             // Feedback goes on; a connection that fails now changes nothing for the data.
             let due = feedback.due(self.running.core.confirmed(), self.interval());
-            if !feedback.pending && now >= due {
-                self.queue_status(&mut feedback);
+            if !feedback.pending && now >= due && self.queue_status(&mut feedback, source).is_err()
+            {
+                return;
             }
             if feedback.pending
                 && self
@@ -338,10 +345,13 @@ where
     async fn wind_up<S: Source<Error = T::Error>>(mut self, source: &mut S) -> bool {
         let mut feedback = self.first_feedback();
         feedback.asked = true;
-        self.queue_status(&mut feedback);
         let confirmed = self.running.core.confirmed();
         let limit = Instant::now() + WIND_UP.min(self.settings.drain_timeout);
         let taken = timeout_at(limit, async {
+            while source.note(confirmed)? < confirmed {
+                sleep(VERIFY_INTERVAL).await;
+            }
+            self.queue_status(&mut feedback, source)?;
             self.stream.flush().await?;
             while source.confirmed_on_server().await? < confirmed.lsn() {
                 sleep(VERIFY_INTERVAL).await;

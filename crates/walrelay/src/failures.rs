@@ -4,7 +4,7 @@ use std::error::Error;
 
 use walrelay_event_router::TopicTemplateError;
 use walrelay_kafka_sink::{KafkaConfigError, KafkaError};
-use walrelay_relay::{CoreError, PipelineError};
+use walrelay_relay::{CoreError, LogError, PipelineError};
 use walrelay_sink::Disposition;
 use walrelay_walsender::{ConnInfoError, ErrorClass};
 
@@ -175,23 +175,35 @@ pub(crate) fn pipeline<K: SinkFailure>(error: PipelineError<PostgresError, K>) -
                  the outbox table, and in the log at the position given",
                 )
         }
-        PipelineError::SlotMoved { .. } => Failure::new("slot-moved", Exit::Data, what).remedy(
-            "find out who reads or advances the slot: one slot belongs to one relay. Publish the \
-             rows between the two positions by inserting them anew if nobody else did, then start \
-             again",
+        PipelineError::Log(error) => log(&error),
+        // Retried as long as the relay runs, so it does not end here.
+        other => Failure::new("postgres-unreachable", Exit::Unavailable, what)
+            .caused_by(other.to_string()),
+    }
+}
+
+/// The log is broken off: what is gone, and how to go on.
+fn log(error: &LogError) -> Failure {
+    let what = error.to_string();
+    match error {
+        LogError::SlotMoved { .. } => Failure::new("slot-moved", Exit::Data, what).remedy(
+            "find out who reads, advances or drops the slot: one slot belongs to one relay. Publish \
+             the rows between the two positions by inserting them anew if nobody else did, then \
+             start again",
         ),
-        PipelineError::LogWentBack { .. } => Failure::new("log-went-back", Exit::Data, what).remedy(
+        LogError::LogWentBack { .. } => Failure::new("log-went-back", Exit::Data, what).remedy(
             "the server was restored from an older state, and what was committed since is gone from \
              it: consumers may have events that the database has not. Start again to go on from \
              the slot as it is now, once that is settled",
         ),
-        PipelineError::OtherServer { .. } => Failure::new("other-server", Exit::Data, what).remedy(
+        LogError::OtherServer { .. } => Failure::new("other-server", Exit::Data, what).remedy(
             "the address now leads to another cluster: check it, and start again if that is \
                  meant. Positions of the old cluster say nothing about the new one",
         ),
-        // Retried as long as the relay runs, so it does not end here.
-        other => Failure::new("postgres-unreachable", Exit::Unavailable, what)
-            .caused_by(other.to_string()),
+        _ => Failure::new("other-timeline", Exit::Data, what).remedy(
+            "a standby was promoted whose slot is not a copy of the old primary's. Publish the rows \
+             between the two positions by inserting them anew, then start again",
+        ),
     }
 }
 

@@ -86,7 +86,7 @@ pub use error::{Error, ErrorClass, ServerError, SqlState};
 pub use framing::Frame;
 pub use quote::{quote_ident, quote_literal};
 pub use session::{
-    ColumnIndex, CreatedSlot, Row, Rows, RowsIter, ServerVersion, Session, SessionKind,
+    Ancestor, ColumnIndex, CreatedSlot, Row, Rows, RowsIter, ServerVersion, Session, SessionKind,
     SlotOptions, StartReplication, SystemIdentity,
 };
 pub use stream::{ReplicationStream, StatusUpdate};

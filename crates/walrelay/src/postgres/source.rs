@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use tracing::{debug, info, warn};
 use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_relay::{Opened, Resume, Source, WalStream};
+use walrelay_relay::{Ancestor, Opened, Resume, Source, WalStream};
 use walrelay_walsender::{
     ConnInfo, Error, ErrorClass, Frame, ReplicationStream, Session, SessionKind, SlotOptions,
     StartReplication, StatusUpdate,
@@ -143,6 +143,13 @@ impl Source for PostgresSource {
         let mut replication =
             Session::connect(&self.info, SessionKind::Replication, &settings).await?;
         let system = bounded("IDENTIFY_SYSTEM", replication.identify_system()).await?;
+        let promoted = resume.is_some_and(|resume| resume.timeline != system.timeline);
+        let ancestors = if promoted {
+            let history = replication.timeline_history(system.timeline);
+            bounded("TIMELINE_HISTORY", history).await?
+        } else {
+            Vec::new()
+        };
 
         let mut again = true;
         loop {
@@ -196,10 +203,15 @@ impl Source for PostgresSource {
         let confirmed = slot.confirmed.unwrap_or(Lsn::ZERO);
         debug!(slot = self.wanted.slot, %confirmed, host = %self.info.redacted(), "started");
         self.control = Some(control);
+        let ancestors = ancestors.into_iter().map(|ancestor| Ancestor {
+            timeline: ancestor.timeline,
+            ended: ancestor.ended,
+        });
         Ok(Opened {
             stream: Stream(stream),
             system_id: system.system_id,
             timeline: system.timeline,
+            ancestors: ancestors.collect(),
             flushed: system.flushed,
             confirmed: CommitEnd::from_slot(confirmed),
             server_timeout: Some(server_timeout),

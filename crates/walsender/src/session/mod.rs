@@ -10,7 +10,7 @@ use fallible_iterator::FallibleIterator;
 use postgres_protocol::message::backend::{DataRowBody, Message, RowDescriptionBody};
 use postgres_protocol::message::frontend;
 
-pub use replication::{CreatedSlot, SlotOptions, StartReplication, SystemIdentity};
+pub use replication::{Ancestor, CreatedSlot, SlotOptions, StartReplication, SystemIdentity};
 pub use rows::{ColumnIndex, Row, Rows, RowsIter};
 
 use crate::conninfo::{ConnInfo, Host};

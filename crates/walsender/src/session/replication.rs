@@ -24,6 +24,15 @@ pub struct SystemIdentity {
     pub dbname: Option<String>,
 }
 
+/// A timeline that another one continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ancestor {
+    /// The timeline.
+    pub timeline: u32,
+    /// Where it was left: log of it from here on is not part of the one that continues it.
+    pub ended: Lsn,
+}
+
 /// What kind of slot to create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SlotOptions {
@@ -99,6 +108,20 @@ impl Session {
         })
     }
 
+    /// The timelines that this one continues, oldest first. None for timeline 1. For sessions of
+    /// [`SessionKind::Replication`](crate::SessionKind::Replication).
+    ///
+    /// # Errors
+    /// [`Error::Server`] where the server has no history of that timeline.
+    pub async fn timeline_history(&mut self, timeline: u32) -> Result<Vec<Ancestor>, Error> {
+        // The first timeline has no file of its history.
+        if timeline <= 1 {
+            return Ok(Vec::new());
+        }
+        let rows = self.query(&format!("TIMELINE_HISTORY {timeline}")).await?;
+        parse_history(text(the_row(&rows)?, "content")?)
+    }
+
     /// Creates a logical slot for pgoutput, without exporting a snapshot. It waits until all
     /// transactions that are open now have ended. For sessions of
     /// [`SessionKind::Replication`](crate::SessionKind::Replication).
@@ -150,6 +173,25 @@ impl Session {
             Answer::Done => Err(Error::protocol("START_REPLICATION ended without a stream")),
         }
     }
+}
+
+/// A history file: lines of timeline, position and reason, with comments and empty lines between
+/// (`readTimeLineHistory` of `timeline.c`).
+fn parse_history(content: &str) -> Result<Vec<Ancestor>, Error> {
+    let wrong = || Error::protocol("a timeline's history cannot be read");
+    let lines = content.lines().map(str::trim_start);
+    lines
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(|line| {
+            let mut fields = line.split_whitespace();
+            let timeline = fields.next().and_then(|field| field.parse().ok());
+            let ended = fields.next().and_then(|field| field.parse().ok());
+            Ok(Ancestor {
+                timeline: timeline.ok_or_else(wrong)?,
+                ended: ended.ok_or_else(wrong)?,
+            })
+        })
+        .collect()
 }
 
 fn create_slot_command(
@@ -222,6 +264,24 @@ mod tests {
             plain.command(),
             r#"START_REPLICATION SLOT "s" LOGICAL 0/0 (proto_version '1', publication_names '"p"')"#
         );
+    }
+
+    #[test]
+    fn a_history_is_read_as_postgres_reads_it() {
+        let history = "1\t0/3000148\tno recovery target specified\n\n# by hand\n2\t16/B374D848\t\n";
+        let read = parse_history(history).unwrap();
+        let ended: Vec<_> = read
+            .iter()
+            .map(|ancestor| (ancestor.timeline, ancestor.ended.to_string()))
+            .collect();
+        assert_eq!(
+            ended,
+            [(1, "0/3000148".to_owned()), (2, "16/B374D848".to_owned())]
+        );
+        assert_eq!(parse_history("").unwrap(), []);
+        for torn in ["1", "1\t", "1\t0/", "x\t0/1", "1\t0/1\t\n2"] {
+            assert!(parse_history(torn).is_err(), "{torn:?}");
+        }
     }
 
     #[test]

@@ -1,0 +1,289 @@
+//! Whether a stream continues the log that was read before.
+
+use std::fmt;
+
+use walrelay_lsn::{CommitEnd, Lsn};
+
+use crate::{Opened, Resume};
+
+/// A timeline that the server's own one continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ancestor {
+    /// The timeline.
+    pub timeline: u32,
+    /// Where it was left: its log from here on is not part of the server's.
+    pub ended: Lsn,
+}
+
+/// How a stream continues the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Continuity {
+    /// It is the same log.
+    Same,
+    /// The server was promoted, and the slot stands before the place where the two logs part:
+    /// nothing is missing. Positions beyond that place mean something else now, so everything
+    /// must be taken anew from the slot on.
+    Promoted,
+}
+
+/// The stream does not continue the log that was read: events are missing, or were undone. Each
+/// names what is gone as a range of positions.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogError {
+    /// The slot is not where it was left: somebody else confirmed a later position, or dropped the
+    /// slot and made it anew.
+    #[error(
+        "the slot was moved by somebody else, or dropped and made anew: what was committed from \
+         {from} to {to} was not relayed"
+    )]
+    SlotMoved {
+        /// The last position that was to be confirmed.
+        from: CommitEnd,
+        /// Where the slot stands now.
+        to: CommitEnd,
+    },
+    /// The server's log ends before what it had sent: it was restored from an older state (a
+    /// snapshot of a disk or a machine, a write that was acknowledged and lost). Positions are used
+    /// again for other transactions, so nothing known of them holds.
+    #[error(
+        "the server's log went back: it ends at {from}, and what was received reached {to}; \
+         what was committed from {from} to {to} is gone from the server"
+    )]
+    LogWentBack {
+        /// Where the log ends now.
+        from: Lsn,
+        /// The highest commit received or confirmed.
+        to: CommitEnd,
+    },
+    /// The server is another one than before.
+    #[error(
+        "the server's system identifier changed from {before} to {now}: what was committed from \
+         {from} on to the end of the old log, and from the beginning of the new one to {to}, was \
+         not relayed"
+    )]
+    OtherServer {
+        /// As it was.
+        before: String,
+        /// As it is now.
+        now: String,
+        /// The last position of the old cluster that was to be confirmed.
+        from: CommitEnd,
+        /// Where the slot of the new one stands.
+        to: CommitEnd,
+    },
+    /// The server was promoted, and its slot stands beyond what was relayed of the log that the two
+    /// timelines have in common.
+    #[error(
+        "the server's timeline changed from {before} to {now}, and the slot does not continue what \
+         was relayed{}: what was committed from {from} to {to} was not relayed",
+        Parted(*parted)
+    )]
+    OtherTimeline {
+        /// As it was.
+        before: u32,
+        /// As it is now.
+        now: u32,
+        /// Where the old timeline was left; `None` if the new one does not continue it.
+        parted: Option<Lsn>,
+        /// The last position in common that was to be confirmed.
+        from: CommitEnd,
+        /// Where the slot stands now.
+        to: CommitEnd,
+    },
+}
+
+struct Parted(Option<Lsn>);
+
+impl fmt::Display for Parted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(lsn) => write!(f, " (the timelines part at {lsn})"),
+            None => f.write_str(" (the new timeline does not continue the old one)"),
+        }
+    }
+}
+
+impl Resume {
+    /// Whether `opened` continues what is known.
+    ///
+    /// # Errors
+    /// If it does not, and events may be missing for it.
+    pub fn continued_by<S>(&self, opened: &Opened<S>) -> Result<Continuity, LogError> {
+        let to = opened.confirmed;
+        if opened.system_id != self.system_id {
+            return Err(LogError::OtherServer {
+                before: self.system_id.clone(),
+                now: opened.system_id.clone(),
+                from: self.confirmed,
+                to,
+            });
+        }
+        if opened.timeline != self.timeline {
+            let parted = opened
+                .ancestors
+                .iter()
+                .find(|ancestor| ancestor.timeline == self.timeline)
+                .map(|ancestor| ancestor.ended);
+            // What was relayed of the old timeline beyond that place says nothing of the new one.
+            let from = parted.map_or(self.confirmed, |lsn| {
+                self.confirmed.min(CommitEnd::from_slot(lsn))
+            });
+            return if parted.is_some() && to <= from {
+                Ok(Continuity::Promoted)
+            } else {
+                Err(LogError::OtherTimeline {
+                    before: self.timeline,
+                    now: opened.timeline,
+                    parted,
+                    from,
+                    to,
+                })
+            };
+        }
+        // Records in flight may have been acknowledged since the connection was lost; the server
+        // can only have heard of what was confirmed while it lasted.
+        if to > self.confirmed {
+            return Err(LogError::SlotMoved {
+                from: self.confirmed,
+                to,
+            });
+        }
+        if opened.flushed < self.seen.lsn() {
+            return Err(LogError::LogWentBack {
+                from: opened.flushed,
+                to: self.seen,
+            });
+        }
+        Ok(Continuity::Same)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(lsn: u64) -> CommitEnd {
+        CommitEnd::from_slot(Lsn::new(lsn))
+    }
+
+    /// Confirmed up to 100, received up to 120, on timeline 2.
+    fn resume() -> Resume {
+        Resume {
+            system_id: "7".into(),
+            timeline: 2,
+            confirmed: at(100),
+            seen: at(120),
+        }
+    }
+
+    fn opened(confirmed: u64) -> Opened<()> {
+        Opened {
+            stream: (),
+            system_id: "7".into(),
+            timeline: 2,
+            ancestors: Vec::new(),
+            flushed: Lsn::new(500),
+            confirmed: at(confirmed),
+            server_timeout: None,
+        }
+    }
+
+    fn promoted(confirmed: u64, ended: u64) -> Opened<()> {
+        let ancestors = [(1, 10), (2, ended)];
+        Opened {
+            timeline: 3,
+            ancestors: ancestors
+                .map(|(timeline, ended)| Ancestor {
+                    timeline,
+                    ended: Lsn::new(ended),
+                })
+                .to_vec(),
+            ..opened(confirmed)
+        }
+    }
+
+    #[test]
+    fn a_slot_that_stands_where_it_was_left_or_before_continues() {
+        for confirmed in [1, 99, 100] {
+            let result = resume().continued_by(&opened(confirmed));
+            assert_eq!(result, Ok(Continuity::Same));
+        }
+    }
+
+    #[test]
+    fn a_slot_beyond_was_moved_and_the_range_is_named() {
+        let error = resume().continued_by(&opened(101)).unwrap_err();
+        assert_eq!(
+            error,
+            LogError::SlotMoved {
+                from: at(100),
+                to: at(101)
+            }
+        );
+        assert!(error.to_string().contains("from 0/64 to 0/65"), "{error}");
+    }
+
+    #[test]
+    fn a_log_that_ends_before_what_was_received_went_back() {
+        let shorter = |flushed| Opened {
+            flushed: Lsn::new(flushed),
+            ..opened(90)
+        };
+        assert_eq!(resume().continued_by(&shorter(120)), Ok(Continuity::Same));
+        assert_eq!(
+            resume().continued_by(&shorter(119)),
+            Err(LogError::LogWentBack {
+                from: Lsn::new(119),
+                to: at(120)
+            })
+        );
+    }
+
+    #[test]
+    fn another_cluster_is_told_by_its_identifier_wherever_its_slot_stands() {
+        for confirmed in [1, 100, 101] {
+            let other = Opened {
+                system_id: "8".into(),
+                ..opened(confirmed)
+            };
+            let error = resume().continued_by(&other).unwrap_err();
+            assert!(matches!(error, LogError::OtherServer { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_promotion_continues_up_to_where_the_timelines_part() {
+        // The slot may stand up to the lesser of what was relayed and where the log parts.
+        for (confirmed, ended) in [(100, 150), (99, 150), (80, 80)] {
+            assert_eq!(
+                resume().continued_by(&promoted(confirmed, ended)),
+                Ok(Continuity::Promoted)
+            );
+        }
+        for (confirmed, ended, from) in [(101, 150, 100), (81, 80, 80), (100, 80, 80)] {
+            assert_eq!(
+                resume().continued_by(&promoted(confirmed, ended)),
+                Err(LogError::OtherTimeline {
+                    before: 2,
+                    now: 3,
+                    parted: Some(Lsn::new(ended)),
+                    from: at(from),
+                    to: at(confirmed),
+                })
+            );
+        }
+    }
+
+    #[test]
+    fn a_timeline_that_does_not_continue_the_old_one_is_another_log() {
+        let mut stranger = promoted(1, 80);
+        stranger.ancestors.truncate(1);
+        let error = resume().continued_by(&stranger).unwrap_err();
+        assert!(
+            matches!(error, LogError::OtherTimeline { parted: None, .. }),
+            "{error}"
+        );
+        assert!(error.to_string().contains("from 0/64 to 0/1"), "{error}");
+    }
+}
