@@ -3,6 +3,7 @@
 //! # Contents
 //! - [`servers`]: Postgres by major version; [`Kafka`]: one real broker; [`KafkaCluster`]: three. All
 //!   can be stopped, killed and started again on the same ports and data.
+//! - [`Standby`]: a standby of a Postgres server, which can be promoted.
 //! - [`ChaosProxy`]: a TCP proxy that cuts, stalls, delays and resets on command.
 //! - [`Workload`]: concurrent writers to an outbox, with rollbacks and savepoints, in whose rows the
 //!   commit order of each key can be read.
@@ -34,6 +35,7 @@ mod kafka;
 mod proxy;
 pub mod servers;
 mod slot;
+mod standby;
 mod wait;
 mod workload;
 
@@ -42,5 +44,6 @@ pub use history::{Altered, Committed, Delivered, History, OutOfOrder, Verdict, c
 pub use kafka::{Kafka, KafkaBuilder, KafkaCluster, KafkaClusterBuilder};
 pub use proxy::{ChaosProxy, Cut, Direction};
 pub use slot::{SlotState, SlotWatch};
+pub use standby::Standby;
 pub use wait::{eventually, eventually_async, eventually_some};
 pub use workload::{Running, Workload, Written};

@@ -46,8 +46,10 @@ pub enum Cut {
 }
 
 /// What is in force. Every connection watches it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct Rules {
+    /// Where new connections lead.
+    server: SocketAddr,
     /// Connections numbered below this are cut, in the way of the last cut.
     cut: (u64, Option<Cut>),
     stalled: [bool; 2],
@@ -87,14 +89,10 @@ impl ChaosProxy {
     /// If there is no such address, or nothing can be listened at.
     #[track_caller]
     pub fn start(server: impl ToSocketAddrs) -> Self {
-        let server = server
-            .to_socket_addrs()
-            .ok()
-            .and_then(|mut addresses| addresses.next())
-            .expect("the server's address can be resolved");
+        let server = resolve(server);
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port is free");
         let address = listener.local_addr().expect("a listener has an address");
-        let (rules, watching) = watch::channel(Rules::default());
+        let (rules, watching) = watch::channel(Rules::to(server));
         let shared = Arc::new(Shared::default());
         let (up, ready) = std_mpsc::sync_channel(1);
         let thread = thread::Builder::new()
@@ -106,7 +104,7 @@ impl ChaosProxy {
                         .enable_all()
                         .build()
                         .expect("a runtime can be made");
-                    runtime.block_on(accept(listener, address, server, watching, shared, up));
+                    runtime.block_on(accept(listener, address, watching, shared, up));
                 }
             })
             .expect("a thread can be started");
@@ -127,6 +125,17 @@ impl ChaosProxy {
     /// The port clients connect to, at 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.address.port()
+    }
+
+    /// Leads new connections to another server, as an address does that moves. Those that are open stay
+    /// where they are: [`cut`](Self::cut) them.
+    ///
+    /// # Panics
+    /// If there is no such address.
+    #[track_caller]
+    pub fn lead_to(&self, server: impl ToSocketAddrs) {
+        let server = resolve(server);
+        self.rules.send_modify(|rules| rules.server = server);
     }
 
     /// Cuts every connection there is. New ones are served.
@@ -235,6 +244,29 @@ impl Drop for ChaosProxy {
     }
 }
 
+impl Rules {
+    fn to(server: SocketAddr) -> Self {
+        Self {
+            server,
+            cut: (0, None),
+            stalled: [false; 2],
+            delay: [Duration::ZERO; 2],
+            half_closed: [0; 2],
+            refusing: false,
+            ending: false,
+        }
+    }
+}
+
+#[track_caller]
+fn resolve(server: impl ToSocketAddrs) -> SocketAddr {
+    server
+        .to_socket_addrs()
+        .ok()
+        .and_then(|mut addresses| addresses.next())
+        .expect("the server's address can be resolved")
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -242,7 +274,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 async fn accept(
     listener: std::net::TcpListener,
     address: SocketAddr,
-    server: SocketAddr,
     mut rules: watch::Receiver<Rules>,
     shared: Arc<Shared>,
     up: std_mpsc::SyncSender<()>,
@@ -287,6 +318,7 @@ async fn accept(
                     open.insert(id);
                     Connection { id, rules: rules.clone(), shared: Arc::clone(&shared) }
                 };
+                let server = rules.borrow().server;
                 connections.spawn(connection.serve(client, server));
             }
         }

@@ -17,7 +17,7 @@ use rdkafka::{
 };
 use walrelay_testkit::{
     ChaosProxy, Committed, Cut, Db, Delivered, Direction, History, Kafka, KafkaCluster, SlotWatch,
-    Workload, eventually, eventually_async, servers,
+    Standby, Workload, eventually, eventually_async, servers,
 };
 use walrelay_throwaway::Shutdown;
 
@@ -113,6 +113,69 @@ fn postgres_15_starts_and_stops() {
 #[test]
 fn postgres_18_starts_and_stops() {
     starts_and_stops(18);
+}
+
+/// A standby follows, has no slot of its primary's, and takes over at an address that moves.
+fn standby_takes_over(major: u32) {
+    let primary = servers::postgres(major);
+    let db = Db::connect(&primary.url());
+    db.batch("CREATE TABLE t (n int); INSERT INTO t VALUES (1)");
+    db.batch("SELECT pg_create_logical_replication_slot('relay', 'pgoutput')");
+    drop(db);
+    let standby = Standby::of(&primary, &[]);
+    let proxy = ChaosProxy::start(("127.0.0.1", primary.port()));
+    let url = primary.url_tcp().unwrap();
+    let at = |port: u16| format!(":{port}/");
+    let url = url.replace(&at(primary.port()), &at(proxy.port()));
+    let db = Db::connect(&url);
+    db.batch("INSERT INTO t VALUES (2)");
+    standby.wait_replayed(SlotWatch::new(&url, "relay").wal_end());
+    let copy = Db::connect(&standby.server().url());
+    assert_eq!(
+        copy.text("SELECT sum(n)::text FROM t").as_deref(),
+        Some("3")
+    );
+    let error = copy.try_batch("INSERT INTO t VALUES (3)").unwrap_err();
+    assert_eq!(error.code().unwrap().code(), "25006"); // read only
+    assert_eq!(
+        copy.text("SELECT slot_name::text FROM pg_replication_slots"),
+        None
+    );
+
+    primary.kill().unwrap();
+    standby.promote();
+    proxy.lead_to(("127.0.0.1", standby.server().port()));
+    for url in [&url, &standby.url_of_both(&primary)] {
+        eventually(LIMIT, || Db::try_connect(url).is_ok());
+        Db::connect(url).batch("INSERT INTO t VALUES (4)");
+    }
+    assert_eq!(
+        copy.text("SELECT sum(n)::text FROM t").as_deref(),
+        Some("11")
+    );
+    eventually(LIMIT, || {
+        copy.batch("CHECKPOINT");
+        copy.text("SELECT timeline_id::text FROM pg_control_checkpoint()")
+            .as_deref()
+            == Some("2")
+    });
+    standby.server().stop(Shutdown::Fast).unwrap();
+    standby.server().start_again().unwrap();
+    let copy = Db::connect(&standby.server().url());
+    assert_eq!(
+        copy.text("SELECT pg_is_in_recovery()::text").as_deref(),
+        Some("false")
+    );
+}
+
+#[test]
+fn standby_of_postgres_15_takes_over() {
+    standby_takes_over(15);
+}
+
+#[test]
+fn standby_of_postgres_18_takes_over() {
+    standby_takes_over(18);
 }
 
 #[test]

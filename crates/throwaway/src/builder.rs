@@ -364,7 +364,7 @@ pub(crate) fn write_private(path: &Path, bytes: &[u8], account: Option<Account>)
     account.map_or(Ok(()), |account| account.own(path))
 }
 
-fn make_dir(path: &Path, account: Option<Account>) -> io::Result<()> {
+pub(crate) fn make_dir(path: &Path, account: Option<Account>) -> io::Result<()> {
     fs::create_dir(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
     account.map_or(Ok(()), |account| account.own(path))

@@ -12,7 +12,7 @@
 //!
 //! # Contents
 //! - [`Postgres`], [`Builder`]: the server, ready for logical replication (`wal_level=logical`).
-//!   [`Shutdown`], [`Auth`], [`ThrowawayError`] belong to it.
+//!   [`Shutdown`], [`Auth`], [`ThrowawayError`] belong to it. [`Postgres::standby`] makes it a standby.
 //! - [`PostgresBinaries`], [`Version`]: an installed server and where it was found.
 //! - [`Process`], [`Scratch`], [`Account`], [`Signal`]: what any throwaway server is made of. The
 //!   tests' Kafka is built from the same parts.
@@ -40,6 +40,7 @@ mod error;
 mod janitor;
 mod postgres;
 mod process;
+mod standby;
 
 pub use account::Account;
 pub use binaries::{PostgresBinaries, Version, cache_dir};

@@ -337,6 +337,22 @@ impl Postgres {
         tail(&self.log_path())
     }
 
+    pub(crate) fn binaries(&self) -> &PostgresBinaries {
+        &self.binaries
+    }
+
+    pub(crate) fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    pub(crate) fn listens_at_tcp(&self) -> bool {
+        self.tcp
+    }
+
+    pub(crate) fn start_limit(&self) -> Duration {
+        self.start_limit
+    }
+
     fn process(&self) -> MutexGuard<'_, Option<Process>> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }

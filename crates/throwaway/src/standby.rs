@@ -1,0 +1,124 @@
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write as _},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use crate::{
+    Postgres, Scratch, ThrowawayError,
+    builder::{make_dir, setting_line, write_private},
+    postgres::SUPERUSER,
+};
+
+impl Postgres {
+    /// Copies this server, which must be stopped, and starts the copy as its hot standby: on a port of
+    /// its own, with the same settings, users and passwords. Then start this one again; the standby
+    /// streams from it as soon as it is up.
+    ///
+    /// `name` is the `application_name` it streams by, for `synchronous_standby_names`, and the
+    /// physical slot it streams from (`primary_slot_name`): make that beforehand. Its
+    /// `primary_conninfo` has a `dbname`, which `sync_replication_slots` needs, and
+    /// `hot_standby_feedback` is on. `settings` go after these, as in
+    /// [`Builder::setting`](crate::Builder::setting).
+    ///
+    /// As with `pg_basebackup`, the copy has none of the replication slots. To promote it, run
+    /// `SELECT pg_promote()` there. It is stopped, killed and started again like any server, and stays
+    /// a standby until it was promoted.
+    ///
+    /// # Errors
+    /// [`ThrowawayError::Running`]; a name or setting that cannot be written; as for
+    /// [`Builder::start`](crate::Builder::start).
+    pub fn standby(
+        &self,
+        name: &str,
+        settings: &[(&str, &str)],
+    ) -> Result<Postgres, ThrowawayError> {
+        let slot_name =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+        if name.is_empty() || !name.bytes().all(slot_name) {
+            return Err(ThrowawayError::Invalid {
+                what: "standby",
+                name: name.to_owned(),
+                reason: "the name of a slot is made of a-z, 0-9 and underscores",
+            });
+        }
+        if self.pid().is_some() {
+            return Err(ThrowawayError::Running);
+        }
+        let conninfo = self.conninfo(name);
+        let mut conf = String::from("\n# Of this standby\n");
+        for (name, value) in [
+            ("primary_conninfo", conninfo.as_str()),
+            ("primary_slot_name", name),
+            ("hot_standby_feedback", "on"),
+        ]
+        .iter()
+        .chain(settings)
+        {
+            conf.push_str(&setting_line(name, value)?);
+        }
+
+        let account = self.scratch().account();
+        let scratch = Scratch::new("walrelay-pg-", account)
+            .map_err(ThrowawayError::io("make a temporary directory"))?;
+        let data = scratch.path().join("data");
+        copy(&self.data_dir(), &data)?;
+        empty(&data.join("pg_replslot")).map_err(ThrowawayError::io("leave out the slots"))?;
+        OpenOptions::new()
+            .append(true)
+            .open(data.join("postgresql.conf"))
+            .and_then(|mut file| file.write_all(conf.as_bytes()))
+            .map_err(ThrowawayError::io("write postgresql.conf"))?;
+        write_private(&data.join("standby.signal"), b"", account)
+            .map_err(ThrowawayError::io("write standby.signal"))?;
+        make_dir(&scratch.path().join("s"), account)
+            .map_err(ThrowawayError::io("make a directory for the socket"))?;
+        Postgres::first_start(
+            self.binaries().clone(),
+            scratch,
+            self.superuser_password().to_owned(),
+            self.listens_at_tcp(),
+            self.start_limit(),
+        )
+    }
+
+    /// How a standby of this name reaches this server.
+    fn conninfo(&self, name: &str) -> String {
+        let host = if self.listens_at_tcp() {
+            "127.0.0.1".to_owned()
+        } else {
+            self.socket_dir().display().to_string()
+        };
+        let quoted = |text: &str| text.replace('\\', "\\\\").replace('\'', "\\'");
+        format!(
+            "host='{}' port={} user={SUPERUSER} password='{}' dbname=postgres application_name={name}",
+            quoted(&host),
+            self.port(),
+            quoted(self.superuser_password()),
+        )
+    }
+}
+
+/// With owners and permissions: `cp` knows how on every system.
+fn copy(from: &Path, to: &Path) -> Result<(), ThrowawayError> {
+    let what = "copy the data directory";
+    let output = Command::new("cp")
+        .arg("-a")
+        .args([from, to])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(ThrowawayError::io(what))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(ThrowawayError::io(what)(io::Error::other(said)))
+}
+
+fn empty(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        fs::remove_dir_all(entry?.path())?;
+    }
+    Ok(())
+}
