@@ -6,6 +6,7 @@
 //!   [`KafkaConfigError`] says which one would break a promise, why, and what to do.
 //! - [`KafkaSinkFactory`], [`KafkaSink`]: the producer. [`KafkaError`] is why there is none.
 //! - [`probe`]: asks the cluster whether it would talk to us, for a configuration check.
+//! - [`letters`]: the topic of dead letters.
 //! - [`embedded`], [`tail`]: an in-process broker and a small consumer, for demonstrations only.
 //!
 //! # Invariants
@@ -44,6 +45,7 @@ mod context;
 pub mod embedded;
 mod error;
 mod ffi;
+pub mod letters;
 mod outcome;
 mod probe;
 mod sink;

@@ -131,7 +131,7 @@ fn partitions(
     }
 }
 
-fn own(message: &BorrowedMessage<'_>) -> TailedRecord {
+pub(crate) fn own(message: &BorrowedMessage<'_>) -> TailedRecord {
     TailedRecord {
         topic: message.topic().to_owned(),
         partition: message.partition(),

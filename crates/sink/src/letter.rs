@@ -82,11 +82,18 @@ impl FromStr for LetterId {
 
     fn from_str(text: &str) -> Result<Self, InvalidLetterId> {
         let (lsn, row) = text.split_once(' ').ok_or(InvalidLetterId)?;
-        let (high, low) = lsn.split_once('/').ok_or(InvalidLetterId)?;
-        let hex = |digits: &str| u32::from_str_radix(digits, 16).map_err(|_| InvalidLetterId);
-        Ok(Self {
+        Self::from_parts(lsn, row).ok_or(InvalidLetterId)
+    }
+}
+
+impl LetterId {
+    /// Of the texts of [`LSN`] and [`ROW`]; `None` if they are none.
+    pub fn from_parts(lsn: &str, row: &str) -> Option<Self> {
+        let (high, low) = lsn.split_once('/')?;
+        let hex = |digits: &str| u32::from_str_radix(digits, 16).ok();
+        Some(Self {
             lsn: (u64::from(hex(high)?) << 32) | u64::from(hex(low)?),
-            row: row.parse().map_err(|_| InvalidLetterId)?,
+            row: row.parse().ok()?,
         })
     }
 }

@@ -1,0 +1,190 @@
+//! A consumer with the producer's configuration: the same brokers, the same credentials.
+
+use std::fmt;
+use std::time::Duration;
+
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
+use rdkafka::error::KafkaError as ClientError;
+use rdkafka::metadata::MetadataPartition;
+use rdkafka::types::RDKafkaErrorCode as Code;
+use rdkafka::{ClientContext, Offset, TopicPartitionList};
+
+use super::Entry;
+use crate::client_log::{self, Repetitions};
+use crate::tail::own;
+use crate::{KafkaConfig, KafkaError};
+
+/// What of [`KafkaConfig`] a consumer would only complain of: CONFIGURATION.md marks it with a P.
+/// And `receive.message.max.bytes`, which librdkafka otherwise derives from what is fetched.
+const PRODUCER_ONLY: &[&str] = &[
+    "acks",
+    "batch.num.messages",
+    "batch.size",
+    "compression.codec",
+    "compression.level",
+    "compression.type",
+    "delivery.report.only.error",
+    "delivery.timeout.ms",
+    "enable.gapless.guarantee",
+    "enable.idempotence",
+    "linger.ms",
+    "message.send.max.retries",
+    "message.timeout.ms",
+    "partitioner",
+    "produce.offset.report",
+    "queue.buffering.backpressure.threshold",
+    "queue.buffering.max.kbytes",
+    "queue.buffering.max.messages",
+    "queue.buffering.max.ms",
+    "queuing.strategy",
+    "receive.message.max.bytes",
+    "request.required.acks",
+    "request.timeout.ms",
+    "retries",
+    "sticky.partitioning.linger.ms",
+];
+
+/// Reads one topic: belongs to no group, commits nothing.
+pub(super) struct Client {
+    consumer: BaseConsumer<Context>,
+    topic: String,
+}
+
+/// What came of waiting for a record.
+pub(super) enum Polled {
+    Entry(Entry),
+    /// Everything that is committed in this partition was read.
+    End(i32),
+    /// Nothing came in time.
+    Nothing,
+    /// The client or the broker complains. It goes on trying.
+    Complaint(Code),
+}
+
+impl Client {
+    /// Makes the client; talks to nobody yet.
+    pub(super) fn new(config: &KafkaConfig, topic: &str) -> Result<Self, KafkaError> {
+        let mut client = config.client_config();
+        for property in PRODUCER_ONLY {
+            client.remove(property);
+        }
+        client
+            // librdkafka assigns nothing without one; no member of it ever joins.
+            .set("group.id", "walrelay-letters")
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set("auto.offset.reset", "earliest")
+            .set("isolation.level", "read_committed")
+            .set("enable.partition.eof", "true")
+            // Looking whether there is a topic must not make one.
+            .set("allow.auto.create.topics", "false")
+            // What it reads ahead, and with it the memory that it takes.
+            .set("queued.max.messages.kbytes", "8192")
+            .set("fetch.wait.max.ms", "500");
+        let consumer = client
+            .create_with_context(Context::default())
+            .map_err(|error| KafkaError::Create {
+                reason: config.creation_reason(&error),
+            })?;
+        Ok(Self {
+            consumer,
+            topic: topic.to_owned(),
+        })
+    }
+
+    /// The topic's partitions; `None` when the broker says that there is no such topic.
+    ///
+    /// **Blocks** for `timeout` at most.
+    pub(super) fn partitions(&self, timeout: Duration) -> Result<Option<Vec<i32>>, KafkaError> {
+        let metadata = self
+            .consumer
+            .fetch_metadata(Some(&self.topic), timeout)
+            .map_err(KafkaError::Tail)?;
+        let found = metadata.topics().iter().find(|t| t.name() == self.topic);
+        let failed = |code| KafkaError::Topic {
+            topic: self.topic.clone(),
+            code,
+        };
+        let found = found.ok_or_else(|| failed(Code::UnknownTopicOrPartition))?;
+        match found.error().map(Code::from) {
+            None if found.partitions().is_empty() => Err(failed(Code::LeaderNotAvailable)),
+            None => Ok(Some(
+                found
+                    .partitions()
+                    .iter()
+                    .map(MetadataPartition::id)
+                    .collect(),
+            )),
+            Some(Code::UnknownTopicOrPartition) => Ok(None),
+            Some(code) => Err(failed(code)),
+        }
+    }
+
+    /// Offset of the oldest record, and of the one that will be written next.
+    ///
+    /// **Blocks** for `timeout` at most.
+    pub(super) fn ends(&self, partition: i32, timeout: Duration) -> Result<(i64, i64), KafkaError> {
+        self.consumer
+            .fetch_watermarks(&self.topic, partition, timeout)
+            .map_err(KafkaError::Tail)
+    }
+
+    /// Reads these partitions too.
+    pub(super) fn assign_also(
+        &self,
+        from: impl Iterator<Item = (i32, Offset)>,
+    ) -> Result<(), KafkaError> {
+        let list = self.list(from)?;
+        self.consumer
+            .incremental_assign(&list)
+            .map_err(KafkaError::Tail)
+    }
+
+    fn list(
+        &self,
+        from: impl Iterator<Item = (i32, Offset)>,
+    ) -> Result<TopicPartitionList, KafkaError> {
+        let mut list = TopicPartitionList::new();
+        for (partition, offset) in from {
+            list.add_partition_offset(&self.topic, partition, offset)
+                .map_err(KafkaError::Tail)?;
+        }
+        Ok(list)
+    }
+
+    /// **Blocks** for `timeout` at most.
+    pub(super) fn poll(&self, timeout: Duration) -> Polled {
+        match self.consumer.poll(timeout) {
+            None => Polled::Nothing,
+            Some(Ok(message)) => Polled::Entry(Entry::of(own(&message))),
+            Some(Err(ClientError::PartitionEOF(partition))) => Polled::End(partition),
+            Some(Err(error)) => Polled::Complaint(error.rdkafka_error_code().unwrap_or(Code::Fail)),
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("topic", &self.topic)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct Context(Repetitions);
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        client_log::line(&self.0, level, facility, message);
+    }
+
+    fn stats_raw(&self, _: &[u8]) {}
+
+    fn error(&self, error: ClientError, reason: &str) {
+        tracing::debug!(%error, "{reason}");
+    }
+}
+
+impl ConsumerContext for Context {}

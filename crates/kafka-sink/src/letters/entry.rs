@@ -1,0 +1,386 @@
+//! What a record in the topic of letters is.
+
+use std::fmt;
+
+use walrelay_sink::{LetterId, letter};
+
+use crate::tail::TailedRecord;
+
+/// Names that are ours begin so. Whatever else a record has in headers is the original record's.
+const PREFIX: &str = "walrelay.dlq.";
+
+/// Where a record lies in the topic of letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Position {
+    /// The partition.
+    pub partition: i32,
+    /// The offset in it.
+    pub offset: i64,
+}
+
+/// An event that could not be delivered, as [`walrelay_sink::letter`] describes it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Letter {
+    /// Which event of the slot.
+    pub id: LetterId,
+    /// The replication slot it was read from.
+    pub slot: String,
+    /// The name of a [`Poison`](walrelay_sink::Poison), or [`letter::PARKED`].
+    pub class: String,
+    /// In words, for people.
+    pub cause: Option<String>,
+    /// The transaction's number.
+    pub xid: Option<u32>,
+    /// When it was committed, RFC 3339.
+    pub commit_time: Option<String>,
+    /// `schema.table`.
+    pub table: Option<String>,
+    /// The event's id; `None` where it is NULL or unknown.
+    pub event_id: Option<Vec<u8>>,
+    /// Where the record was bound for; `None` where there is no such place.
+    pub topic: Option<String>,
+    /// The partition it was bound for; `None` where the key decides.
+    pub partition: Option<i32>,
+    /// The record's timestamp in milliseconds; `None` where it has none.
+    pub timestamp_ms: Option<i64>,
+    /// The value was left out, and would have so many bytes.
+    pub omitted_bytes: Option<u64>,
+    /// The record's key.
+    pub key: Option<Vec<u8>>,
+    /// The record's value; `None` is null, or left out.
+    pub value: Option<Vec<u8>>,
+    /// The record's own headers, in their order.
+    pub headers: Vec<(String, Option<Vec<u8>>)>,
+    /// Where the letter lies.
+    pub position: Position,
+}
+
+/// What became of a letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// Its record was sent where it had been bound for.
+    Redriven,
+    /// It is not to be sent.
+    Dropped,
+}
+
+/// The record that closes a letter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resolution {
+    /// The slot of the letter.
+    pub slot: String,
+    /// The letter.
+    pub id: LetterId,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// Where the resolution lies.
+    pub position: Position,
+}
+
+/// A record of the topic of letters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entry {
+    /// An event that could not be delivered.
+    Letter(Box<Letter>),
+    /// What became of one.
+    Resolution(Resolution),
+    /// Neither: somebody else's record, or one that lacks what a letter must have.
+    Foreign {
+        /// Where it lies.
+        position: Position,
+        /// Why it is neither.
+        why: &'static str,
+    },
+}
+
+impl Outcome {
+    /// As the header has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Redriven => letter::REDRIVEN,
+            Self::Dropped => letter::DROPPED,
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Letter {
+    /// Bytes of key, value and headers.
+    pub fn payload_bytes(&self) -> usize {
+        let length = |bytes: &Option<Vec<u8>>| bytes.as_ref().map_or(0, Vec::len);
+        let headers: usize = self.headers.iter().map(|(n, v)| n.len() + length(v)).sum();
+        length(&self.key) + length(&self.value) + headers
+    }
+}
+
+// By hand: key, value and headers are values of rows.
+impl fmt::Debug for Letter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Letter")
+            .field("slot", &self.slot)
+            .field("id", &self.id)
+            .field("class", &self.class)
+            .field("table", &self.table)
+            .field("topic", &self.topic)
+            .field("position", &self.position)
+            .field("key_bytes", &self.key.as_ref().map(Vec::len))
+            .field("value_bytes", &self.value.as_ref().map(Vec::len))
+            .field("headers", &self.headers.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Entry {
+    /// Reads a record.
+    pub(crate) fn of(record: TailedRecord) -> Self {
+        let position = Position {
+            partition: record.partition,
+            offset: record.offset,
+        };
+        Self::read(record, position).unwrap_or_else(|why| Self::Foreign { position, why })
+    }
+
+    fn read(record: TailedRecord, position: Position) -> Result<Self, &'static str> {
+        let ours = Ours(&record.headers);
+        if let Some(resolves) = ours.text(letter::RESOLVES)? {
+            return resolution(resolves, &ours, position).map(Self::Resolution);
+        }
+        let class = ours
+            .text(letter::CLASS)?
+            .ok_or("it has no header of a letter")?;
+        let id = LetterId::from_parts(
+            ours.text(letter::LSN)?.ok_or("it has no LSN")?,
+            ours.text(letter::ROW)?.ok_or("it has no row")?,
+        )
+        .ok_or("its LSN or row cannot be read")?;
+        let found = Letter {
+            id,
+            slot: ours.text(letter::SLOT)?.ok_or("it has no slot")?.to_owned(),
+            class: class.to_owned(),
+            cause: ours.text(letter::CAUSE)?.map(str::to_owned),
+            xid: ours.number(letter::XID)?,
+            commit_time: ours.text(letter::COMMIT_TIME)?.map(str::to_owned),
+            table: ours.text(letter::TABLE)?.map(str::to_owned),
+            event_id: ours.bytes(letter::EVENT_ID).map(<[u8]>::to_vec),
+            topic: ours.text(letter::TOPIC)?.map(str::to_owned),
+            partition: ours.number(letter::PARTITION)?,
+            timestamp_ms: ours.number(letter::TIMESTAMP)?,
+            omitted_bytes: ours.number(letter::VALUE_BYTES)?,
+            key: record.key,
+            value: record.value,
+            headers: Vec::new(),
+            position,
+        };
+        let mut headers = record.headers;
+        headers.retain(|(name, _)| !name.starts_with(PREFIX));
+        Ok(Self::Letter(Box::new(Letter { headers, ..found })))
+    }
+}
+
+fn resolution(
+    resolves: &str,
+    ours: &Ours<'_>,
+    position: Position,
+) -> Result<Resolution, &'static str> {
+    let (slot, id) = resolves
+        .split_once(' ')
+        .ok_or("what it resolves cannot be read")?;
+    let outcome = match ours.text(letter::RESOLUTION)? {
+        Some(letter::REDRIVEN) => Outcome::Redriven,
+        Some(letter::DROPPED) => Outcome::Dropped,
+        _ => return Err("how it was resolved cannot be read"),
+    };
+    Ok(Resolution {
+        slot: slot.to_owned(),
+        id: id.parse().map_err(|_| "what it resolves cannot be read")?,
+        outcome,
+        position,
+    })
+}
+
+/// The headers that the relay added: the last of a name counts, as they come behind the record's.
+struct Ours<'a>(&'a [(String, Option<Vec<u8>>)]);
+
+impl<'a> Ours<'a> {
+    fn bytes(&self, name: &str) -> Option<&'a [u8]> {
+        let (_, value) = self.0.iter().rfind(|(n, _)| n == name)?;
+        value.as_deref()
+    }
+
+    fn text(&self, name: &str) -> Result<Option<&'a str>, &'static str> {
+        self.bytes(name)
+            .map(std::str::from_utf8)
+            .transpose()
+            .map_err(|_| "a header is not UTF-8")
+    }
+
+    fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, &'static str> {
+        self.text(name)?
+            .map(str::parse)
+            .transpose()
+            .map_err(|_| "a header is no number")
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    type Headers = Vec<(String, Option<Vec<u8>>)>;
+
+    pub(crate) fn headers(pairs: &[(&str, &str)]) -> Headers {
+        pairs
+            .iter()
+            .map(|(n, v)| ((*n).to_owned(), Some(v.as_bytes().to_vec())))
+            .collect()
+    }
+
+    fn record(headers: Headers) -> TailedRecord {
+        TailedRecord {
+            topic: "letters".to_owned(),
+            partition: 2,
+            offset: 7,
+            timestamp_ms: Some(1),
+            key: Some(b"secret-key".to_vec()),
+            value: Some(b"secret-value".to_vec()),
+            headers,
+        }
+    }
+
+    const FULL: &[(&str, &str)] = &[
+        ("id", "secret-header"),
+        // The event's own, with one of our names: ours comes behind.
+        (letter::CLASS, "imposter"),
+        (letter::CLASS, "rejected"),
+        (letter::CAUSE, "it is refused"),
+        (letter::SLOT, "orders"),
+        (letter::LSN, "1/16B3748"),
+        (letter::ROW, "3"),
+        (letter::XID, "771"),
+        (letter::COMMIT_TIME, "2026-01-02T03:04:05.678900Z"),
+        (letter::TABLE, "public.outbox"),
+        (letter::EVENT_ID, "e-1"),
+        (letter::TOPIC, "orders.events"),
+        (letter::TIMESTAMP, "1767323045678"),
+        (letter::PARTITION, "4"),
+    ];
+
+    fn letter_of(headers: Headers) -> Letter {
+        match Entry::of(record(headers)) {
+            Entry::Letter(letter) => *letter,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_letter_is_read() {
+        let letter = letter_of(headers(FULL));
+        assert_eq!(letter.id.to_string(), "1/16B3748 3");
+        assert_eq!(
+            (letter.slot.as_str(), letter.class.as_str()),
+            ("orders", "rejected")
+        );
+        assert_eq!(letter.cause.as_deref(), Some("it is refused"));
+        assert_eq!(letter.xid, Some(771));
+        assert_eq!(
+            letter.commit_time.as_deref(),
+            Some("2026-01-02T03:04:05.678900Z")
+        );
+        assert_eq!(letter.table.as_deref(), Some("public.outbox"));
+        assert_eq!(letter.event_id.as_deref(), Some(&b"e-1"[..]));
+        assert_eq!(letter.topic.as_deref(), Some("orders.events"));
+        assert_eq!(letter.timestamp_ms, Some(1_767_323_045_678));
+        assert_eq!((letter.partition, letter.omitted_bytes), (Some(4), None));
+        assert_eq!(letter.headers, headers(&[("id", "secret-header")]));
+        assert_eq!(
+            letter.position,
+            Position {
+                partition: 2,
+                offset: 7
+            }
+        );
+        assert_eq!(letter.payload_bytes(), 10 + 12 + 2 + 13);
+        let shown = format!("{letter:?} {:?}", Entry::of(record(headers(FULL))));
+        assert!(!shown.contains("secret"), "{shown}");
+    }
+
+    #[test]
+    fn what_a_letter_may_lack_is_none() {
+        let mut wanting = headers(&[
+            (letter::CLASS, "unroutable"),
+            (letter::SLOT, "orders"),
+            (letter::LSN, "0/1"),
+            (letter::ROW, "0"),
+            (letter::VALUE_BYTES, "70000000"),
+        ]);
+        wanting.push((letter::EVENT_ID.to_owned(), None));
+        let letter = letter_of(wanting);
+        assert_eq!(
+            (letter.topic, letter.event_id, letter.partition),
+            (None, None, None)
+        );
+        assert_eq!(letter.omitted_bytes, Some(70_000_000));
+        assert_eq!(letter.headers, []);
+    }
+
+    #[test]
+    fn a_resolution_is_read() {
+        let given = headers(&[
+            (letter::RESOLVES, "orders 1/16B3748 3"),
+            (letter::RESOLUTION, "dropped"),
+        ]);
+        let Entry::Resolution(found) = Entry::of(record(given)) else {
+            panic!("no resolution");
+        };
+        assert_eq!(
+            (found.slot.as_str(), found.outcome),
+            ("orders", Outcome::Dropped)
+        );
+        assert_eq!(found.id.to_string(), "1/16B3748 3");
+    }
+
+    #[test]
+    fn anything_else_is_foreign_and_says_why() {
+        let without = |name: &str| {
+            let mut headers = headers(FULL);
+            headers.retain(|(n, _)| n != name);
+            headers
+        };
+        let with = |name: &str, value: &[u8]| {
+            let mut headers = headers(FULL);
+            headers.push((name.to_owned(), Some(value.to_vec())));
+            headers
+        };
+        for (given, expected) in [
+            (headers(&[]), "no header of a letter"),
+            (headers(&[("id", "x")]), "no header of a letter"),
+            (without(letter::LSN), "no LSN"),
+            (without(letter::ROW), "no row"),
+            (without(letter::SLOT), "no slot"),
+            (with(letter::LSN, b"16"), "cannot be read"),
+            (with(letter::ROW, b"-1"), "cannot be read"),
+            (with(letter::XID, b"x"), "no number"),
+            (with(letter::PARTITION, b""), "no number"),
+            (with(letter::CAUSE, b"\xff"), "not UTF-8"),
+            (with(letter::RESOLVES, b"orders"), "cannot be read"),
+            (with(letter::RESOLVES, b"orders 1/2"), "how it was resolved"),
+            (
+                headers(&[(letter::RESOLVES, "s x"), (letter::RESOLUTION, "redriven")]),
+                "what it resolves",
+            ),
+        ] {
+            match Entry::of(record(given)) {
+                Entry::Foreign { position, why } => {
+                    assert!(why.contains(expected), "{why} is not {expected}");
+                    assert_eq!(position.offset, 7);
+                }
+                other => panic!("{expected}: {other:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+use std::sync::Arc;
+
+use walrelay_sink::Parking;
+
+use super::*;
+use crate::letters::LetterWatcher;
+
+fn watch(cluster: &Cluster) -> (LetterWatcher, Arc<Parking>) {
+    let parking = Arc::new(Parking::new());
+    let watcher = LetterWatcher::start(&config(cluster), TOPIC, "s", Arc::clone(&parking));
+    (watcher.expect("it starts"), parking)
+}
+
+#[test]
+fn what_earlier_runs_left_is_known_before_it_is_ready() {
+    let cluster = cluster(&[(TOPIC, 3)]);
+    let writer = Writer::new(&cluster);
+    for number in 0..50 {
+        writer.letter(&draft(&format!("0/1 {number}"), &format!("k{number}")));
+    }
+    for number in 0..20 {
+        writer.resolution(Some(&format!("k{number}")), &format!("s 0/1 {number}"));
+    }
+    let (_watcher, parking) = watch(&cluster);
+    eventually("ready", || parking.is_ready());
+    assert_eq!(parking.open(), 30);
+    for number in 0..50 {
+        let parked = parking.is_parked("orders", format!("k{number}").as_bytes());
+        assert_eq!(parked, number >= 20, "k{number}");
+    }
+}
+
+#[test]
+fn keys_are_parked_and_freed_while_it_watches() {
+    let cluster = cluster(&[(TOPIC, 1)]);
+    let writer = Writer::new(&cluster);
+    let (_watcher, parking) = watch(&cluster);
+    eventually("ready", || parking.is_ready());
+    let other_slot = Draft {
+        slot: "other",
+        ..draft("0/1 0", "k")
+    };
+    writer.letter(&other_slot);
+    writer.letter(&Draft {
+        key: None,
+        ..draft("0/1 1", "k")
+    });
+    writer.write(Some("k"), Some("v"), &[("id", "of somebody else")]);
+    writer.letter(&Draft {
+        topic: None,
+        ..draft("0/1 2", "l")
+    });
+    eventually("parked", || parking.is_parked("any", b"l"));
+    // The only partition is read in order: what came before was passed over.
+    assert!(!parking.is_parked("orders", b"k"));
+    assert_eq!(parking.open(), 1);
+    // A repeat, as by a relay that was killed; and another slot's letter of the same name.
+    writer.letter(&Draft {
+        topic: None,
+        ..draft("0/1 2", "l")
+    });
+    writer.resolution(Some("l"), "other 0/1 2");
+    writer.letter(&draft("0/2 0", "m"));
+    eventually("parked", || parking.is_parked("orders", b"m"));
+    assert!(parking.is_parked("any", b"l"));
+    writer.resolution(Some("l"), "s 0/1 2");
+    eventually("free", || !parking.is_parked("any", b"l"));
+    assert!(parking.is_parked("orders", b"m"));
+}
+
+#[test]
+fn without_a_topic_it_is_ready_and_follows_one_that_appears() {
+    let cluster = cluster(&[]);
+    let (_watcher, parking) = watch(&cluster);
+    eventually("ready", || parking.is_ready());
+    cluster.create_topic(TOPIC, 2, 1).expect("created");
+    let writer = Writer::new(&cluster);
+    writer.letter(&draft("0/1 0", "k"));
+    eventually("parked", || parking.is_parked("orders", b"k"));
+}
+
+#[test]
+fn it_is_not_ready_before_a_broker_has_answered() {
+    let cluster = cluster(&[(TOPIC, 2)]);
+    Writer::new(&cluster).letter(&draft("0/1 0", "k"));
+    cluster.broker_down(1).expect("down");
+    let (_watcher, parking) = watch(&cluster);
+    // Longer than it takes to be told that there is no topic, when somebody answers.
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!parking.is_ready());
+    cluster.broker_up(1).expect("up");
+    eventually("ready", || parking.is_ready());
+    assert!(parking.is_parked("orders", b"k"));
+    // And again while it tails.
+    cluster.broker_down(1).expect("down");
+    std::thread::sleep(Duration::from_secs(1));
+    cluster.broker_up(1).expect("up");
+    Writer::new(&cluster).resolution(Some("k"), "s 0/1 0");
+    eventually("free", || !parking.is_parked("orders", b"k"));
+}
+
+#[test]
+fn dropping_it_does_not_wait_for_a_broker() {
+    let cluster = cluster(&[(TOPIC, 2)]);
+    let (watcher, parking) = watch(&cluster);
+    eventually("ready", || parking.is_ready());
+    cluster.broker_down(1).expect("down");
+    let start = Instant::now();
+    drop(watcher);
+    assert!(
+        start.elapsed() < Duration::from_secs(15),
+        "{:?}",
+        start.elapsed()
+    );
+}
