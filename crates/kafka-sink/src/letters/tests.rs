@@ -128,6 +128,9 @@ impl Writer {
             .send(record)
             .map_err(|(error, _)| error)
             .expect("queued");
-        self.producer.flush(LONG).expect("written");
+        eventually("written", || {
+            self.producer.poll(Duration::from_millis(5));
+            self.producer.in_flight_count() == 0
+        });
     }
 }
