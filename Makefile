@@ -2,13 +2,18 @@
 
 CARGO ?= cargo
 
-.PHONY: help build demo test test-loom figures lint ci clean
+# What the suite of faults runs beside the versions that `make test` has fetched.
+FAULTS_SERVERS = 14.20.0 16.11.0 17.7.0
+
+.PHONY: help build demo test test-loom test-faults figures lint ci clean
 
 help:
 	@echo "make demo    watch an outbox arrive in Kafka: throwaway Postgres, embedded broker"
 	@echo "             (DEMO_SECONDS=10 to end by itself, else Ctrl-C)"
 	@echo "make build   the binary, in target/release/walrelay"
 	@echo "make test    all tests, against real servers"
+	@echo "make test-faults  every fault of docs/GUARANTEES.md on Postgres 14 to 18, and its table there"
+	@echo "             (FAULTS_SEED=1 FAULTS_ONLY=name FAULTS_POSTGRES=17 to repeat one)"
 	@echo "make figures measures it beside pg_recvlogical; docs/BENCHMARKS.md (FIGURES_RUNS=3)"
 	@echo "make lint    formatting and clippy"
 	@echo "make ci      everything a change must pass (.ci/run)"
@@ -30,6 +35,12 @@ test:
 # Every interleaving of the threads that share the acknowledgements, by model.
 test-loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test --locked -p walrelay-checkpoint --release --test loom
+
+# Every fault of the catalogue, under load, with a random seed.
+test-faults:
+	@scripts/bootstrap.sh test
+	@scripts/fetch-servers.sh $(FAULTS_SERVERS)
+	FAULTS_ALL=1 $(CARGO) test --locked -p walrelay --test faults
 
 # The program that measures need not be fast; what it measures is the release build.
 figures: build

@@ -174,9 +174,22 @@ pub(crate) fn output(args: &[&str]) -> Output {
 
 impl Relay {
     fn start(config: &Path, log: &Path) -> Self {
-        let config = config.to_str().expect("a path that is text");
+        Self::spawn(&mut Self::command(config), log)
+    }
+
+    /// What is run, for tests that change its surroundings first.
+    pub(crate) fn command(config: &Path) -> Command {
+        walrelay(&[
+            "run",
+            "--config",
+            config.to_str().expect("a path that is text"),
+        ])
+    }
+
+    /// Runs such a command; what it says goes to this file.
+    pub(crate) fn spawn(command: &mut Command, log: &Path) -> Self {
         let file = File::create(log).expect("a log file");
-        let child = walrelay(&["run", "--config", config])
+        let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(file)

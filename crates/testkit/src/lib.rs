@@ -8,6 +8,8 @@
 //! - [`Workload`]: concurrent writers to an outbox, with rollbacks and savepoints, in whose rows the
 //!   commit order of each key can be read.
 //! - [`History`], [`check`], [`Verdict`]: **the oracle**. What was committed against what arrived.
+//! - [`CommitLog`], [`EarlyWatch`], [`confirmed_early`]: where each row was committed in the log, and
+//!   whether a slot ever stood behind it before the broker had the row's record.
 //! - [`SlotWatch`], [`Db`]: what Postgres says, for tests that are blocking or asynchronous alike.
 //! - [`eventually`], [`eventually_some`], [`eventually_async`]: awaiting a condition instead of
 //!   sleeping.
@@ -29,7 +31,9 @@
     reason = "a test's set-up fails by panicking with the reason; nobody could handle it"
 )]
 
+mod commits;
 mod db;
+mod early;
 mod history;
 mod kafka;
 mod proxy;
@@ -39,7 +43,9 @@ mod standby;
 mod wait;
 mod workload;
 
+pub use commits::{CommitLog, LoggedRow};
 pub use db::Db;
+pub use early::{EarlyWatch, Sighting, TooEarly, confirmed_early, millis_now};
 pub use history::{Altered, Committed, Delivered, History, OutOfOrder, Verdict, check};
 pub use kafka::{Kafka, KafkaBuilder, KafkaCluster, KafkaClusterBuilder};
 pub use proxy::{ChaosProxy, Cut, Direction};

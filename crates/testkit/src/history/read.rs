@@ -4,7 +4,7 @@ use std::{
 };
 
 use rdkafka::{
-    ClientConfig, Message as _, Offset, TopicPartitionList,
+    ClientConfig, Message as _, Offset, Timestamp, TopicPartitionList,
     consumer::{BaseConsumer, Consumer as _},
     message::{BorrowedMessage, Headers as _},
 };
@@ -166,5 +166,9 @@ fn delivered(message: &BorrowedMessage<'_>) -> Delivered {
         offset: message.offset(),
         key: message.key().map(<[u8]>::to_vec),
         payload: message.payload().map(<[u8]>::to_vec),
+        appended: match message.timestamp() {
+            Timestamp::LogAppendTime(millis) => Some(millis),
+            Timestamp::CreateTime(_) | Timestamp::NotAvailable => None,
+        },
     }
 }

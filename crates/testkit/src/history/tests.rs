@@ -32,6 +32,7 @@ fn records<'a>(rows: &[Committed], ids: impl IntoIterator<Item = &'a str>) -> Ve
                 offset,
                 key: row.key.clone(),
                 payload: row.payload.clone(),
+                appended: None,
             }
         })
         .collect()

@@ -1,0 +1,99 @@
+//! The table of docs/GUARANTEES.md.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::outcome::{MedianMax, Outcome};
+use crate::run::Done;
+use crate::table::SCENARIOS;
+
+const BEGIN: &str = "<!-- faults -->\n";
+const END: &str = "<!-- end of faults -->";
+
+/// Puts the table between its marks.
+pub(crate) fn write(done: &[Done], seed: u64) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/GUARANTEES.md");
+    let document = fs::read_to_string(&path).expect("docs/GUARANTEES.md");
+    let (before, rest) = document.split_once(BEGIN).expect("the mark of the table");
+    let (_, after) = rest.split_once(END).expect("the end of the table");
+    let table = table(done, seed);
+    fs::write(&path, format!("{before}{BEGIN}{table}{END}{after}"))
+        .expect("docs/GUARANTEES.md is written");
+    println!("faults: the table is in docs/GUARANTEES.md");
+}
+
+fn table(done: &[Done], seed: u64) -> String {
+    let mut text = format!(
+        "`FAULTS_SEED={seed} make test-faults`\n\n\
+         | fault | Postgres | rows | lost | reordered | confirmed early | repeated | first record, s | caught up, s |\n\
+         |---|---|---|---|---|---|---|---|---|\n"
+    );
+    for scenario in SCENARIOS {
+        let mut of: Vec<&Done> = done
+            .iter()
+            .filter(|done| done.scenario.name == scenario.name)
+            .collect();
+        of.sort_by_key(|done| done.major);
+        if of.is_empty() {
+            continue;
+        }
+        let majors: Vec<String> = of.iter().map(|done| done.major.to_string()).collect();
+        let covers = scenario.covers;
+        let _ = write!(
+            text,
+            "| {covers} (`{}`) | {} |",
+            scenario.name,
+            majors.join(" ")
+        );
+        let failed: Vec<String> = of
+            .iter()
+            .filter(|done| !done.is_clean())
+            .map(|done| done.major.to_string())
+            .collect();
+        let outcomes: Vec<&Outcome> = of
+            .iter()
+            .filter_map(|done| done.outcome.as_ref().ok())
+            .collect();
+        if !failed.is_empty() {
+            let _ = writeln!(text, " **failed on {}** | | | | | | |", failed.join(", "));
+            continue;
+        }
+        if let Some(why) = outcomes.iter().find_map(|outcome| outcome.skipped.as_ref()) {
+            let _ = writeln!(text, " not run: {why} | | | | | | |");
+            continue;
+        }
+        let sum = |figure: fn(&Outcome) -> usize| -> usize {
+            outcomes.iter().map(|outcome| figure(outcome)).sum()
+        };
+        let early = outcomes
+            .iter()
+            .map(|outcome| outcome.early)
+            .sum::<Option<usize>>()
+            .map_or_else(|| "–".to_owned(), |early| early.to_string());
+        let repeated = outcomes.iter().map(|outcome| outcome.duplicates);
+        let (least, most) = (repeated.clone().min(), repeated.max());
+        let repeated = match (least.unwrap_or(0), most.unwrap_or(0)) {
+            (least, most) if least == most => least.to_string(),
+            (least, most) => format!("{least}–{most}"),
+        };
+        let times = |figure: fn(&Outcome) -> &Vec<Duration>| {
+            let all: Vec<Duration> = outcomes
+                .iter()
+                .flat_map(|outcome| figure(outcome).iter().copied())
+                .collect();
+            MedianMax::of(&all).map_or_else(String::new, |figures| figures.to_string())
+        };
+        let _ = writeln!(
+            text,
+            " {} | {} | {} | {early} | {repeated} | {} | {} |",
+            sum(|outcome| outcome.committed),
+            sum(|outcome| outcome.lost),
+            sum(|outcome| outcome.reordered),
+            times(|outcome| &outcome.first),
+            times(|outcome| &outcome.caught_up),
+        );
+    }
+    text
+}

@@ -1,0 +1,330 @@
+//! Lanes, arguments, and evidence of what failed.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::env;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use walrelay_testkit::{Kafka, servers};
+use walrelay_throwaway::Postgres;
+
+use crate::context::{Context, broker};
+use crate::outcome::Outcome;
+use crate::report;
+use crate::table::{ALL, SCENARIOS, Scenario};
+
+/// The versions of the subset: those that `make test` has fetched.
+const SUBSET: &[u32] = &[15, 18];
+
+/// What a scenario came to on one version.
+pub(crate) struct Done {
+    pub(crate) scenario: &'static Scenario,
+    pub(crate) major: u32,
+    /// What panicked, where something did.
+    pub(crate) outcome: Result<Outcome, String>,
+    took: Duration,
+}
+
+impl Done {
+    pub(crate) fn is_clean(&self) -> bool {
+        self.outcome.as_ref().is_ok_and(Outcome::is_clean)
+    }
+}
+
+/// What is asked for.
+struct Asked {
+    all: bool,
+    seed: u64,
+    only: Vec<String>,
+    majors: Vec<u32>,
+    lanes: usize,
+    list: bool,
+}
+
+impl Asked {
+    fn read() -> Self {
+        let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        let list = |name: &str| -> Vec<String> {
+            let value = variable(name).unwrap_or_default();
+            let items = value.split(',').map(str::trim);
+            items
+                .filter(|item| !item.is_empty())
+                .map(str::to_owned)
+                .collect()
+        };
+        let number = |name: &str, text: &str| -> u64 {
+            text.parse()
+                .unwrap_or_else(|_| panic!("{name}: {text:?} is no number"))
+        };
+        let all = variable("FAULTS_ALL").is_some_and(|value| value != "0");
+        let seed = match variable("FAULTS_SEED") {
+            Some(text) => number("FAULTS_SEED", &text),
+            None if all => u64::from(fastrand::u32(..)),
+            None => 1,
+        };
+        let mut majors: Vec<u32> = list("FAULTS_POSTGRES")
+            .iter()
+            .map(|text| number("FAULTS_POSTGRES", text) as u32)
+            .collect();
+        if majors.is_empty() {
+            majors = if all { ALL } else { SUBSET }.to_vec();
+        }
+        let lanes = variable("FAULTS_LANES").map_or(2, |text| number("FAULTS_LANES", &text));
+        let mut asked = Self {
+            all,
+            seed,
+            only: list("FAULTS_ONLY"),
+            majors,
+            lanes: lanes.max(1) as usize,
+            list: false,
+        };
+        asked.read_arguments();
+        for name in &asked.only {
+            let known = SCENARIOS.iter().any(|scenario| scenario.name == name);
+            assert!(known, "FAULTS_ONLY: there is no scenario {name:?}");
+        }
+        asked
+    }
+
+    /// Those of `cargo test`: a filter selects among what would run; the rest is of no concern here.
+    fn read_arguments(&mut self) {
+        let mut arguments = env::args().skip(1);
+        let mut filters = Vec::new();
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--list" => self.list = true,
+                "--test-threads" | "--skip" | "--format" | "--color" | "--logfile"
+                | "--report-time" | "--shuffle-seed" | "-Z" => drop(arguments.next()),
+                option if option.starts_with('-') => {}
+                filter => filters.push(filter.to_owned()),
+            }
+        }
+        if !filters.is_empty() {
+            let matching = |scenario: &&Scenario| {
+                filters
+                    .iter()
+                    .any(|filter| scenario.name.contains(filter.as_str()))
+            };
+            let (all, only) = (self.all, self.only.clone());
+            self.only = SCENARIOS
+                .iter()
+                .filter(|scenario| wanted(scenario, all, &only))
+                .filter(matching)
+                .map(|scenario| scenario.name.to_owned())
+                .collect();
+            if self.only.is_empty() {
+                self.majors.clear();
+            }
+        }
+    }
+}
+
+fn wanted(scenario: &Scenario, all: bool, only: &[String]) -> bool {
+    if only.is_empty() {
+        all || scenario.subset
+    } else {
+        only.iter().any(|name| name == scenario.name)
+    }
+}
+
+pub(crate) fn main() -> ExitCode {
+    let asked = Asked::read();
+    let jobs: VecDeque<(u32, &'static Scenario)> = asked
+        .majors
+        .iter()
+        .flat_map(|&major| SCENARIOS.iter().map(move |scenario| (major, scenario)))
+        .filter(|(major, scenario)| {
+            wanted(scenario, asked.all, &asked.only) && scenario.versions.contains(major)
+        })
+        .collect();
+    if asked.list {
+        for (major, scenario) in &jobs {
+            println!("{} on Postgres {major}: test", scenario.name);
+        }
+        return ExitCode::SUCCESS;
+    }
+    if jobs.is_empty() {
+        println!("faults: no scenario was asked for");
+        return ExitCode::SUCCESS;
+    }
+    let begun = Instant::now();
+    println!(
+        "faults: seed {}, {} scenarios on Postgres {:?}",
+        asked.seed,
+        jobs.len(),
+        asked.majors
+    );
+    let whole = asked.all && asked.only.is_empty() && asked.majors == ALL;
+    let root = env::temp_dir().join(format!("walrelay-faults-{}", std::process::id()));
+    let jobs = Mutex::new(jobs);
+    let done = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for number in 0..asked.lanes {
+            let lane = || lane(&jobs, &done, asked.seed, &root);
+            thread::Builder::new()
+                .name(format!("lane-{number}"))
+                .spawn_scoped(scope, lane)
+                .expect("a thread can be started");
+        }
+    });
+    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    // Gone if nothing is left in it.
+    let _ = fs::remove_dir(&root);
+    if whole {
+        report::write(&done, asked.seed);
+    }
+    let failed: Vec<&Done> = done.iter().filter(|done| !done.is_clean()).collect();
+    println!(
+        "faults: {} passed, {} failed, in {} s, seed {}",
+        done.len() - failed.len(),
+        failed.len(),
+        begun.elapsed().as_secs(),
+        asked.seed
+    );
+    for done in &failed {
+        let (name, major) = (done.scenario.name, done.major);
+        println!(
+            "  {name} on Postgres {major}: {}\n    again with: {}",
+            evidence(&root, done.scenario, major).display(),
+            again(asked.seed, done.scenario, major)
+        );
+    }
+    if failed.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn again(seed: u64, scenario: &Scenario, major: u32) -> String {
+    format!(
+        "FAULTS_SEED={seed} FAULTS_ONLY={} FAULTS_POSTGRES={major} make test-faults",
+        scenario.name
+    )
+}
+
+fn evidence(root: &std::path::Path, scenario: &Scenario, major: u32) -> PathBuf {
+    root.join(format!("{}-{major}", scenario.name))
+}
+
+/// Servers that scenarios share, one after another.
+#[derive(Default)]
+struct Servers {
+    postgres: Option<(u32, Arc<Postgres>)>,
+    kafka: Option<Arc<Kafka>>,
+}
+
+impl Servers {
+    fn of(&mut self, major: u32) -> (Arc<Postgres>, Arc<Kafka>) {
+        let kafka = self.kafka.get_or_insert_with(|| Arc::new(broker()));
+        if self.postgres.as_ref().is_none_or(|(has, _)| *has != major) {
+            self.postgres = None;
+        }
+        let (_, postgres) = self
+            .postgres
+            .get_or_insert_with(|| (major, Arc::new(postgres(major))));
+        (Arc::clone(postgres), Arc::clone(kafka))
+    }
+}
+
+/// With prepared transactions, which are off by default.
+fn postgres(major: u32) -> Postgres {
+    let builder = servers::builder(major)
+        .setting("max_prepared_transactions", "10")
+        .setting("log_replication_commands", "on");
+    match builder.start() {
+        Ok(server) => server,
+        Err(error) => panic!("Postgres {major} does not start: {error}"),
+    }
+}
+
+fn lane(
+    jobs: &Mutex<VecDeque<(u32, &'static Scenario)>>,
+    done: &Mutex<Vec<Done>>,
+    seed: u64,
+    root: &std::path::Path,
+) {
+    let mut servers = Servers::default();
+    loop {
+        let job = jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front();
+        let Some((major, scenario)) = job else {
+            return;
+        };
+        let begun = Instant::now();
+        let outcome = attempt(&mut servers, scenario, major, seed, root);
+        let one = Done {
+            scenario,
+            major,
+            outcome,
+            took: begun.elapsed(),
+        };
+        say(&one, seed, root);
+        if !one.is_clean() {
+            // Whatever state they are in: the next scenario is not to suffer from it.
+            servers = Servers::default();
+        }
+        done.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(one);
+    }
+}
+
+fn attempt(
+    servers: &mut Servers,
+    scenario: &'static Scenario,
+    major: u32,
+    seed: u64,
+    root: &std::path::Path,
+) -> Result<Outcome, String> {
+    let dir = evidence(root, scenario, major);
+    catch_unwind(AssertUnwindSafe(|| {
+        let (postgres, kafka) = servers.of(major);
+        let mut ctx = Context::new(major, seed, scenario.name, dir, postgres, kafka);
+        let outcome = catch_unwind(AssertUnwindSafe(|| (scenario.run)(&mut ctx)));
+        let clean = outcome.as_ref().is_ok_and(Outcome::is_clean);
+        if clean {
+            ctx.clean_up();
+        } else if catch_unwind(AssertUnwindSafe(|| ctx.leave_evidence())).is_err() {
+            eprintln!("{}: not all of the history could be left", scenario.name);
+        }
+        outcome.map_err(|panic| words(&*panic))
+    }))
+    .unwrap_or_else(|panic| Err(words(&*panic)))
+}
+
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("it panicked").to_owned()
+}
+
+fn say(done: &Done, seed: u64, root: &std::path::Path) {
+    let (name, major) = (done.scenario.name, done.major);
+    let took = done.took.as_secs_f64();
+    match &done.outcome {
+        Ok(outcome) if outcome.is_clean() => {
+            println!("ok      {name} on Postgres {major}, {took:.1} s: {outcome}");
+        }
+        failed => {
+            let why = match failed {
+                Ok(outcome) => format!("{outcome}\n{}", outcome.wrong.join("\n")),
+                Err(panic) => panic.clone(),
+            };
+            println!(
+                "FAILED  {name} on Postgres {major}, {took:.1} s: {why}\n  seed {seed}; again with: \
+                 {}\n  history, logs and configuration: {}",
+                again(seed, done.scenario, major),
+                evidence(root, done.scenario, major).display()
+            );
+        }
+    }
+}
