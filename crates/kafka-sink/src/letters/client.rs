@@ -81,6 +81,7 @@ impl Client {
             .set("allow.auto.create.topics", "false")
             // What it reads ahead, and with it the memory that it takes.
             .set("queued.max.messages.kbytes", "8192")
+            .set("fetch.queue.backoff.ms", "10")
             .set("fetch.wait.max.ms", "500");
         let consumer = client
             .create_with_context(Context::default())
@@ -128,6 +129,40 @@ impl Client {
         self.consumer
             .fetch_watermarks(&self.topic, partition, timeout)
             .map_err(KafkaError::Tail)
+    }
+
+    /// Where the first record of that time or later lies in each partition.
+    ///
+    /// **Blocks** for `timeout` at most.
+    pub(super) fn offsets_at(
+        &self,
+        partitions: &[i32],
+        timestamp_ms: i64,
+        timeout: Duration,
+    ) -> Result<Vec<(i32, Offset)>, KafkaError> {
+        let asked = self.list(
+            partitions
+                .iter()
+                .map(|p| (*p, Offset::Offset(timestamp_ms))),
+        )?;
+        let found = self
+            .consumer
+            .offsets_for_times(asked, timeout)
+            .map_err(KafkaError::Tail)?;
+        Ok(found
+            .elements()
+            .iter()
+            .map(|element| (element.partition(), element.offset()))
+            .collect())
+    }
+
+    /// Reads these partitions from there, and no others.
+    pub(super) fn assign(
+        &self,
+        from: impl Iterator<Item = (i32, Offset)>,
+    ) -> Result<(), KafkaError> {
+        let list = self.list(from)?;
+        self.consumer.assign(&list).map_err(KafkaError::Tail)
     }
 
     /// Reads these partitions too.

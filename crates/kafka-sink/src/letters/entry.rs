@@ -136,6 +136,15 @@ impl fmt::Debug for Letter {
 }
 
 impl Entry {
+    /// Where it lies.
+    pub fn position(&self) -> Position {
+        match self {
+            Self::Letter(letter) => letter.position,
+            Self::Resolution(resolution) => resolution.position,
+            Self::Foreign { position, .. } => *position,
+        }
+    }
+
     /// Reads a record.
     pub(crate) fn of(record: TailedRecord) -> Self {
         let position = Position {

@@ -5,6 +5,9 @@
 //!
 //! # Contents
 //! - [`Entry`]: what a record of the topic is: a [`Letter`], a [`Resolution`], or neither.
+//! - [`LetterReader`]: gives them from the beginning of the topic to its end.
+//! - [`LetterIndex`]: which letters are open, and in which order they are to be taken.
+//! - [`LetterDesk`]: redrives letters and drops them.
 //! - [`LetterWatcher`]: tells a relay which keys are parked.
 //!
 //! # Invariants
@@ -14,10 +17,17 @@
 //! - No `Debug`, error or log line shows key, value or headers.
 
 mod client;
+mod desk;
 mod entry;
+mod index;
+mod reader;
+mod sender;
 mod watcher;
 
+pub use desk::{Action, DeskError, LetterDesk, NotRedriven, Orders, Step, Tally};
 pub use entry::{Entry, Letter, Outcome, Position, Resolution};
+pub use index::{LetterIndex, LetterName, Listed, OutOfOrder};
+pub use reader::LetterReader;
 pub use watcher::LetterWatcher;
 
 #[cfg(test)]

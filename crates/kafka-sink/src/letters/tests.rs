@@ -11,6 +11,7 @@ use walrelay_sink::letter;
 use crate::{KafkaConfig, KafkaOptions};
 
 mod watching;
+mod working;
 
 type Cluster = MockCluster<'static, DefaultProducerContext>;
 

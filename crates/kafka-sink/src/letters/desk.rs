@@ -1,0 +1,471 @@
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use walrelay_sink::{DeliveryError, Disposition, Header, Poison, Record, letter};
+
+use super::index::{Due, Place, Places};
+use super::sender::{NotSent, Sender};
+use super::{Letter, LetterIndex, LetterName, LetterReader, Listed, OutOfOrder, Outcome};
+use crate::{KafkaConfig, KafkaError};
+
+/// Letters that are fetched at once: so many, and so many bytes.
+const BATCH: usize = 500;
+const BATCH_BYTES: usize = 16 << 20;
+/// A relay learns a moment later that a key is free, and may park more events meanwhile.
+const SETTLED: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What is to become of letters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Their records are sent where they were bound for, or to this topic.
+    Redrive {
+        /// Instead of the letters' own.
+        topic: Option<String>,
+        /// Parked letters behind those that are redriven are redriven too, also such as a running
+        /// relay adds meanwhile.
+        follow: bool,
+    },
+    /// They are closed and not sent.
+    Drop,
+}
+
+/// How a [`LetterDesk`] works.
+#[derive(Debug, Clone)]
+pub struct Orders {
+    /// What is to be done.
+    pub action: Action,
+    /// No more letters than this.
+    pub limit: Option<usize>,
+    /// How long an acknowledgement may take. More than the half minute after which librdkafka
+    /// says that there is no such topic.
+    pub patience: Duration,
+}
+
+/// Why a letter stays open. The rest goes on.
+#[derive(Debug, thiserror::Error)]
+pub enum NotRedriven {
+    /// Its value is not in the letter.
+    #[error("its value of {bytes} bytes was left out of the letter")]
+    Omitted {
+        /// The value's size.
+        bytes: u64,
+    },
+    /// It was bound for no topic.
+    #[error("it has no topic to go to")]
+    NoTopic,
+    /// The broker or the client refuses the record.
+    #[error(transparent)]
+    Refused(DeliveryError),
+    /// Retention removed it after it was looked up.
+    #[error("it is not in the topic of letters any more")]
+    Gone,
+    /// The topic refused another record a moment ago, for a reason that is not that record's.
+    #[error("its topic takes nothing: {0}")]
+    TopicRefuses(Arc<str>),
+}
+
+/// Why work on letters ended.
+#[derive(Debug, thiserror::Error)]
+pub enum DeskError {
+    /// Letters cannot be read, or there is no producer.
+    #[error(transparent)]
+    Kafka(#[from] KafkaError),
+    /// Nobody acknowledged in time. The record may have arrived or not.
+    #[error("letter {letter}: no acknowledgement within {patience:?}")]
+    NoAnswer {
+        /// The letter that was being worked on: it is open.
+        letter: LetterName,
+        /// How long was waited.
+        patience: Duration,
+        /// The last that was heard.
+        source: Option<DeliveryError>,
+    },
+    /// What became of a letter could not be written down.
+    #[error("letter {letter}: that it was {outcome} could not be written to the topic of letters")]
+    NotRecorded {
+        /// The letter: it counts as open.
+        letter: LetterName,
+        /// What was done already.
+        outcome: Outcome,
+        /// Why.
+        source: DeliveryError,
+    },
+}
+
+/// What was done with a letter.
+#[derive(Debug)]
+pub enum Step<'a> {
+    /// Done, and written down.
+    Done(&'a Letter),
+    /// It stays open.
+    Failed(&'a LetterName, Option<&'a Letter>, NotRedriven),
+    /// It stays open, as one before it did.
+    HeldBack {
+        /// The letter.
+        letter: &'a LetterName,
+        /// The one before it.
+        behind: &'a LetterName,
+    },
+}
+
+/// How many letters came to which end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Redriven or dropped.
+    pub done: usize,
+    /// Tried, and still open.
+    pub failed: usize,
+    /// Not tried: one before them is open.
+    pub held_back: usize,
+}
+
+/// Works on the letters of a topic.
+///
+/// # Order
+/// Letters are taken one after the other in the order of the log. A letter's record is acknowledged
+/// before its resolution is written, and that before the next letter is begun: whoever is killed
+/// repeats one record at most. Behind a letter that stays open, no other of its key is sent.
+///
+/// Two of them at work on the same letters repeat records, and can send one behind a later one.
+pub struct LetterDesk {
+    topic: String,
+    reader: LetterReader,
+    index: LetterIndex,
+    sender: Sender,
+}
+
+impl LetterDesk {
+    /// Looks the topic up; `None`: the brokers know no such topic. `patience` as in
+    /// [`LetterReader::open`].
+    ///
+    /// **Blocks**.
+    pub fn open(
+        config: &KafkaConfig,
+        topic: &str,
+        patience: Duration,
+    ) -> Result<Option<Self>, KafkaError> {
+        let reader = LetterReader::open(config, topic, patience)?;
+        Ok(reader.map(|reader| Self {
+            topic: topic.to_owned(),
+            reader,
+            index: LetterIndex::default(),
+            sender: Sender::new(config),
+        }))
+    }
+
+    /// As [`LetterReader::start_at`]. Only for looking: it may hide letters that come before others.
+    pub fn start_at(&mut self, timestamp_ms: i64) -> Result<(), KafkaError> {
+        self.reader.start_at(timestamp_ms)
+    }
+
+    /// Reads the topic to its end and remembers which letters are selected.
+    ///
+    /// **Blocks**.
+    pub fn read(&mut self, select: impl Fn(&Letter) -> bool) -> Result<(), KafkaError> {
+        let index = &mut self.index;
+        self.reader.read(|entry| index.take(&entry, &select))
+    }
+
+    /// What was read.
+    pub fn index(&self) -> &LetterIndex {
+        &self.index
+    }
+
+    /// Selected letters that would overtake an open one of their key, were they redriven.
+    pub fn out_of_order(&self) -> Vec<OutOfOrder> {
+        self.index.out_of_order()
+    }
+
+    /// What [`carry_out`](Self::carry_out) would begin with.
+    pub fn plan(&self, orders: &Orders) -> Vec<Listed> {
+        let nothing = Places::default();
+        let due = self.index.due(orders.follows().then_some(&nothing));
+        due.into_iter()
+            .take(orders.limit.unwrap_or(usize::MAX))
+            .map(|due| Listed {
+                name: due.name,
+                position: due.position,
+                outcome: None,
+            })
+            .collect()
+    }
+
+    /// Gives the letters themselves, in this order; `None` for one that is gone.
+    ///
+    /// **Blocks**.
+    pub fn each(
+        &mut self,
+        listed: &[Listed],
+        mut show: impl FnMut(&Listed, Option<&Letter>),
+    ) -> Result<(), KafkaError> {
+        // What a value weighs is not known here.
+        for some in listed.chunks(50) {
+            let found = self.reader.fetch(some.iter().map(|l| l.position))?;
+            for one in some {
+                show(one, found.get(&one.position));
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what is ordered with the letters that were selected. `select` says which of those that
+    /// come meanwhile, of keys that are worked on, are to be taken too.
+    ///
+    /// **Blocks** until it is done.
+    pub fn carry_out(
+        &mut self,
+        orders: &Orders,
+        select: impl Fn(&Letter) -> bool,
+        mut report: impl FnMut(Step<'_>),
+    ) -> Result<Tally, DeskError> {
+        let mut work = Work {
+            orders,
+            tally: Tally::default(),
+            taken: Places::default(),
+            blocked: Places::default(),
+            over: HashSet::new(),
+            refusing: HashMap::new(),
+        };
+        let mut since = Instant::now();
+        loop {
+            let due = self.index.due(orders.follows().then_some(&work.taken));
+            let due: Vec<Due> = due
+                .into_iter()
+                .filter(|due| !work.over.contains(&due.name))
+                .take(work.left())
+                .collect();
+            if !due.is_empty() {
+                self.round(&due, &mut work, &mut report)?;
+                since = Instant::now();
+            }
+            if !orders.follows() || work.left() == 0 || work.taken.is_empty() {
+                return Ok(work.tally);
+            }
+            if since.elapsed() > SETTLED {
+                return Ok(work.tally);
+            }
+            thread::sleep(LOOK);
+            let (index, taken) = (&mut self.index, &work.taken);
+            self.reader.read(|entry| {
+                index.take(&entry, |letter| {
+                    taken.before(&Place::of(letter)).is_some() && select(letter)
+                });
+            })?;
+        }
+    }
+
+    fn round(
+        &mut self,
+        due: &[Due],
+        work: &mut Work<'_>,
+        report: &mut impl FnMut(Step<'_>),
+    ) -> Result<(), DeskError> {
+        let mut rest = due;
+        while !rest.is_empty() {
+            let (batch, later) = rest.split_at(batch_length(rest));
+            rest = later;
+            let ready = batch
+                .iter()
+                .filter(|due| work.blocked.before(&due.place).is_none());
+            let found = self.reader.fetch(ready.map(|due| due.position))?;
+            for due in batch {
+                self.one(due, found.get(&due.position), work, report)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn one(
+        &mut self,
+        due: &Due,
+        letter: Option<&Letter>,
+        work: &mut Work<'_>,
+        report: &mut impl FnMut(Step<'_>),
+    ) -> Result<(), DeskError> {
+        work.over.insert(due.name.clone());
+        let redriving = matches!(work.orders.action, Action::Redrive { .. });
+        if redriving && let Some(behind) = work.blocked.before(&due.place) {
+            work.tally.held_back += 1;
+            report(Step::HeldBack {
+                letter: &due.name,
+                behind,
+            });
+            return Ok(());
+        }
+        let done = match letter {
+            None => Err(NotRedriven::Gone),
+            Some(letter) => match &work.orders.action {
+                Action::Drop => Ok(Outcome::Dropped),
+                Action::Redrive { topic, .. } => self
+                    .redrive(&due.name, letter, topic.as_deref(), work)?
+                    .map(|()| Outcome::Redriven),
+            },
+        };
+        match (done, letter) {
+            (Ok(outcome), Some(letter)) => {
+                self.record(&due.name, letter, outcome, work.orders.patience)?;
+                self.index.resolve(&due.name, outcome);
+                work.taken.add(&due.place, &due.name);
+                work.tally.done += 1;
+                report(Step::Done(letter));
+            }
+            (Err(why), letter) => {
+                work.blocked.add(&due.place, &due.name);
+                work.tally.failed += 1;
+                report(Step::Failed(&due.name, letter, why));
+            }
+            (Ok(_), None) => unreachable!("nothing is done with a letter that is gone"),
+        }
+        Ok(())
+    }
+
+    /// Sends a letter's record; the inner error leaves it open and lets the others go on.
+    fn redrive(
+        &mut self,
+        name: &LetterName,
+        letter: &Letter,
+        instead: Option<&str>,
+        work: &mut Work<'_>,
+    ) -> Result<Result<(), NotRedriven>, DeskError> {
+        if let Some(bytes) = letter.omitted_bytes {
+            return Ok(Err(NotRedriven::Omitted { bytes }));
+        }
+        let Some(topic) = instead.or(letter.topic.as_deref()) else {
+            return Ok(Err(NotRedriven::NoTopic));
+        };
+        if let Some(reason) = work.refusing.get(topic) {
+            return Ok(Err(NotRedriven::TopicRefuses(Arc::clone(reason))));
+        }
+        let headers: Vec<Header<'_>> = letter
+            .headers
+            .iter()
+            .map(|(name, value)| Header {
+                name,
+                value: value.as_deref(),
+            })
+            .collect();
+        let record = Record {
+            topic,
+            // Another topic may have other partitions.
+            partition: letter.partition.filter(|_| instead.is_none()),
+            timestamp_ms: letter.timestamp_ms,
+            key: letter.key.as_deref(),
+            value: letter.value.as_deref(),
+            headers: &headers,
+        };
+        match self.sender.send(&record, work.orders.patience) {
+            Ok(()) => Ok(Ok(())),
+            Err(NotSent::Refused(error)) => {
+                // No such topic, or not allowed: it would take half a minute to hear it again.
+                let of_topic = error.poison == Some(Poison::Rejected)
+                    && error.disposition != Disposition::Fatal
+                    && record.partition.is_none();
+                if of_topic {
+                    let reason = Arc::from(error.reason.as_str());
+                    work.refusing.insert(topic.to_owned(), reason);
+                }
+                Ok(Err(NotRedriven::Refused(error)))
+            }
+            Err(NotSent::NoAnswer(source)) => Err(no_answer(name, work.orders.patience, source)),
+            Err(NotSent::Client(error)) => Err(error.into()),
+        }
+    }
+
+    /// Writes down what became of a letter: in its partition, wherever its key may belong now.
+    fn record(
+        &mut self,
+        name: &LetterName,
+        of: &Letter,
+        outcome: Outcome,
+        patience: Duration,
+    ) -> Result<(), DeskError> {
+        let resolves = format!("{} {}", of.slot, of.id);
+        let headers = [
+            Header {
+                name: letter::RESOLVES,
+                value: Some(resolves.as_bytes()),
+            },
+            Header {
+                name: letter::RESOLUTION,
+                value: Some(outcome.name().as_bytes()),
+            },
+        ];
+        let record = Record {
+            topic: &self.topic,
+            partition: Some(of.position.partition),
+            timestamp_ms: None,
+            key: of.key.as_deref(),
+            value: None,
+            headers: &headers,
+        };
+        self.sender
+            .send(&record, patience)
+            .map_err(|error| match error {
+                NotSent::Refused(source) => DeskError::NotRecorded {
+                    letter: name.clone(),
+                    outcome,
+                    source,
+                },
+                NotSent::NoAnswer(source) => no_answer(name, patience, source),
+                NotSent::Client(error) => error.into(),
+            })
+    }
+}
+
+fn no_answer(letter: &LetterName, patience: Duration, source: Option<DeliveryError>) -> DeskError {
+    DeskError::NoAnswer {
+        letter: letter.clone(),
+        patience,
+        source,
+    }
+}
+
+/// How many of them to fetch at once: one at least.
+fn batch_length(due: &[Due]) -> usize {
+    let mut bytes = 0;
+    let fit = due.iter().take(BATCH).take_while(|due| {
+        bytes += due.bytes;
+        bytes <= BATCH_BYTES
+    });
+    fit.count().max(1)
+}
+
+struct Work<'a> {
+    orders: &'a Orders,
+    tally: Tally,
+    /// Keys of which letters were redriven or dropped.
+    taken: Places,
+    /// Keys of which a letter stays open.
+    blocked: Places,
+    /// Letters that were seen to, whatever came of it.
+    over: HashSet<LetterName>,
+    /// Topics that take nothing, and why.
+    refusing: HashMap<String, Arc<str>>,
+}
+
+impl Work<'_> {
+    /// How many letters may still be taken.
+    fn left(&self) -> usize {
+        let limit = self.orders.limit.unwrap_or(usize::MAX);
+        limit.saturating_sub(self.over.len())
+    }
+}
+
+impl Orders {
+    fn follows(&self) -> bool {
+        matches!(self.action, Action::Redrive { follow: true, .. })
+    }
+}
+
+impl fmt::Debug for LetterDesk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LetterDesk")
+            .field("topic", &self.topic)
+            .field("open", &self.index.open())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,316 @@
+use std::collections::hash_map::Entry as Slot;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+use walrelay_sink::{LetterId, letter};
+
+use super::{Entry, Letter, Outcome, Position};
+
+/// Which letter: names of slots in order, then the order of the log.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LetterName {
+    /// The replication slot.
+    pub slot: Arc<str>,
+    /// The event of the slot.
+    pub id: LetterId,
+}
+
+/// Slot, LSN and row.
+impl fmt::Display for LetterName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.slot, self.id)
+    }
+}
+
+/// What is known of all letters, so that each can be fetched again.
+///
+/// Memory: about 100 bytes for every letter that the topic holds, and for an open one another 150
+/// and its key. Values and headers are not kept.
+#[derive(Debug, Default)]
+pub struct LetterIndex {
+    letters: HashMap<LetterName, Known>,
+    /// Slots and topics: few, and each kept once.
+    names: HashSet<Arc<str>>,
+    foreign: u64,
+    open: usize,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// Of its first copy; unknown while only its resolution was read.
+    position: Option<Position>,
+    selected: bool,
+    outcome: Option<Outcome>,
+    open: Option<Box<Open>>,
+}
+
+/// What an open letter needs: to be taken in order, and not too many at once.
+struct Open {
+    place: Place,
+    parked: bool,
+    bytes: usize,
+}
+
+// By hand: keys are values of rows.
+impl fmt::Debug for Open {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Open")
+            .field("parked", &self.parked)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where order must hold: events of one slot and key, to one topic. Without a topic it concerns
+/// every topic; without a key there is no order.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    pub(super) slot: Arc<str>,
+    pub(super) key: Option<Arc<[u8]>>,
+    pub(super) topic: Option<Arc<str>>,
+}
+
+impl Place {
+    pub(super) fn of(letter: &Letter) -> Self {
+        Self {
+            slot: Arc::from(letter.slot.as_str()),
+            key: letter.key.as_deref().map(Arc::from),
+            topic: letter.topic.as_deref().map(Arc::from),
+        }
+    }
+}
+
+/// A letter that is to be taken.
+pub(super) struct Due {
+    pub(super) name: LetterName,
+    pub(super) position: Position,
+    pub(super) place: Place,
+    pub(super) bytes: usize,
+}
+
+/// A letter that was selected although an earlier one of its key was not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutOfOrder {
+    /// The letter.
+    pub letter: LetterName,
+    /// The earlier open one.
+    pub behind: LetterName,
+}
+
+/// A letter of the index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Which.
+    pub name: LetterName,
+    /// Where its first copy lies.
+    pub position: Position,
+    /// What became of it; `None`: it is open.
+    pub outcome: Option<Outcome>,
+}
+
+impl LetterIndex {
+    /// Takes in what was read. `select` is asked for each letter.
+    pub fn take(&mut self, entry: &Entry, select: impl FnOnce(&Letter) -> bool) {
+        match entry {
+            Entry::Foreign { .. } => self.foreign += 1,
+            Entry::Resolution(resolution) => {
+                let name = self.name(&resolution.slot, resolution.id);
+                self.resolve(&name, resolution.outcome);
+            }
+            Entry::Letter(letter) => self.letter(letter, select),
+        }
+    }
+
+    fn letter(&mut self, letter: &Letter, select: impl FnOnce(&Letter) -> bool) {
+        let name = self.name(&letter.slot, letter.id);
+        let topic = letter.topic.as_deref().map(|topic| self.intern(topic));
+        match self.letters.entry(name) {
+            // Another copy of it.
+            Slot::Occupied(known) if known.get().position.is_some() => {}
+            Slot::Occupied(mut known) => {
+                let known = known.get_mut();
+                known.position = Some(letter.position);
+                known.selected = select(letter);
+            }
+            Slot::Vacant(vacant) => {
+                let place = Place {
+                    slot: Arc::clone(&vacant.key().slot),
+                    key: letter.key.as_deref().map(Arc::from),
+                    topic,
+                };
+                vacant.insert(Known {
+                    position: Some(letter.position),
+                    selected: select(letter),
+                    outcome: None,
+                    open: Some(Box::new(Open {
+                        place,
+                        parked: letter.class == letter::PARKED,
+                        bytes: letter.payload_bytes(),
+                    })),
+                });
+                self.open += 1;
+            }
+        }
+    }
+
+    fn name(&mut self, slot: &str, id: LetterId) -> LetterName {
+        LetterName {
+            slot: self.intern(slot),
+            id,
+        }
+    }
+
+    fn intern(&mut self, text: &str) -> Arc<str> {
+        if let Some(known) = self.names.get(text) {
+            return Arc::clone(known);
+        }
+        let new: Arc<str> = Arc::from(text);
+        self.names.insert(Arc::clone(&new));
+        new
+    }
+
+    /// A letter is open no more.
+    pub(super) fn resolve(&mut self, name: &LetterName, outcome: Outcome) {
+        let known = self.letters.entry(name.clone()).or_insert(Known {
+            position: None,
+            selected: false,
+            outcome: None,
+            open: None,
+        });
+        known.outcome = Some(outcome);
+        if known.open.take().is_some() {
+            self.open -= 1;
+        }
+    }
+
+    /// How many letters are open, selected or not.
+    pub fn open(&self) -> usize {
+        self.open
+    }
+
+    /// Records that were neither letters nor resolutions.
+    pub fn foreign(&self) -> u64 {
+        self.foreign
+    }
+
+    /// Selected letters in their order; those that were resolved too if `resolved`.
+    pub fn selected(&self, resolved: bool) -> Vec<Listed> {
+        let mut listed: Vec<Listed> = self
+            .letters
+            .iter()
+            .filter(|(_, known)| known.selected && (resolved || known.outcome.is_none()))
+            .filter_map(|(name, known)| {
+                Some(Listed {
+                    name: name.clone(),
+                    position: known.position?,
+                    outcome: known.outcome,
+                })
+            })
+            .collect();
+        listed.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        listed
+    }
+
+    /// Open letters in their order.
+    fn in_order(&self) -> Vec<(&LetterName, &Known, &Open, Position)> {
+        let mut open: Vec<_> = self
+            .letters
+            .iter()
+            .filter_map(|(name, known)| {
+                Some((name, known, known.open.as_deref()?, known.position?))
+            })
+            .collect();
+        open.sort_unstable_by(|a, b| a.0.cmp(b.0));
+        open
+    }
+
+    /// Selected letters in front of which there is an open one of the same key that is not.
+    pub(super) fn out_of_order(&self) -> Vec<OutOfOrder> {
+        let mut passed = Places::default();
+        let mut found = Vec::new();
+        for (name, known, open, _) in self.in_order() {
+            if !known.selected {
+                passed.add(&open.place, name);
+            } else if let Some(behind) = passed.before(&open.place) {
+                found.push(OutOfOrder {
+                    letter: name.clone(),
+                    behind: behind.clone(),
+                });
+            }
+        }
+        found
+    }
+
+    /// What is to be taken, in order: selected letters, and with `follow` those that are parked
+    /// behind letters that are taken, or were (`taken`).
+    pub(super) fn due(&self, follow: Option<&Places>) -> Vec<Due> {
+        let mut taken = follow.cloned().unwrap_or_default();
+        let mut passed = Places::default();
+        let mut due = Vec::new();
+        for (name, known, open, position) in self.in_order() {
+            let follows = follow.is_some()
+                && open.parked
+                && taken.before(&open.place).is_some()
+                && passed.before(&open.place).is_none();
+            if !known.selected && !follows {
+                passed.add(&open.place, name);
+                continue;
+            }
+            if follow.is_some() {
+                taken.add(&open.place, name);
+            }
+            due.push(Due {
+                name: name.clone(),
+                position,
+                place: open.place.clone(),
+                bytes: open.bytes,
+            });
+        }
+        due
+    }
+}
+
+/// Keys and topics, each with a letter of it.
+#[derive(Clone, Default)]
+pub(super) struct Places(HashMap<(Arc<str>, Arc<[u8]>), OfKey>);
+
+#[derive(Clone, Default)]
+struct OfKey {
+    everywhere: Option<LetterName>,
+    topics: BTreeMap<Arc<str>, LetterName>,
+}
+
+impl Places {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn add(&mut self, place: &Place, name: &LetterName) {
+        let Some(key) = &place.key else { return };
+        let of_key = self
+            .0
+            .entry((Arc::clone(&place.slot), Arc::clone(key)))
+            .or_default();
+        match &place.topic {
+            None => {
+                of_key.everywhere.get_or_insert_with(|| name.clone());
+            }
+            Some(topic) => {
+                of_key
+                    .topics
+                    .entry(Arc::clone(topic))
+                    .or_insert_with(|| name.clone());
+            }
+        }
+    }
+
+    /// A letter among these that an event of this place must not pass.
+    pub(super) fn before(&self, place: &Place) -> Option<&LetterName> {
+        let key = (Arc::clone(&place.slot), Arc::clone(place.key.as_ref()?));
+        let of_key = self.0.get(&key)?;
+        of_key.everywhere.as_ref().or_else(|| match &place.topic {
+            Some(topic) => of_key.topics.get(topic),
+            None => of_key.topics.values().next(),
+        })
+    }
+}

@@ -1,0 +1,237 @@
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use rdkafka::Offset;
+use rdkafka::types::RDKafkaErrorCode as Code;
+
+use super::client::{Client, Polled};
+use super::{Entry, Letter, Position};
+use crate::{KafkaConfig, KafkaError, probe};
+
+const POLL: Duration = Duration::from_millis(100);
+/// Records that are read and thrown away rather than asking the broker for another place.
+const PASSED_OVER: i64 = 2_000;
+
+/// Reads the topic of letters up to where it ended when it was asked to; then again from there.
+///
+/// Memory: what librdkafka reads ahead (8 MiB, or one record), and what the caller keeps.
+pub struct LetterReader {
+    client: Client,
+    topic: String,
+    patience: Duration,
+    /// The next offset of each partition.
+    next: BTreeMap<i32, Offset>,
+}
+
+impl LetterReader {
+    /// Looks the topic up; `None`: the brokers know no such topic.
+    ///
+    /// `patience`: how long the brokers may take to answer, and how long reading may make no
+    /// progress.
+    ///
+    /// **Blocks** for about `patience` at most.
+    pub fn open(
+        config: &KafkaConfig,
+        topic: &str,
+        patience: Duration,
+    ) -> Result<Option<Self>, KafkaError> {
+        // It knows the words for what can be wrong.
+        probe(config, patience)?;
+        let client = Client::new(config, topic)?;
+        let Some(partitions) = client.partitions(patience)? else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            client,
+            topic: topic.to_owned(),
+            patience,
+            next: partitions
+                .into_iter()
+                .map(|partition| (partition, Offset::Beginning))
+                .collect(),
+        }))
+    }
+
+    /// Leaves out what was written before that time, by the brokers' or the relay's clock, in
+    /// milliseconds since 1970.
+    ///
+    /// **Blocks** until the brokers answer.
+    pub fn start_at(&mut self, timestamp_ms: i64) -> Result<(), KafkaError> {
+        let partitions: Vec<i32> = self.next.keys().copied().collect();
+        let found = self
+            .client
+            .offsets_at(&partitions, timestamp_ms, self.patience)?;
+        self.next.extend(found);
+        Ok(())
+    }
+
+    /// Gives every record from where the last reading ended, the first time from the beginning, to
+    /// where each partition ends now. In order within a partition.
+    ///
+    /// **Blocks** meanwhile.
+    pub fn read(&mut self, mut each: impl FnMut(Entry)) -> Result<(), KafkaError> {
+        let mut ends = BTreeMap::new();
+        for (partition, next) in &mut self.next {
+            let (low, high) = self.client.ends(*partition, self.patience)?;
+            let from = match *next {
+                Offset::Offset(offset) => offset.max(low),
+                Offset::End => high,
+                _ => low,
+            };
+            *next = Offset::Offset(from);
+            if from < high {
+                ends.insert(*partition, high);
+            }
+        }
+        if ends.is_empty() {
+            return Ok(());
+        }
+        let starts = ends
+            .keys()
+            .map(|partition| (*partition, self.next[partition]));
+        self.client.assign(starts)?;
+        let mut waiting = Waiting::new(&self.topic, self.patience);
+        while !ends.is_empty() {
+            match waiting.poll(&self.client)? {
+                None => {}
+                // What is left up to the end is not committed, or not for readers: it is looked at
+                // again the next time.
+                Some(Read::End(partition)) => {
+                    ends.remove(&partition);
+                }
+                Some(Read::Entry(entry)) => {
+                    let Position { partition, offset } = entry.position();
+                    // Behind the end, or of an assignment that is over.
+                    let Some(end) = ends.get(&partition).filter(|end| offset < **end) else {
+                        continue;
+                    };
+                    if offset + 1 >= *end {
+                        ends.remove(&partition);
+                    }
+                    self.next.insert(partition, Offset::Offset(offset + 1));
+                    each(entry);
+                }
+            }
+        }
+        self.client.assign(std::iter::empty())
+    }
+
+    /// The letters that lie there; those that are gone since are missing. Does not change where
+    /// [`read`](Self::read) goes on.
+    ///
+    /// **Blocks** meanwhile. Keeps all of them: ask for a bounded number.
+    pub fn fetch(
+        &mut self,
+        positions: impl IntoIterator<Item = Position>,
+    ) -> Result<HashMap<Position, Letter>, KafkaError> {
+        let mut positions: Vec<Position> = positions.into_iter().collect();
+        positions.sort_unstable();
+        positions.dedup();
+        let mut found = HashMap::new();
+        let near = |a: &Position, b: &Position| {
+            a.partition == b.partition && b.offset - a.offset <= PASSED_OVER
+        };
+        for run in positions.chunk_by(near) {
+            self.fetch_run(run, &mut found)?;
+        }
+        self.client.assign(std::iter::empty())?;
+        Ok(found)
+    }
+
+    /// Positions of one partition, in order and near each other.
+    fn fetch_run(
+        &self,
+        run: &[Position],
+        found: &mut HashMap<Position, Letter>,
+    ) -> Result<(), KafkaError> {
+        let [first, ..] = run else { return Ok(()) };
+        let last = run.last().unwrap_or(first).offset;
+        self.client
+            .assign([(first.partition, Offset::Offset(first.offset))].into_iter())?;
+        let mut waiting = Waiting::new(&self.topic, self.patience);
+        loop {
+            let entry = match waiting.poll(&self.client)? {
+                Some(Read::End(partition)) if partition == first.partition => return Ok(()),
+                None | Some(Read::End(_)) => continue,
+                Some(Read::Entry(entry)) => entry,
+            };
+            let position = entry.position();
+            if position.partition != first.partition || position.offset < first.offset {
+                continue;
+            }
+            if let Entry::Letter(letter) = entry
+                && run.binary_search(&position).is_ok()
+            {
+                found.insert(position, *letter);
+            }
+            if position.offset >= last {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl fmt::Debug for LetterReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LetterReader")
+            .field("topic", &self.topic)
+            .field("partitions", &self.next.len())
+            .finish_non_exhaustive()
+    }
+}
+
+enum Read {
+    Entry(Entry),
+    End(i32),
+}
+
+/// Waits for records, and gives up when none has come for long.
+struct Waiting<'a> {
+    topic: &'a str,
+    patience: Duration,
+    since: Instant,
+    complaint: Code,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(topic: &'a str, patience: Duration) -> Self {
+        Self {
+            topic,
+            patience,
+            since: Instant::now(),
+            complaint: Code::OperationTimedOut,
+        }
+    }
+
+    fn poll(&mut self, client: &Client) -> Result<Option<Read>, KafkaError> {
+        let read = match client.poll(POLL) {
+            Polled::Entry(entry) => Read::Entry(entry),
+            Polled::End(partition) => Read::End(partition),
+            Polled::Complaint(code @ Code::TopicAuthorizationFailed) => {
+                return Err(self.failed(code));
+            }
+            other => {
+                // Not that of a group: reading needs none.
+                if let Polled::Complaint(code) = other
+                    && code != Code::GroupAuthorizationFailed
+                {
+                    self.complaint = code;
+                }
+                if self.since.elapsed() > self.patience {
+                    return Err(self.failed(self.complaint));
+                }
+                return Ok(None);
+            }
+        };
+        self.since = Instant::now();
+        Ok(Some(read))
+    }
+
+    fn failed(&self, code: Code) -> KafkaError {
+        KafkaError::Topic {
+            topic: self.topic.to_owned(),
+            code,
+        }
+    }
+}

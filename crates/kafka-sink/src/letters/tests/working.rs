@@ -1,0 +1,356 @@
+use std::collections::BTreeMap;
+
+use rdkafka::types::RDKafkaRespErr;
+
+use super::*;
+use crate::letters::{Action, DeskError, Letter, LetterDesk, NotRedriven, Orders, Step, Tally};
+use crate::tail::{Tail, TailedRecord};
+
+fn desk(cluster: &Cluster) -> LetterDesk {
+    LetterDesk::open(&config(cluster), TOPIC, LONG)
+        .expect("readable")
+        .expect("there is such a topic")
+}
+
+fn redrive() -> Orders {
+    Orders {
+        action: Action::Redrive {
+            topic: None,
+            follow: true,
+        },
+        limit: None,
+        patience: LONG,
+    }
+}
+
+fn all(_: &Letter) -> bool {
+    true
+}
+
+/// What was reported, in words.
+fn words(step: &Step<'_>) -> String {
+    match step {
+        Step::Done(letter) => format!("done {}", letter.id),
+        Step::Failed(name, _, why) => format!("failed {}: {why}", name.id),
+        Step::HeldBack { letter, behind } => format!("{} waits for {}", letter.id, behind.id),
+    }
+}
+
+/// Reads the letters and does what is ordered.
+fn carry_out(
+    cluster: &Cluster,
+    orders: &Orders,
+    select: impl Fn(&Letter) -> bool,
+) -> (Tally, Vec<String>) {
+    let mut desk = desk(cluster);
+    desk.read(&select).expect("readable");
+    let mut steps = Vec::new();
+    let tally = desk
+        .carry_out(orders, &select, |step| steps.push(words(&step)))
+        .expect("it ends well");
+    (tally, steps)
+}
+
+fn open_letters(cluster: &Cluster) -> usize {
+    let mut desk = desk(cluster);
+    desk.read(all).expect("readable");
+    desk.index().open()
+}
+
+/// All of a topic, by partition and offset.
+fn records(cluster: &Cluster, topic: &str) -> Vec<TailedRecord> {
+    let mut tail = Tail::open(&cluster.bootstrap_servers(), &[topic], LONG).expect("a tail");
+    let mut found = Vec::new();
+    // Three looks in vain: the broker is in this process and has all of it.
+    let mut vain = 0;
+    while vain < 3 {
+        match tail.next(Duration::from_millis(500)).expect("readable") {
+            Some(record) => found.push(record),
+            None => vain += 1,
+        }
+    }
+    found.sort_by_key(|record| (record.partition, record.offset));
+    found
+}
+
+fn values(cluster: &Cluster, topic: &str) -> BTreeMap<String, Vec<String>> {
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for record in records(cluster, topic) {
+        let key = record.key.map_or_else(|| "null".to_owned(), text);
+        let value = record.value.map_or_else(|| "null".to_owned(), text);
+        found.entry(key).or_default().push(value);
+    }
+    found
+}
+
+#[test]
+fn letters_are_redriven_once_and_in_order() {
+    let cluster = cluster(&[(TOPIC, 3), ("orders", 3)]);
+    let writer = Writer::new(&cluster);
+    let more = [
+        (letter::TIMESTAMP, "1700000000123"),
+        (letter::EVENT_ID, "event"),
+    ];
+    for row in 0..40 {
+        let (id, key) = (format!("1/A {row}"), format!("k{}", row % 5));
+        writer.letter(&Draft {
+            more: &more,
+            ..draft(&id, &key)
+        });
+    }
+    // A relay that was killed writes them again.
+    for row in 20..40 {
+        let (id, key) = (format!("1/A {row}"), format!("k{}", row % 5));
+        writer.letter(&draft(&id, &key));
+    }
+    writer.letter(&Draft {
+        key: None,
+        value: None,
+        ..draft("1/B 0", "")
+    });
+    writer.write(Some("k1"), Some("of somebody else"), &[]);
+    writer.resolution(Some("k1"), "s 1/A 1");
+    let (tally, steps) = carry_out(&cluster, &redrive(), all);
+    assert_eq!(
+        tally,
+        Tally {
+            done: 40,
+            ..Tally::default()
+        },
+        "{steps:?}"
+    );
+    let mut expected: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for row in (0..40).filter(|row| *row != 1) {
+        let of_key = expected.entry(format!("k{}", row % 5)).or_default();
+        of_key.push(format!("1/A {row}"));
+    }
+    expected.insert("null".to_owned(), vec!["null".to_owned()]);
+    assert_eq!(values(&cluster, "orders"), expected);
+    let first = &records(&cluster, "orders")[0];
+    assert_eq!(first.timestamp_ms, Some(1_700_000_000_123));
+    let names: Vec<&str> = first
+        .headers
+        .iter()
+        .map(|(name, _)| name.as_str())
+        .collect();
+    assert_eq!(names, ["id"]);
+
+    assert_eq!(open_letters(&cluster), 0);
+    let (tally, steps) = carry_out(&cluster, &redrive(), all);
+    assert_eq!((tally, steps), (Tally::default(), vec![]));
+    let written = records(&cluster, TOPIC);
+    let partition_of = |name: &str, value: &str| {
+        let found = written.iter().find(|record| {
+            let value = Some(value.as_bytes().to_vec());
+            record.headers.contains(&(name.to_owned(), value))
+        });
+        found.expect("written").partition
+    };
+    assert_eq!(
+        partition_of(letter::RESOLVES, "s 1/B 0"),
+        partition_of(letter::LSN, "1/B"),
+    );
+}
+
+#[test]
+fn what_is_refused_holds_its_key_back_and_no_other() {
+    let cluster = cluster(&[(TOPIC, 2), ("orders", 2), ("secret", 1)]);
+    let writer = Writer::new(&cluster);
+    let to = |topic: Option<&'static str>, id: &'static str, key: &'static str| Draft {
+        topic,
+        ..draft(id, key)
+    };
+    writer.letter(&to(Some("secret"), "0/1 0", "a"));
+    writer.letter(&to(Some("secret"), "0/1 1", "a"));
+    // Another topic: there is no order between the two.
+    writer.letter(&to(Some("orders"), "0/1 2", "a"));
+    writer.letter(&to(Some("secret"), "0/1 3", "b"));
+    writer.letter(&to(None, "0/1 4", "c"));
+    writer.letter(&to(Some("orders"), "0/1 5", "c"));
+    writer.letter(&Draft {
+        value: None,
+        more: &[(letter::VALUE_BYTES, "5000000")],
+        ..draft("0/1 6", "d")
+    });
+    writer.letter(&draft("0/1 7", "d"));
+    writer.letter(&draft("0/1 8", "e"));
+    let denied = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+    cluster.topic_error("secret", denied).expect("set");
+    let (tally, steps) = carry_out(&cluster, &redrive(), all);
+    assert_eq!(
+        tally,
+        Tally {
+            done: 2,
+            failed: 4,
+            held_back: 3
+        }
+    );
+    for (step, expected) in steps.iter().zip([
+        "failed 0/1 0: topic \"secret\":",
+        "0/1 1 waits for 0/1 0",
+        "done 0/1 2",
+        "failed 0/1 3: its topic takes nothing:",
+        "failed 0/1 4: it has no topic to go to",
+        "0/1 5 waits for 0/1 4",
+        "failed 0/1 6: its value of 5000000 bytes was left out of the letter",
+        "0/1 7 waits for 0/1 6",
+        "done 0/1 8",
+    ]) {
+        assert!(step.starts_with(expected), "{step}, not {expected}");
+    }
+    assert_eq!(open_letters(&cluster), 7);
+
+    // The causes are mended, or worked around.
+    let nothing = RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR;
+    cluster.topic_error("secret", nothing).expect("set");
+    let drop = Orders {
+        action: Action::Drop,
+        ..redrive()
+    };
+    let (tally, _) = carry_out(&cluster, &drop, |letter| letter.omitted_bytes.is_some());
+    assert_eq!(tally.done, 1);
+    let elsewhere = Orders {
+        action: Action::Redrive {
+            topic: Some("orders".to_owned()),
+            follow: false,
+        },
+        ..redrive()
+    };
+    let (tally, _) = carry_out(&cluster, &elsewhere, |letter| letter.topic.is_none());
+    assert_eq!(tally.done, 1);
+    let (tally, steps) = carry_out(&cluster, &redrive(), all);
+    assert_eq!((tally.done, tally.failed), (5, 0), "{steps:?}");
+    assert_eq!(open_letters(&cluster), 0);
+    let found = values(&cluster, "orders");
+    assert_eq!(found["c"], ["0/1 4", "0/1 5"]);
+    assert_eq!(found["d"], ["0/1 7"]);
+    assert_eq!(values(&cluster, "secret")["a"], ["0/1 0", "0/1 1"]);
+}
+
+#[test]
+fn parked_letters_follow_also_such_as_come_meanwhile() {
+    let cluster = cluster(&[(TOPIC, 2), ("orders", 2)]);
+    let writer = Writer::new(&cluster);
+    let parked = |id: &'static str, key: &'static str| Draft {
+        class: letter::PARKED,
+        ..draft(id, key)
+    };
+    writer.letter(&draft("0/1 0", "a"));
+    writer.letter(&parked("0/2 0", "a"));
+    writer.letter(&parked("0/2 1", "b"));
+    let select = |letter: &Letter| letter.class == "rejected";
+    let mut desk = desk(&cluster);
+    desk.read(select).expect("readable");
+    let mut steps = Vec::new();
+    let tally = desk
+        .carry_out(&redrive(), select, |step| {
+            // A relay that has not heard of the resolution yet.
+            match steps.len() {
+                0 => writer.letter(&parked("0/3 0", "a")),
+                2 => {
+                    writer.letter(&parked("0/4 0", "b"));
+                    writer.letter(&draft("0/4 1", "a"));
+                    writer.letter(&draft("0/4 2", "c"));
+                }
+                _ => {}
+            }
+            steps.push(words(&step));
+        })
+        .expect("it ends well");
+    assert_eq!(
+        steps,
+        ["done 0/1 0", "done 0/2 0", "done 0/3 0", "done 0/4 1"]
+    );
+    assert_eq!(tally.done, 4);
+    // Of other keys.
+    assert_eq!(open_letters(&cluster), 3);
+
+    let alone = Orders {
+        action: Action::Redrive {
+            topic: None,
+            follow: false,
+        },
+        limit: Some(1),
+        ..redrive()
+    };
+    let (tally, steps) = carry_out(&cluster, &alone, all);
+    assert_eq!((tally.done, steps), (1, vec!["done 0/2 1".to_owned()]));
+}
+
+#[test]
+fn it_is_known_what_would_be_out_of_order() {
+    let cluster = cluster(&[(TOPIC, 1)]);
+    let writer = Writer::new(&cluster);
+    writer.letter(&draft("0/1 0", "a"));
+    writer.letter(&Draft {
+        topic: Some("other"),
+        ..draft("0/2 0", "a")
+    });
+    writer.letter(&draft("0/2 1", "a"));
+    writer.letter(&draft("0/2 2", "b"));
+    writer.letter(&Draft {
+        slot: "t",
+        ..draft("0/2 3", "a")
+    });
+    let mut desk = desk(&cluster);
+    desk.read(|letter| letter.id.lsn == 2).expect("readable");
+    let found = desk.out_of_order();
+    let shown: Vec<String> = found
+        .iter()
+        .map(|found| format!("{} behind {}", found.letter, found.behind))
+        .collect();
+    assert_eq!(shown, ["s 0/2 1 behind s 0/1 0"]);
+    let listed = desk.index().selected(false);
+    let names: Vec<String> = listed.iter().map(|l| l.name.to_string()).collect();
+    assert_eq!(names, ["s 0/2 0", "s 0/2 1", "s 0/2 2", "t 0/2 3"]);
+    let mut keys = Vec::new();
+    desk.each(&listed, |_, letter| {
+        keys.push(letter.and_then(|letter| letter.key.clone()).expect("there"));
+    })
+    .expect("readable");
+    assert_eq!(keys, [b"a", b"a", b"b", b"a"]);
+}
+
+#[test]
+fn who_gets_no_answer_says_so_and_leaves_the_letter_open() {
+    let cluster = cluster(&[(TOPIC, 1), ("orders", 1)]);
+    let writer = Writer::new(&cluster);
+    writer.letter(&draft("0/1 0", "a"));
+    let mut desk = desk(&cluster);
+    desk.read(all).expect("readable");
+    let impatient = Orders {
+        patience: Duration::from_secs(2),
+        ..redrive()
+    };
+    let away = RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS;
+    cluster.topic_error("orders", away).expect("set");
+    match desk.carry_out(&impatient, all, |step| panic!("{step:?}")) {
+        Err(DeskError::NoAnswer { letter, .. }) => assert_eq!(letter.to_string(), "s 0/1 0"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(open_letters(&cluster), 1);
+}
+
+#[test]
+fn what_retention_took_is_gone() {
+    let error = NotRedriven::Gone;
+    assert!(error.to_string().contains("not in the topic"));
+    let cluster = cluster(&[(TOPIC, 1)]);
+    Writer::new(&cluster).letter(&draft("0/1 0", "a"));
+    let mut desk = desk(&cluster);
+    desk.read(all).expect("readable");
+    let mut listed = desk.index().selected(false);
+    listed[0].position.offset = 100;
+    let mut gone = 0;
+    desk.each(&listed, |_, letter| gone += usize::from(letter.is_none()))
+        .expect("readable");
+    assert_eq!(gone, 1);
+}
+
+#[test]
+fn a_topic_that_is_not_there_is_none() {
+    let cluster = cluster(&[]);
+    let desk = LetterDesk::open(&config(&cluster), TOPIC, LONG).expect("readable");
+    assert!(desk.is_none());
+}
