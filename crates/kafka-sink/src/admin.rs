@@ -291,6 +291,8 @@ impl KafkaAdmin {
             Some(connection) => connection,
             None => self.connect()?,
         };
+        // Nobody serves this client's events.
+        self.config.authorise(connection.client.inner())?;
         let attempts = connection.create(names, &self.topics, stop);
         // Kept also when the brokers could not be reached: it may just be connecting.
         self.connection = Some(connection);

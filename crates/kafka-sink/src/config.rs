@@ -1,14 +1,19 @@
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
-use rdkafka::ClientConfig;
+use rdkafka::client::{Client, OAuthToken};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError as ClientError;
+use rdkafka::{ClientConfig, ClientContext};
 
 mod properties;
 mod rules;
 
 use rules::{ALIASES, RULES, SECRETS};
+
+use crate::ffi;
+use crate::tokens::{Keeper, TokenSource, chain};
 
 /// What we set where librdkafka's default is not what a relay wants. Overridable within the rules.
 const DEFAULTS: &[(&str, &str)] = &[
@@ -82,6 +87,7 @@ pub struct TopicCreation {
 pub struct KafkaConfig {
     properties: BTreeMap<String, String>,
     options: KafkaOptions,
+    tokens: Option<Arc<Keeper>>,
 }
 
 /// Why a configuration was refused. No variant holds a value: it may be a secret.
@@ -136,6 +142,12 @@ pub enum KafkaConfigError {
         /// What it is needed for.
         reason: &'static str,
     },
+    /// `sasl.mechanism` is OAUTHBEARER, and nothing gives it tokens.
+    #[error("sasl.mechanism: OAUTHBEARER needs a source of tokens, and there is none")]
+    NoTokens,
+    /// There is a source of tokens, and `sasl.mechanism` is another.
+    #[error("a source of OAUTHBEARER tokens is configured, and sasl.mechanism is not OAUTHBEARER")]
+    TokensUnused,
     /// One of [`KafkaOptions`] is out of range.
     #[error("{option}: {reason}")]
     Option {
@@ -161,6 +173,14 @@ impl KafkaConfigError {
             }
             Self::Twice { .. } => "keep one of them".to_owned(),
             Self::Missing { property, .. } => format!("add \"{property}\" to [sink.kafka]"),
+            Self::NoTokens => {
+                "name a token_file or a token_command in [sink.oauthbearer]".to_owned()
+            }
+            Self::TokensUnused => {
+                "set \"security.protocol\" = \"SASL_SSL\" and \"sasl.mechanism\" = \
+                                   \"OAUTHBEARER\" in [sink.kafka], or remove [sink.oauthbearer]"
+                    .to_owned()
+            }
             Self::Option { option, .. } => format!("correct {option}"),
         }
     }
@@ -172,6 +192,15 @@ impl KafkaConfig {
     pub fn new(
         properties: BTreeMap<String, String>,
         options: KafkaOptions,
+    ) -> Result<Self, KafkaConfigError> {
+        Self::with_tokens(properties, options, None)
+    }
+
+    /// The same, with a source of tokens for `sasl.mechanism=OAUTHBEARER`.
+    pub fn with_tokens(
+        properties: BTreeMap<String, String>,
+        options: KafkaOptions,
+        tokens: Option<Arc<dyn TokenSource>>,
     ) -> Result<Self, KafkaConfigError> {
         check_options(&options)?;
         for (property, value) in &properties {
@@ -189,6 +218,7 @@ impl KafkaConfig {
         let config = Self {
             properties,
             options,
+            tokens: tokens.map(Keeper::new),
         };
         config.check_together()?;
         Ok(config)
@@ -220,12 +250,19 @@ impl KafkaConfig {
                 reason: "it names the brokers to ask first, as host:port, separated by commas",
             });
         }
-        let protocol = self.get("security.protocol").unwrap_or("plaintext");
-        if protocol.to_ascii_lowercase().starts_with("sasl_") {
+        let oauth = self.speaks("sasl_") && self.get("sasl.mechanism") == Some("OAUTHBEARER");
+        match (&self.tokens, oauth) {
+            (None, true) => return Err(KafkaConfigError::NoTokens),
+            (Some(_), false) => return Err(KafkaConfigError::TokensUnused),
+            (Some(_), true) => return Ok(()),
+            (None, false) => {}
+        }
+        if self.speaks("sasl_") {
             for (property, reason) in [
                 (
                     "sasl.mechanism",
-                    "security.protocol asks for SASL; say PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512",
+                    "security.protocol asks for SASL; say PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or \
+                     OAUTHBEARER",
                 ),
                 ("sasl.username", "the SASL mechanism needs it"),
                 ("sasl.password", "the SASL mechanism needs it"),
@@ -236,6 +273,88 @@ impl KafkaConfig {
             }
         }
         Ok(())
+    }
+
+    /// Whether `security.protocol` begins with, or ends with, `part`.
+    fn speaks(&self, part: &str) -> bool {
+        let protocol = self.get("security.protocol").unwrap_or("plaintext");
+        let protocol = protocol.trim().to_ascii_lowercase();
+        protocol.starts_with(part) || protocol.ends_with(part)
+    }
+
+    /// Settings that are allowed and give security away: a line each, for whoever starts a relay.
+    pub fn warnings(&self) -> Vec<&'static str> {
+        let mut warnings = Vec::new();
+        if self.speaks("ssl") {
+            let off = |value: &str| matches!(value.trim(), "false" | "f" | "0");
+            let verify = "enable.ssl.certificate.verification";
+            if self.get(verify).is_some_and(off) {
+                warnings.push(
+                    "enable.ssl.certificate.verification is off: anybody between here and the \
+                     broker can pose as the broker, and read and change what is sent",
+                );
+            } else if self
+                .get("ssl.endpoint.identification.algorithm")
+                .is_some_and(|value| value.trim() == "none")
+            {
+                warnings.push(
+                    "ssl.endpoint.identification.algorithm is none: whoever holds a certificate of \
+                     a trusted authority, for whatever name, can pose as the broker",
+                );
+            }
+        }
+        if self.speaks("sasl_plaintext") {
+            match self.get("sasl.mechanism") {
+                Some("PLAIN" | "OAUTHBEARER") => warnings.push(
+                    "security.protocol is SASL_PLAINTEXT: the password or token goes over the \
+                     network in clear; use SASL_SSL",
+                ),
+                _ => warnings.push(
+                    "security.protocol is SASL_PLAINTEXT: what is sent can be read and changed on \
+                     its way; use SASL_SSL",
+                ),
+            }
+        }
+        warnings
+    }
+
+    /// What `rdkafka::ClientContext::generate_oauth_token` returns. Asks the source of tokens.
+    pub(crate) fn oauth_token(&self) -> Result<OAuthToken, Box<dyn std::error::Error>> {
+        match &self.tokens {
+            Some(tokens) => tokens.for_refresh(),
+            None => Err("no source of OAUTHBEARER tokens is configured".into()),
+        }
+    }
+
+    /// Gives a client its token now: one whose events nobody serves, or whose token was refused.
+    /// Does nothing with other mechanisms.
+    pub(crate) fn authorise<C: ClientContext>(&self, client: &Client<C>) -> Result<(), String> {
+        let Some(tokens) = &self.tokens else {
+            return Ok(());
+        };
+        let token = tokens.token().map_err(|error| chain(&*error))?;
+        ffi::set_token(client, &token).map_err(|reason| self.scrub(&reason))
+    }
+
+    /// For a client that looks at the brokers' certificates: verifies as this one, logs in as nobody.
+    pub(crate) fn without_credentials(&self) -> ClientConfig {
+        let mut config = self.client_config();
+        for property in self.properties.keys() {
+            let credential = ["sasl.", "ssl.key", "ssl.certificate."]
+                .iter()
+                .any(|prefix| property.starts_with(prefix));
+            if credential || matches!(&**property, "debug" | "statistics.interval.ms") {
+                config.remove(property);
+            }
+        }
+        config.set("security.protocol", "ssl");
+        config.set_log_level(RDKafkaLogLevel::Emerg);
+        config
+    }
+
+    /// Whether the mechanism is OAUTHBEARER.
+    pub(crate) fn uses_tokens(&self) -> bool {
+        self.tokens.is_some()
     }
 
     /// Everything for librdkafka: our defaults, what was given, what is not negotiable.
@@ -268,12 +387,17 @@ impl KafkaConfig {
 
     /// The text without any secret that may have strayed into it.
     pub(crate) fn scrub(&self, text: &str) -> String {
-        self.properties
+        let text = self
+            .properties
             .iter()
             .filter(|(property, value)| is_secret(property) && value.len() > 2)
             .fold(text.to_owned(), |text, (_, value)| {
                 text.replace(value.as_str(), "[redacted]")
-            })
+            });
+        match &self.tokens {
+            Some(tokens) => tokens.scrub(text),
+            None => text,
+        }
     }
 
     /// What a failure to make a client says, without secrets.
@@ -308,6 +432,7 @@ impl fmt::Debug for KafkaConfig {
         f.debug_struct("KafkaConfig")
             .field("properties", &shown)
             .field("options", &self.options)
+            .field("tokens", &self.tokens.is_some())
             .finish()
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock, Weak};
 
 use rdkafka::ClientContext;
+use rdkafka::client::OAuthToken;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError as ClientError;
 use rdkafka::message::{BorrowedMessage, DeliveryResult, Headers, Message};
@@ -15,6 +16,8 @@ use rdkafka::types::RDKafkaErrorCode;
 use walrelay_sink::{Deliveries, DeliveryError, Disposition, Record};
 
 use crate::client_log::{self, Repetitions};
+use crate::config::KafkaConfig;
+use crate::error::{is_refusal, remedy};
 use crate::outcome::delivery_error;
 use crate::window::Window;
 
@@ -37,10 +40,19 @@ pub(crate) struct Context {
     /// All brokers were down since the last delivery.
     trouble: AtomicBool,
     repetitions: Repetitions,
+    config: KafkaConfig,
+    /// A broker refused who we are since the poll thread last looked.
+    refused: AtomicBool,
+    /// The last attempt to get a token failed.
+    tokenless: AtomicBool,
 }
 
 impl Context {
-    pub(crate) fn new(deliveries: Arc<dyn Deliveries>, window: Window) -> Self {
+    pub(crate) fn new(
+        deliveries: Arc<dyn Deliveries>,
+        window: Window,
+        config: KafkaConfig,
+    ) -> Self {
         Self {
             deliveries,
             window,
@@ -49,6 +61,27 @@ impl Context {
             producer: OnceLock::new(),
             trouble: AtomicBool::new(false),
             repetitions: Repetitions::default(),
+            config,
+            refused: AtomicBool::new(false),
+            tokenless: AtomicBool::new(false),
+        }
+    }
+
+    /// A token that a broker refused is not used to its end: somebody may have mended what makes
+    /// them. Called by the poll thread, which then has nothing else to do.
+    pub(crate) fn renew_refused_token(&self, producer: &BaseProducer<Self>) {
+        if !self.refused.swap(false, SeqCst) || !self.config.uses_tokens() {
+            return;
+        }
+        if let Err(reason) = self.config.authorise(producer.client()) {
+            self.complain_of_tokens(&reason);
+        }
+    }
+
+    fn complain_of_tokens(&self, reason: &str) {
+        self.tokenless.store(true, SeqCst);
+        if let Some(held_back) = self.repetitions.pass("OAUTHBEARER") {
+            tracing::warn!(held_back, "no OAUTHBEARER token for Kafka: {reason}");
         }
     }
 
@@ -129,8 +162,31 @@ impl Context {
 }
 
 impl ClientContext for Context {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    /// Served by the poll thread, as all events are.
+    fn generate_oauth_token(
+        &self,
+        _: Option<&str>,
+    ) -> Result<OAuthToken, Box<dyn std::error::Error>> {
+        let token = self.config.oauth_token();
+        match &token {
+            Err(error) => self.complain_of_tokens(&error.to_string()),
+            Ok(_) if self.tokenless.swap(false, SeqCst) => {
+                tracing::info!("there is an OAUTHBEARER token again");
+            }
+            Ok(_) => {}
+        }
+        token
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        client_log::line(&self.repetitions, level, facility, message);
+        client_log::line(
+            &self.repetitions,
+            level,
+            facility,
+            &self.config.scrub(message),
+        );
     }
 
     // Without this rdkafka would parse each statistics document and print it.
@@ -142,10 +198,22 @@ impl ClientContext for Context {
         if code == Some(RDKafkaErrorCode::AllBrokersDown) {
             self.trouble.store(true, SeqCst);
         }
+        // Said by who asked for the token, and more often than once.
+        if reason.contains("Failed to acquire SASL OAUTHBEARER token") {
+            return;
+        }
+        if is_refusal(code) {
+            self.refused.store(true, SeqCst);
+        }
         // rdkafka calls twice for each error event, which the filter hides.
         let kind = code.map_or_else(|| "error".to_owned(), |code| format!("{code:?}"));
         if let Some(held_back) = self.repetitions.pass(&kind) {
-            tracing::warn!(kind, held_back, "Kafka: {reason}");
+            let reason = self.config.scrub(reason);
+            let remedy = remedy(code, &self.config);
+            tracing::warn!(kind, held_back, "Kafka: {reason}{remedy}");
+            if code == Some(RDKafkaErrorCode::SSL) {
+                crate::tls::explain(&self.config);
+            }
         }
     }
 }

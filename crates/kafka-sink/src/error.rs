@@ -4,6 +4,8 @@ use rdkafka::error::KafkaError as ClientError;
 use rdkafka::types::RDKafkaErrorCode;
 use walrelay_sink::Disposition;
 
+use crate::config::KafkaConfig;
+
 /// Why there is no producer, or no cluster that would talk to it.
 ///
 /// Names servers and the library's words, never a secret.
@@ -37,22 +39,26 @@ pub enum KafkaError {
         detail: String,
     },
     /// A broker answered and refused who we are.
-    #[error(
-        "the broker refused the credentials: {detail}; check sasl.mechanism, sasl.username and \
-         sasl.password"
-    )]
+    #[error("the broker refused the credentials: {detail}{remedy}")]
     Authentication {
         /// The client's or the broker's words.
         detail: String,
+        /// What to look at, for the mechanism in use.
+        remedy: &'static str,
     },
     /// A broker answered and TLS failed.
-    #[error(
-        "TLS to the broker failed: {detail}; check ssl.ca.location, the host name in \
-         bootstrap.servers against the certificate, and the client certificate if one is asked for"
-    )]
+    #[error("TLS to the broker failed: {detail}{remedy}")]
     Tls {
         /// The client's words.
         detail: String,
+        /// What was found to be wrong with the certificate, and what to do.
+        remedy: String,
+    },
+    /// There is no token for `sasl.mechanism=OAUTHBEARER`.
+    #[error("there is no OAUTHBEARER token: {reason}")]
+    Token {
+        /// The words of its source.
+        reason: String,
     },
     /// A name in `bootstrap.servers` is not known to the resolver.
     #[error("a broker's name could not be resolved: {detail}; check bootstrap.servers")]
@@ -85,10 +91,40 @@ impl KafkaError {
             }
             Self::Thread { .. }
             | Self::Unreachable { .. }
+            | Self::Token { .. }
             | Self::Resolve { .. }
             | Self::Embedded(_)
             | Self::Tail(_)
             | Self::Topic { .. } => Disposition::Retryable,
         }
+    }
+}
+
+/// Whether a broker refused who we are.
+pub(crate) fn is_refusal(code: Option<RDKafkaErrorCode>) -> bool {
+    matches!(
+        code,
+        Some(
+            RDKafkaErrorCode::Authentication
+                | RDKafkaErrorCode::SaslAuthenticationFailed
+                | RDKafkaErrorCode::UnsupportedSASLMechanism
+                | RDKafkaErrorCode::IllegalSASLState
+        )
+    )
+}
+
+/// What to do about an error of access or encryption, to be put behind librdkafka's words; empty
+/// for others.
+pub(crate) fn remedy(code: Option<RDKafkaErrorCode>, config: &KafkaConfig) -> &'static str {
+    if is_refusal(code) && config.uses_tokens() {
+        "; check who issued the token, its audience and its end: token_file or token_command in \
+         [sink.oauthbearer] is asked again by itself"
+    } else if is_refusal(code) {
+        "; check sasl.mechanism, sasl.username and sasl.password"
+    } else if code == Some(RDKafkaErrorCode::SSL) {
+        "; check ssl.ca.location, the host name in bootstrap.servers against the certificate, and \
+         the client certificate if one is asked for"
+    } else {
+        ""
     }
 }

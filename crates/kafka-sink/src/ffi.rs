@@ -1,4 +1,5 @@
-//! The project's only `unsafe`: topic handles and produce by handle.
+//! The project's only `unsafe`: topic handles and produce by handle, OAUTHBEARER tokens for clients
+//! that nobody polls, and the callback that hears why a certificate is refused.
 //!
 //! Producing by name, which is all that rdkafka's safe API has, makes librdkafka look the name up by
 //! a linear scan under its global lock for every record (`rd_kafka_topic_find`); at a thousand topics
@@ -9,15 +10,21 @@
     reason = "librdkafka is C; this file is the wall around it"
 )]
 
-use std::ffi::{CString, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rdkafka::bindings as sys;
+use rdkafka::client::Client;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::KafkaResult;
 use rdkafka::producer::{BaseProducer, Producer, ProducerContext};
-use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
+use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr, RDKafkaType};
+use rdkafka::{ClientConfig, ClientContext};
 use walrelay_sink::Record;
+
+use crate::Token;
 
 // A delivery report must give back the whole sequence number.
 const _: () = assert!(usize::BITS >= u64::BITS);
@@ -196,4 +203,107 @@ pub(crate) fn inject_fatal_error<C: ProducerContext<DeliveryOpaque = usize> + 's
             c"injected".as_ptr(),
         );
     }
+}
+
+/// Gives the client a token for SASL OAUTHBEARER. The reason of a refusal does not hold the token.
+pub(crate) fn set_token<C: ClientContext>(client: &Client<C>, token: &Token) -> Result<(), String> {
+    let nul = |_| "the token, or its subject, contains a NUL".to_owned();
+    let value = CString::new(&*token.value).map_err(nul)?;
+    let principal = CString::new(&*token.principal).map_err(nul)?;
+    let mut reason: [c_char; 512] = [0; 512];
+    // SAFETY: the client is alive. Both strings are NUL-terminated and copied. No extensions: a null
+    // list of length zero. The reason is written within its size, and NUL-terminated.
+    let result = unsafe {
+        sys::rd_kafka_oauthbearer_set_token(
+            client.native_ptr(),
+            value.as_ptr(),
+            token.expires_at_ms,
+            principal.as_ptr(),
+            ptr::null_mut(),
+            0,
+            reason.as_mut_ptr(),
+            reason.len(),
+        )
+    };
+    if result == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
+        return Ok(());
+    }
+    // SAFETY: the array was zeroed and is NUL-terminated whether or not it was written.
+    let reason = unsafe { CStr::from_ptr(reason.as_ptr()) };
+    Err(reason.to_string_lossy().into_owned())
+}
+
+/// What verification found wrong with a certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Finding {
+    /// The broker, as librdkafka names it.
+    pub(crate) broker: String,
+    /// OpenSSL's `X509_V_ERR_…`.
+    pub(crate) error: i32,
+    /// Zero is the broker's own certificate; above are those that it rests on.
+    pub(crate) depth: i32,
+}
+
+/// The context of a client that only looks at certificates.
+#[derive(Debug, Default)]
+pub(crate) struct Findings(Mutex<Option<Finding>>);
+
+impl Findings {
+    /// The first finding, if there is one yet.
+    pub(crate) fn first(&self) -> Option<Finding> {
+        let first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        first.clone()
+    }
+}
+
+impl ClientContext for Findings {
+    fn log(&self, _: RDKafkaLogLevel, _: &str, _: &str) {}
+    fn stats_raw(&self, _: &[u8]) {}
+    fn error(&self, _: rdkafka::error::KafkaError, _: &str) {}
+}
+
+/// A client that notes why a certificate is refused. It refuses what the configuration's own
+/// verification refuses, and nothing less.
+pub(crate) fn inspecting_client(config: &ClientConfig) -> KafkaResult<Client<Findings>> {
+    let native = config.create_native_config()?;
+    // SAFETY: the configuration is alive and ours. The callback has the type that rdkafka.h asks
+    // for; its opaque is the client's context, see `inspect`.
+    unsafe { sys::rd_kafka_conf_set_ssl_cert_verify_cb(native.ptr(), Some(inspect)) };
+    let context = Findings::default();
+    Client::new(config, native, RDKafkaType::RD_KAFKA_PRODUCER, context)
+}
+
+/// `rd_kafka_conf_set_ssl_cert_verify_cb`: called by a broker's thread for each certificate of a
+/// chain, with the verdict so far in `x509_error`. Anything but zero ends the handshake.
+unsafe extern "C" fn inspect(
+    _: *mut sys::rd_kafka_t,
+    broker: *const c_char,
+    _: i32,
+    x509_error: *mut c_int,
+    depth: c_int,
+    _: *const c_char,
+    _: usize,
+    _: *mut c_char,
+    _: usize,
+    opaque: *mut c_void,
+) -> c_int {
+    // SAFETY: librdkafka passes a pointer to a number on its stack.
+    let error = unsafe { *x509_error };
+    if error == 0 {
+        return 1;
+    }
+    // SAFETY: `Client::new` sets the opaque to its context, whose type is that of
+    // `inspecting_client`. The client owns it and, when it is dropped, waits for its brokers'
+    // threads before it lets go of it. Only shared references to it exist.
+    let findings = unsafe { &*opaque.cast::<Findings>() };
+    // SAFETY: a NUL-terminated string that lives through the call.
+    let broker = unsafe { CStr::from_ptr(broker) };
+    let finding = Finding {
+        broker: broker.to_string_lossy().into_owned(),
+        error,
+        depth,
+    };
+    let mut first = findings.0.lock().unwrap_or_else(PoisonError::into_inner);
+    first.get_or_insert(finding);
+    0
 }

@@ -5,6 +5,7 @@
 //! - [`KafkaConfig`], [`KafkaOptions`]: librdkafka's properties by their own names, validated.
 //!   [`KafkaConfigError`] says which one would break a promise, why, and what to do.
 //! - [`KafkaSinkFactory`], [`KafkaSink`]: the producer. [`KafkaError`] is why there is none.
+//! - [`TokenSource`], [`Token`]: where the tokens of `sasl.mechanism=OAUTHBEARER` come from.
 //! - [`probe`]: asks the cluster whether it would talk to us, for a configuration check.
 //! - [`letters`]: the topic of dead letters.
 //! - [`embedded`], [`tail`]: an in-process broker and a small consumer, for demonstrations only.
@@ -25,6 +26,8 @@
 //! - librdkafka retries for ever (`message.timeout.ms=0`); giving up is the relay's decision.
 //! - Our window bounds the memory. librdkafka's own bounds are lifted so that they never decide.
 //! - No secret is in a `Debug`, an error or a log line, and no key, value or header either.
+//! - A certificate is verified by librdkafka with its own settings; what `tls.rs` does besides is to
+//!   say why one was refused, without sending a credential.
 //! - All `unsafe` of the project is in `ffi.rs`.
 //!
 //! # Ordering of the reports
@@ -50,6 +53,8 @@ mod outcome;
 mod probe;
 mod sink;
 pub mod tail;
+mod tls;
+mod tokens;
 mod topic_name;
 mod window;
 
@@ -57,3 +62,4 @@ pub use config::{KafkaConfig, KafkaConfigError, KafkaOptions, TopicCreation};
 pub use error::KafkaError;
 pub use probe::{ClusterInfo, probe};
 pub use sink::{KafkaSink, KafkaSinkFactory};
+pub use tokens::{Token, TokenError, TokenSource};

@@ -7,7 +7,8 @@ use rdkafka::error::KafkaError as ClientError;
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext};
 use rdkafka::types::RDKafkaErrorCode;
 
-use crate::{KafkaConfig, KafkaError};
+use crate::error::{is_refusal, remedy};
+use crate::{KafkaConfig, KafkaError, tls};
 
 const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const LONGEST_PATIENCE: Duration = Duration::from_secs(8);
@@ -35,10 +36,16 @@ pub fn probe(config: &KafkaConfig, timeout: Duration) -> Result<ClusterInfo, Kaf
     let deadline = Instant::now() + timeout.min(A_DAY);
     let producer: BaseProducer<Listener> = config
         .client_config()
-        .create_with_context(Listener::default())
+        .create_with_context(Listener {
+            heard: Mutex::default(),
+            config: config.clone(),
+        })
         .map_err(|error| KafkaError::Create {
             reason: config.creation_reason(&error),
         })?;
+    config
+        .authorise(producer.client())
+        .map_err(|reason| KafkaError::Token { reason })?;
     // Short at first, to look at complaints early; then longer than any round trip.
     let mut patience = Duration::from_millis(250);
     loop {
@@ -65,14 +72,13 @@ pub fn probe(config: &KafkaConfig, timeout: Duration) -> Result<ClusterInfo, Kaf
                 producer.poll(left.min(Duration::from_millis(100)));
                 let heard = producer.context().heard();
                 if let Some(certain) = heard.certain {
+                    drop(producer);
                     return Err(certain.into_error(config));
                 }
                 if left.is_zero() {
                     let detail = heard.last.unwrap_or_else(|| error.to_string());
                     return Err(match (heard.handshake, heard.resolve) {
-                        (Some(detail), _) => KafkaError::Tls {
-                            detail: config.scrub(&detail),
-                        },
+                        (Some(detail), _) => Certain::Tls(detail).into_error(config),
                         (None, Some(detail)) => KafkaError::Resolve {
                             detail: config.scrub(&detail),
                         },
@@ -88,8 +94,10 @@ pub fn probe(config: &KafkaConfig, timeout: Duration) -> Result<ClusterInfo, Kaf
 }
 
 /// Keeps what the client complains of, for the error message.
-#[derive(Debug, Default)]
-struct Listener(Mutex<Heard>);
+struct Listener {
+    heard: Mutex<Heard>,
+    config: KafkaConfig,
+}
 
 #[derive(Debug, Default, Clone)]
 struct Heard {
@@ -111,17 +119,23 @@ impl Certain {
         match self {
             Self::Authentication(detail) => KafkaError::Authentication {
                 detail: config.scrub(&detail),
+                remedy: remedy(Some(RDKafkaErrorCode::Authentication), config),
             },
-            Self::Tls(detail) => KafkaError::Tls {
-                detail: config.scrub(&detail),
-            },
+            Self::Tls(detail) => {
+                let found = tls::verdict(config).map(|found| format!("; {found}"));
+                let general = || remedy(Some(RDKafkaErrorCode::SSL), config).to_owned();
+                KafkaError::Tls {
+                    detail: config.scrub(&detail),
+                    remedy: found.unwrap_or_else(general),
+                }
+            }
         }
     }
 }
 
 impl Listener {
     fn heard(&self) -> Heard {
-        self.0
+        self.heard
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
@@ -131,20 +145,18 @@ impl Listener {
 impl ClientContext for Listener {
     // The error that `probe` returns says it all.
     fn log(&self, _: RDKafkaLogLevel, facility: &str, message: &str) {
+        let message = self.config.scrub(message);
         tracing::debug!(target: "librdkafka", facility, "{message}");
     }
 
     fn stats_raw(&self, _: &[u8]) {}
 
     fn error(&self, error: ClientError, reason: &str) {
-        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         match error.rdkafka_error_code() {
-            Some(
-                RDKafkaErrorCode::Authentication
-                | RDKafkaErrorCode::SaslAuthenticationFailed
-                | RDKafkaErrorCode::UnsupportedSASLMechanism
-                | RDKafkaErrorCode::IllegalSASLState,
-            ) => heard.certain = Some(Certain::Authentication(reason.to_owned())),
+            code if is_refusal(code) => {
+                heard.certain = Some(Certain::Authentication(reason.to_owned()));
+            }
             Some(RDKafkaErrorCode::SSL) => heard.certain = Some(Certain::Tls(reason.to_owned())),
             Some(RDKafkaErrorCode::Resolve) => heard.resolve = Some(reason.to_owned()),
             // The other side hung up or answered with something else: most often a port that does

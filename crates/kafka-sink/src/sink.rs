@@ -22,6 +22,8 @@ use crate::{KafkaConfig, KafkaError, topic_name};
 
 /// How long the poll thread serves events before it looks whether it is to stop.
 const POLL: Duration = Duration::from_millis(50);
+/// How often a token that the broker refuses is replaced by what its source has by then.
+const RENEWAL: Duration = Duration::from_secs(2);
 /// After a failure, how long brokers may still answer for what is in flight.
 const BROKEN_GRACE: Duration = Duration::from_secs(1);
 /// How long closing waits for librdkafka to report what was purged. It needs milliseconds; the
@@ -100,7 +102,7 @@ impl KafkaSink {
     ) -> Result<Self, KafkaError> {
         let options = config.options();
         let window = Window::new(options.max_in_flight_records, options.max_in_flight_bytes);
-        let context = Context::new(Arc::clone(&deliveries), window);
+        let context = Context::new(Arc::clone(&deliveries), window, config.clone());
         let producer: BaseProducer<Context> =
             client
                 .create_with_context(context)
@@ -339,7 +341,12 @@ impl Drop for PollThread {
 
 fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
     let mut broken_since: Option<Instant> = None;
+    let mut renewed = Instant::now();
     while !stop.load(SeqCst) {
+        if renewed.elapsed() > RENEWAL {
+            renewed = Instant::now();
+            producer.context().renew_refused_token(producer);
+        }
         // Without this thread nothing is ever reported again, and the relay would wait for ever.
         let turn = catch_unwind(AssertUnwindSafe(|| turn(producer, &mut broken_since)));
         if turn.is_err() {

@@ -59,6 +59,41 @@ pub(crate) fn kafka(error: &KafkaConfigError) -> Failure {
 }
 
 pub(crate) fn kafka_client(error: &KafkaError) -> Failure {
+    let cause = error.to_string();
+    match error {
+        KafkaError::Authentication { .. } => {
+            return Failure::new("kafka-access", Exit::Denied, "Kafka refuses the relay")
+                .caused_by(cause)
+                .remedy(
+                    "correct the credentials in [sink.kafka], or the token that [sink.oauthbearer] \
+                     gets; and see that the broker knows this user and this mechanism",
+                );
+        }
+        KafkaError::Token { .. } => {
+            return Failure::new("kafka-token", Exit::Config, "there is no token for Kafka")
+                .caused_by(cause)
+                .remedy("correct token_file or token_command in [sink.oauthbearer], or what is behind it");
+        }
+        KafkaError::Tls { .. } => {
+            return Failure::new("kafka-tls", Exit::Config, "TLS to Kafka fails")
+                .caused_by(cause)
+                .remedy(
+                    "the cause says what is wrong with the certificate. Where it says that the \
+                     connection was closed, this port may not speak TLS: security.protocol in \
+                     [sink.kafka] must be that of the listener",
+                );
+        }
+        KafkaError::Create { .. } => {
+            return Failure::new(
+                "kafka-client",
+                Exit::Config,
+                "the Kafka client cannot be made",
+            )
+            .caused_by(cause)
+            .remedy("correct the property in [sink.kafka] that the cause speaks of");
+        }
+        _ => {}
+    }
     Failure::new("kafka-unreachable", Exit::Unavailable, "Kafka cannot be reached")
         .caused_by(error.to_string())
         .remedy("check bootstrap.servers and the security settings in [sink.kafka], and that the brokers advertise addresses that can be reached from here")
@@ -90,7 +125,56 @@ fn setup(error: &SetupError) -> Failure {
     Failure::new(error.id(), exit, error.to_string()).remedy(error.remedy())
 }
 
+/// 42501 is raised for many things; only the server's words say which one is missing.
+fn privilege_remedy(error: &walrelay_walsender::Error) -> &'static str {
+    const REPLICATION: &str = "to replicate, the role needs ALTER ROLE … REPLICATION (Amazon RDS: \
+                               GRANT rds_replication TO …; Azure: ALTER ROLE … REPLICATION as the \
+                               admin)";
+    // The names of objects stand in quotes and are never translated, the rest may be: what is looked
+    // for is in the statement's own keywords where there are any.
+    let said = error.server().map_or_else(String::new, |server| {
+        format!(
+            "{} {}",
+            server.message,
+            server.detail.as_deref().unwrap_or_default()
+        )
+    });
+    let says = |words: &[&str]| words.iter().any(|word| said.contains(word));
+    if says(&["replication", "REPLICATION", "walsender"]) {
+        REPLICATION
+    } else if says(&["for database", "for schema"]) {
+        "to create the publication or the table, a role needs CREATE on the database and the schema: \
+         run walrelay init, or the SQL of walrelay init --dry-run, as an administrator"
+    } else if says(&["owner of", "to create role", "CREATEROLE"]) {
+        "only the owner of a table may publish it, and only a role with CREATEROLE may create \
+         another: run walrelay init, or the SQL of walrelay init --dry-run, as an administrator"
+    } else {
+        "the cause says what it was refused. The relay itself needs REPLICATION only; publication, \
+         table and slot are made by an administrator: walrelay init, or the SQL of walrelay init \
+         --dry-run"
+    }
+}
+
+/// Whether it is about encryption, and nothing that passes.
+fn is_tls(error: &walrelay_walsender::Error) -> bool {
+    use walrelay_walsender::Error as E;
+    match error {
+        E::Tls(error) => !error.is_transient(),
+        E::TlsNotOffered { .. } => true,
+        E::NoServer { attempts } => attempts.iter().all(is_tls),
+        _ => false,
+    }
+}
+
 fn connection(error: walrelay_walsender::Error) -> Failure {
+    if is_tls(&error) {
+        return Failure::new("postgres-tls", Exit::Config, "TLS to Postgres fails")
+            .caused_by(error)
+            .remedy(
+                "the cause says which certificate, name or file is wrong: correct it, or sslmode \
+                 and sslrootcert in [source] url. Nothing was sent: neither password nor query",
+            );
+    }
     let sqlstate = error.sqlstate().unwrap_or_default().to_owned();
     let (id, exit, what, remedy) = match (error.class(), sqlstate.as_str()) {
         (_, "28P01") => (
@@ -117,9 +201,7 @@ fn connection(error: walrelay_walsender::Error) -> Failure {
             "privilege",
             Exit::Denied,
             "the role lacks a privilege",
-            "to replicate it needs ALTER ROLE … REPLICATION (Amazon RDS: GRANT rds_replication TO \
-             …; Azure: ALTER ROLE … REPLICATION as the admin); to create the publication it must \
-             own the tables: or run walrelay init as an administrator",
+            privilege_remedy(&error),
         ),
         (ErrorClass::AccessDenied, _) => (
             "access",

@@ -8,6 +8,7 @@
 //! - `commands`: one module per command, `run`, `init`, `check`, `demo`.
 //! - `sinks`: standard output as a sink. Kafka is a crate of its own.
 //! - `failures`: each error of the crates below, with what to do about it.
+//! - `tokens`: where Kafka's OAUTHBEARER tokens come from.
 //! - `telemetry`: logging, and the figures a run ends with.
 //!
 //! # Invariants
@@ -24,6 +25,7 @@ mod failures;
 pub mod postgres;
 mod sinks;
 mod telemetry;
+mod tokens;
 
 use std::ffi::OsString;
 

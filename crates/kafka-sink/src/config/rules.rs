@@ -174,10 +174,33 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         names: &["sasl.mechanism", "sasl.mechanisms"],
-        allows: |v| matches!(v, "PLAIN" | "SCRAM-SHA-256" | "SCRAM-SHA-512"),
-        reason: "this build has PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512; it has no Kerberos and no \
-                 source of OAuth tokens",
-        remedy: "use one of the three",
+        allows: |v| {
+            matches!(
+                v,
+                "PLAIN" | "SCRAM-SHA-256" | "SCRAM-SHA-512" | "OAUTHBEARER"
+            )
+        },
+        reason: "this build has PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER; it has no \
+                 Kerberos",
+        remedy: "use one of the four",
+    },
+    Rule {
+        names: &["sasl.oauthbearer.method"],
+        allows: never,
+        reason: "this build of librdkafka has no HTTP client (libcurl) to fetch tokens with",
+        remedy: "remove it, and let token_command in [sink.oauthbearer] fetch the token",
+    },
+    Rule {
+        names: &["sasl.oauthbearer.config"],
+        allows: never,
+        reason: "it describes unsecured tokens, which anybody can make",
+        remedy: "remove it; tokens come from token_file or token_command in [sink.oauthbearer]",
+    },
+    Rule {
+        names: &["enable.sasl.oauthbearer.unsecure.jwt"],
+        allows: is_false,
+        reason: "anybody can make an unsecured token",
+        remedy: "remove it; tokens come from token_file or token_command in [sink.oauthbearer]",
     },
 ];
 

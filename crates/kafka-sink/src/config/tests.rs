@@ -50,7 +50,10 @@ fn what_would_break_a_promise_is_refused_with_reason_and_remedy() {
         ("enabled_events", "0"),
         ("log.queue", "false"),
         ("sasl.mechanism", "GSSAPI"),
-        ("sasl.mechanisms", "OAUTHBEARER"),
+        ("sasl.mechanisms", "GSSAPI"),
+        ("sasl.oauthbearer.method", "oidc"),
+        ("sasl.oauthbearer.config", "principal=admin"),
+        ("enable.sasl.oauthbearer.unsecure.jwt", "true"),
     ] {
         match with(&[(property, value)]) {
             Err(KafkaConfigError::Refused {
@@ -182,6 +185,103 @@ fn what_belongs_together_is_checked_together() {
             ..
         })
     ));
+}
+
+/// No test here asks it.
+#[derive(Debug)]
+struct Nothing;
+
+impl TokenSource for Nothing {
+    fn token(&self) -> Result<crate::Token, crate::TokenError> {
+        Err(Arc::new(std::io::Error::other("nothing")))
+    }
+}
+
+#[test]
+fn tokens_and_oauthbearer_belong_together() {
+    let with_tokens = |pairs: &[(&str, &str)]| {
+        let source: Arc<dyn TokenSource> = Arc::new(Nothing);
+        KafkaConfig::with_tokens(properties(pairs), KafkaOptions::default(), Some(source))
+    };
+    let bearer = [
+        ("security.protocol", "SASL_SSL"),
+        ("sasl.mechanisms", "OAUTHBEARER"),
+    ];
+    let config = with_tokens(&bearer).expect("both");
+    assert!(config.uses_tokens());
+    assert!(format!("{config:?}").contains("tokens: true"));
+    config
+        .client_config()
+        .create_native_config()
+        .expect("librdkafka takes it");
+    assert_eq!(with(&bearer).err(), Some(KafkaConfigError::NoTokens));
+    for other in [
+        &[][..],
+        &[("sasl.mechanism", "OAUTHBEARER")],
+        &[
+            ("security.protocol", "SASL_SSL"),
+            ("sasl.mechanism", "PLAIN"),
+        ],
+    ] {
+        let error = with_tokens(other).expect_err("no use for tokens");
+        assert_eq!(error, KafkaConfigError::TokensUnused);
+        assert!(error.remedy().contains("OAUTHBEARER"));
+    }
+}
+
+#[test]
+fn what_gives_security_away_is_allowed_and_warned_about() {
+    let warnings = |pairs: &[(&str, &str)]| with(pairs).expect("allowed").warnings();
+    let ssl = ("security.protocol", "SSL");
+    assert!(
+        warnings(&[]).is_empty(),
+        "whoever says nothing of TLS has none to weaken"
+    );
+    assert!(warnings(&[ssl]).is_empty());
+    for (property, value) in [
+        ("enable.ssl.certificate.verification", "false"),
+        ("ssl.endpoint.identification.algorithm", "none"),
+    ] {
+        let said = warnings(&[ssl, (property, value)]);
+        assert!(said.len() == 1 && said[0].starts_with(property), "{said:?}");
+    }
+    let clear = |mechanism| {
+        warnings(&[
+            ("security.protocol", "SASL_PLAINTEXT"),
+            ("sasl.mechanism", mechanism),
+            ("sasl.username", "u"),
+            ("sasl.password", "p"),
+        ])
+    };
+    assert!(clear("PLAIN")[0].contains("in clear"));
+    assert!(clear("SCRAM-SHA-256")[0].contains("SASL_SSL"));
+}
+
+/// What looks at certificates has nothing to give away.
+#[test]
+fn the_client_that_looks_at_certificates_holds_no_credential() {
+    let config = with(&[
+        ("security.protocol", "SASL_SSL"),
+        ("sasl.mechanism", "PLAIN"),
+        ("sasl.username", "relay"),
+        ("sasl.password", "hush-hush"),
+        ("ssl.key.pem", "hush-hush"),
+        ("ssl.certificate.location", "/c.pem"),
+        ("ssl.ca.location", "/ca.pem"),
+        ("enable.ssl.certificate.verification", "true"),
+    ])
+    .expect("valid")
+    .without_credentials();
+    for absent in [
+        "sasl.mechanism",
+        "sasl.password",
+        "ssl.key.pem",
+        "ssl.certificate.location",
+    ] {
+        assert_eq!(config.get(absent), None, "{absent}");
+    }
+    assert_eq!(config.get("security.protocol"), Some("ssl"));
+    assert_eq!(config.get("ssl.ca.location"), Some("/ca.pem"));
 }
 
 #[test]

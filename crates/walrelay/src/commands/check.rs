@@ -61,7 +61,12 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Ended {
     }
     if let Some(config) = brokers {
         match probe(&config, BROKER_PATIENCE) {
-            Ok(cluster) => say(&format!("kafka: fine, {} broker(s)", cluster.brokers.len())),
+            Ok(cluster) => {
+                say(&format!("kafka: fine, {} broker(s)", cluster.brokers.len()));
+                for warning in config.warnings() {
+                    say(&format!("  note: {warning}"));
+                }
+            }
             Err(error) => failures.push(failures::kafka_client(&error)),
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use secrecy::ExposeSecret;
 use walrelay_event_router::{Options, Router};
-use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, TopicCreation};
+use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, TokenSource, TopicCreation};
 use walrelay_relay::Settings;
 use walrelay_walsender::ConnInfo;
 
@@ -15,6 +15,7 @@ use crate::cli::{Exit, Failure};
 use crate::config::{self, Config};
 use crate::failures;
 use crate::postgres::Wanted;
+use crate::tokens::Tokens;
 
 pub(super) fn conn_info(source: &config::Source, env: Env<'_>) -> Result<ConnInfo, Failure> {
     let mut info: ConnInfo = source
@@ -101,7 +102,12 @@ pub(super) fn kafka(
         max_in_flight_bytes: delivery.max_in_flight_bytes,
         topics,
     };
-    KafkaConfig::new(sink.properties.0.clone(), options).map_err(|error| failures::kafka(&error))
+    let tokens = sink
+        .bearer
+        .clone()
+        .map(|bearer| Arc::new(Tokens::new(bearer)) as Arc<dyn TokenSource>);
+    KafkaConfig::with_tokens(sink.properties.0.clone(), options, tokens)
+        .map_err(|error| failures::kafka(&error))
 }
 
 /// A runtime for a command: one thread, which is all a pipeline needs.

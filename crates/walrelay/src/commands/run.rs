@@ -21,7 +21,11 @@ pub(crate) fn run(args: &ConfigArgs, env: Env<'_>) -> Ended {
     log_to_stderr(config.log, env);
     match &config.sink {
         SinkConfig::Kafka(sink) => {
-            let factory = KafkaSinkFactory::new(kafka(sink, &config.delivery)?);
+            let kafka = kafka(sink, &config.delivery)?;
+            for warning in kafka.warnings() {
+                warn!("{warning}");
+            }
+            let factory = KafkaSinkFactory::new(kafka);
             relay(&config, env, factory)?;
         }
         SinkConfig::Stdout => {

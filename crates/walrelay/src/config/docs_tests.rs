@@ -24,10 +24,15 @@ fn marked<'a>(text: &'a str, name: &str) -> &'a str {
 }
 
 fn section_of(key: &Key) -> &'static str {
-    ["router.debezium", "router.converters", "sink.topics"]
-        .into_iter()
-        .find(|section| key.path.starts_with(&format!("{section}.")))
-        .unwrap_or_else(|| key.path.split_once('.').expect("a section").0)
+    [
+        "router.debezium",
+        "router.converters",
+        "sink.oauthbearer",
+        "sink.topics",
+    ]
+    .into_iter()
+    .find(|section| key.path.starts_with(&format!("{section}.")))
+    .unwrap_or_else(|| key.path.split_once('.').expect("a section").0)
 }
 
 fn code(text: &str) -> String {

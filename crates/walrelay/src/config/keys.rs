@@ -378,6 +378,30 @@ pub(super) const KEYS: &[Key] = &[
         "Where records go: to Kafka, or to standard output, one JSON object a line.",
     ),
     key(
+        "sink.oauthbearer.token_file",
+        Kind::Text,
+        Unset,
+        "A file that holds the token, and that somebody renews. This or `token_command`.",
+    ),
+    key(
+        "sink.oauthbearer.token_command",
+        Kind::TextList,
+        Unset,
+        "A program and its arguments, run without a shell, that prints a token.",
+    ),
+    key(
+        "sink.oauthbearer.token_timeout",
+        Kind::Duration,
+        Is("10s"),
+        "How long the program may take before it is stopped, 100ms to 1m.",
+    ),
+    key(
+        "sink.oauthbearer.token_lifetime",
+        Kind::Duration,
+        Unset,
+        "How long a token is valid after it was got, at least 1s; needed where it is not a JWT with the claim `exp`.",
+    ),
+    key(
         "sink.topics.create",
         Kind::Bool,
         Is("false"),

@@ -20,6 +20,7 @@ mod error;
 mod excerpt;
 mod expand;
 mod keys;
+mod oauthbearer;
 mod reader;
 mod router;
 mod table_name;
@@ -39,8 +40,8 @@ use walrelay_relay::TableName;
 
 pub use error::{ConfigError, Place, Problem};
 pub use types::{
-    Backoff, Config, Delivery, KafkaProperties, KafkaSink, Log, LogFormat, LogLevel, Router,
-    SinkConfig, Source, TopicCreation,
+    Backoff, Bearer, Config, Delivery, KafkaProperties, KafkaSink, Log, LogFormat, LogLevel,
+    Router, SinkConfig, Source, TokenOrigin, TopicCreation,
 };
 
 use document::Document;
@@ -246,6 +247,7 @@ fn tables(reader: &mut Reader<'_>) -> Vec<TableName> {
 fn sink(reader: &mut Reader<'_>) -> Option<SinkConfig> {
     let kind = reader.choice("sink.kind");
     let properties = KafkaProperties(reader.properties());
+    let bearer = oauthbearer::bearer(reader);
     let create = reader.boolean("sink.topics.create");
     let partitions = reader.integer("sink.topics.partitions", &(1..=100_000));
     let replication_factor = reader.integer("sink.topics.replication_factor", &(1..=1_000));
@@ -272,6 +274,7 @@ fn sink(reader: &mut Reader<'_>) -> Option<SinkConfig> {
             partitions,
             replication_factor,
         },
+        bearer,
     }))
 }
 

@@ -386,15 +386,19 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// A relative name is looked up beside the configuration file.
+    pub(super) fn beside(&self, name: &str) -> PathBuf {
+        let path = PathBuf::from(name);
+        match Path::new(self.document.source.name).parent() {
+            Some(directory) if path.is_relative() => directory.join(path),
+            _ => path,
+        }
+    }
+
     /// What stands in the file that `path` names, without the newline at its end.
     fn file(&mut self, path: &str) -> Option<Found<String>> {
         let named = self.text(path)?;
-        let mut at = PathBuf::from(&named.value);
-        if at.is_relative()
-            && let Some(directory) = Path::new(self.document.source.name).parent()
-        {
-            at = directory.join(at);
-        }
+        let at = self.beside(&named.value);
         let text = match (self.files)(&at) {
             Ok(text) => text,
             Err(error) => {

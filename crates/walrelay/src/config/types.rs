@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use secrecy::SecretString;
@@ -83,6 +84,43 @@ pub struct KafkaSink {
     pub properties: KafkaProperties,
     /// Whether and how topics are created.
     pub topics: TopicCreation,
+    /// Where tokens come from.
+    pub bearer: Option<Bearer>,
+}
+
+/// `[sink.oauthbearer]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bearer {
+    /// Where a token comes from.
+    pub origin: TokenOrigin,
+    /// How long a token is valid that does not say so itself.
+    pub lifetime: Option<Duration>,
+    /// How long a command may take.
+    pub timeout: Duration,
+}
+
+/// Where a token comes from.
+#[derive(Clone, PartialEq, Eq)]
+pub enum TokenOrigin {
+    /// The content of this file.
+    File(PathBuf),
+    /// What this program prints; first the program, then its arguments. Not empty.
+    Command(Vec<String>),
+}
+
+/// Without a program's arguments: one may be a secret, whatever it is called.
+impl fmt::Debug for TokenOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+            Self::Command(argv) => {
+                let program = argv.first().map_or("", String::as_str);
+                f.debug_tuple("Command")
+                    .field(&program)
+                    .finish_non_exhaustive()
+            }
+        }
+    }
 }
 
 /// `[sink.topics]`.

@@ -1,0 +1,101 @@
+//! Why a broker's certificate was refused. librdkafka says only that it was.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::config::KafkaConfig;
+use crate::ffi::{self, Finding};
+
+/// How long brokers may take to show their certificates.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Connects once more, shows no certificate and logs in as nobody, verifies as the configuration
+/// says, and tells what was wrong and what to do. `None`: nothing was, or no broker answered.
+///
+/// **Blocks** for three seconds at most.
+pub(crate) fn verdict(config: &KafkaConfig) -> Option<String> {
+    let client = ffi::inspecting_client(&config.without_credentials()).ok()?;
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        // Fails, or asks what a stranger may: what matters is the handshake before.
+        let asked = client.fetch_metadata(None, Duration::from_millis(200));
+        if let Some(finding) = client.context().first() {
+            return Some(words(&finding));
+        }
+        if asked.is_ok() {
+            return None;
+        }
+    }
+    None
+}
+
+/// Says the verdict in the log when it is there; returns at once.
+pub(crate) fn explain(config: &KafkaConfig) {
+    let config = config.clone();
+    let thread = thread::Builder::new().name("kafka-tls".to_owned());
+    let started = thread.spawn(move || {
+        if let Some(verdict) = verdict(&config) {
+            tracing::warn!("Kafka: {verdict}");
+        }
+    });
+    if let Err(error) = started {
+        tracing::debug!(%error, "the certificate was not looked at");
+    }
+}
+
+/// The numbers are those of `X509_V_ERR_…` in OpenSSL's x509_vfy.h, which never change.
+fn words(finding: &Finding) -> String {
+    let broker = &finding.broker;
+    // "ssl://host:port/bootstrap" or "ssl://host:port/1"
+    let broker = broker
+        .rsplit_once("://")
+        .map_or(&**broker, |(_, rest)| rest);
+    let broker = broker.split('/').next().unwrap_or(broker);
+    let whose = if finding.depth == 0 {
+        format!("the certificate of {broker}")
+    } else {
+        format!("a certificate above that of {broker}")
+    };
+    match finding.error {
+        62 | 64 => format!(
+            "{whose} is not for this host name: correct the name in bootstrap.servers, or in \
+             advertised.listeners of the broker, or have a certificate issued that holds it as \
+             subjectAltName"
+        ),
+        10 => format!("{whose} has expired: the broker needs a new one"),
+        9 => format!("{whose} is not valid yet: is one of the clocks wrong?"),
+        2 | 18..=21 => format!(
+            "{whose} was issued by no authority that is trusted here: name the file with the \
+             authority's certificate in ssl.ca.location"
+        ),
+        other => format!("{whose} is refused (OpenSSL's verification error {other})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_verdict_has_its_words() {
+        let say = |error, depth| {
+            words(&Finding {
+                broker: "ssl://b.example:9093/bootstrap".to_owned(),
+                error,
+                depth,
+            })
+        };
+        for (error, expected) in [
+            (62, "not for this host name"),
+            (64, "not for this host name"),
+            (10, "the certificate of b.example:9093 has expired"),
+            (9, "not valid yet"),
+            (20, "no authority that is trusted here"),
+            (18, "no authority that is trusted here"),
+            (26, "error 26"),
+        ] {
+            assert!(say(error, 0).contains(expected), "{}", say(error, 0));
+        }
+        assert!(say(10, 1).contains("above that of b.example:9093"));
+    }
+}
