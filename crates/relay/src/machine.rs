@@ -87,7 +87,7 @@ pub struct Core {
     tables: HashMap<RelationId, Table>,
     ledger: Ledger,
     open: Option<OpenTransaction>,
-    /// Transactions that commit before this were handed over on an earlier connection.
+    /// Transactions that commit before this were handed over on an earlier connection, or confirmed.
     handed_over: Option<CommitEnd>,
     /// The number after the last record that was handed over.
     next: u64,
@@ -125,7 +125,9 @@ impl Core {
     pub fn connected(&mut self, confirmed: CommitEnd) {
         self.disconnected();
         self.received = confirmed.lsn();
-        self.handed_over = self.ledger.last_commit();
+        // What is confirmed was handed over too, if by an earlier sink or process: a server that
+        // restarts may find its slot further back than it said.
+        self.handed_over = self.ledger.last_commit().max(self.ledger.confirmed());
     }
 
     /// The connection is gone, or will be given no more frames.
