@@ -5,7 +5,7 @@ CARGO ?= cargo
 # What the suite of faults runs beside the versions that `make test` has fetched.
 FAULTS_SERVERS = 14.20.0 16.11.0 17.7.0
 
-.PHONY: help build demo test test-loom test-faults figures lint ci clean
+.PHONY: help build demo test test-loom test-model-wide test-faults figures lint ci clean
 
 help:
 	@echo "make demo    watch an outbox arrive in Kafka: throwaway Postgres, embedded broker"
@@ -41,6 +41,11 @@ test-faults:
 	@scripts/bootstrap.sh test
 	@scripts/fetch-servers.sh $(FAULTS_SERVERS)
 	FAULTS_ALL=1 $(CARGO) test --locked -p walrelay --test faults
+	@$(if $(FAULTS_ONLY),,$(MAKE) --no-print-directory test-model-wide)
+
+# The search of the relay's core that is part of `make test`, with more faults: some minutes, 2 GB.
+test-model-wide:
+	WALRELAY_MODEL=wide $(CARGO) test --locked -p walrelay-relay --test model -- --nocapture
 
 # The program that measures need not be fast; what it measures is the release build.
 figures: build

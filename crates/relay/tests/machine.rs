@@ -1,11 +1,12 @@
 //! The state machine against a scripted server and a scripted broker, in any order of frames,
-//! acknowledgements, failures, lost connections and crashes. After each step:
+//! acknowledgements, failures, lost connections, crashes and restarts of the server that set the slot
+//! back. Long logs, at random; `model/` searches short ones exhaustively. After each step:
 //!
 //! - **G1**: whatever commit lies at or before the confirmed position, each of its rows is durable.
 //! - **G2**: in the broker's log, the first deliveries of each key are in commit order, and what
 //!   follows them is a repetition of a run that was there before.
-//! - the confirmed position never moves backwards within a process, and what the server was told
-//!   never does at all.
+//! - the confirmed position never moves backwards within a process, and what the server is told never
+//!   lies behind its slot.
 //!
 //! At the end everything is acknowledged, and then nothing is lost and all is confirmed.
 
@@ -58,6 +59,8 @@ struct Server {
     log: Vec<Transaction>,
     /// The slot's `confirmed_flush_lsn`.
     slot: u64,
+    /// What of it a checkpoint has written to disk.
+    durable: u64,
     table: encode::Table,
 }
 
@@ -91,6 +94,7 @@ impl Server {
         Self {
             log,
             slot: 1000,
+            durable: 1000,
             table,
         }
     }
@@ -218,6 +222,10 @@ enum Event {
     Nack(prop::sample::Index),
     Feedback,
     Disconnect,
+    /// The server writes its slots to disk.
+    Checkpoint,
+    /// It is killed and restarts: the slot stands where it was written.
+    Restart,
     /// After a failure: a new producer from the confirmed position.
     Rebuild,
     /// kill -9.
@@ -234,6 +242,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => any::<prop::sample::Index>().prop_map(Event::Nack),
         4 => Just(Event::Feedback),
         2 => Just(Event::Disconnect),
+        1 => Just(Event::Checkpoint),
+        1 => Just(Event::Restart),
         1 => Just(Event::Rebuild),
         1 => Just(Event::Crash),
     ];
@@ -386,6 +396,12 @@ impl World {
             Event::Disconnect => {
                 self.process.connection = None;
                 self.process.core.disconnected();
+            }
+            Event::Checkpoint => self.server.durable = self.server.slot,
+            Event::Restart => {
+                self.process.connection = None;
+                self.process.core.disconnected();
+                self.server.slot = self.server.durable;
             }
             Event::Rebuild => self.rebuild(true),
             Event::Crash => self.process = process(self.server.slot),
