@@ -13,8 +13,8 @@ use fastrand::Rng;
 use serde_json::json;
 use walrelay_lsn::Lsn;
 use walrelay_testkit::{
-    CommitLog, Committed, Db, Delivered, EarlyWatch, History, Kafka, LoggedRow, Running, SlotWatch,
-    Workload, check, confirmed_early, eventually, millis_now, servers,
+    CommitLog, Committed, Db, Delivered, EarlyWatch, History, Kafka, KafkaCluster, LoggedRow,
+    Running, SlotWatch, Workload, check, confirmed_early, eventually, millis_now, servers,
 };
 use walrelay_throwaway::{Builder, Postgres};
 
@@ -23,6 +23,9 @@ use crate::rig::{PATIENCE, Relay};
 
 static CONTEXTS: AtomicU32 = AtomicU32::new(0);
 
+/// What lets the judge tell when a record was appended.
+const APPEND_TIME: (&str, &str) = ("log.message.timestamp.type", "LogAppendTime");
+
 /// The broker of a lane: it stamps what it appends, which the judge needs.
 pub(crate) fn broker() -> Kafka {
     stamping(Kafka::builder().proxied()).start()
@@ -30,7 +33,7 @@ pub(crate) fn broker() -> Kafka {
 
 /// A broker by whose records the judge can tell when they were appended.
 pub(crate) fn stamping(builder: walrelay_testkit::KafkaBuilder) -> walrelay_testkit::KafkaBuilder {
-    builder.setting("log.message.timestamp.type", "LogAppendTime")
+    builder.setting(APPEND_TIME.0, APPEND_TIME.1)
 }
 
 /// Whether repeats may leave rows out.
@@ -65,6 +68,8 @@ pub(crate) struct Context {
     pub(crate) rng: Rng,
     pub(crate) postgres: Arc<Postgres>,
     pub(crate) kafka: Arc<Kafka>,
+    /// Three brokers instead of that one: [`own_cluster`](Self::own_cluster).
+    cluster: Option<Arc<KafkaCluster>>,
     /// Logs and configuration. It is kept if the scenario fails.
     pub(crate) dir: PathBuf,
     /// Of the database, the slot and the publication.
@@ -102,6 +107,7 @@ impl Context {
             rng: Rng::with_seed(mixed),
             postgres,
             kafka,
+            cluster: None,
             dir,
             name: format!("f{number}"),
             prefix: format!("f{}-{number}.", std::process::id()),
@@ -118,6 +124,21 @@ impl Context {
     pub(crate) fn own_postgres(&mut self, build: impl FnOnce(Builder) -> Builder) {
         let server = build(servers::builder(self.major)).start();
         self.postgres = Arc::new(server.expect("Postgres starts"));
+    }
+
+    /// Three brokers of the scenario's own instead of the lane's one.
+    pub(crate) fn own_cluster(&mut self) -> Arc<KafkaCluster> {
+        let (name, value) = APPEND_TIME;
+        let cluster = KafkaCluster::builder().setting(name, value).start();
+        Arc::clone(self.cluster.insert(Arc::new(cluster)))
+    }
+
+    /// For `bootstrap.servers`.
+    fn bootstrap(&self) -> String {
+        match &self.cluster {
+            Some(cluster) => cluster.bootstrap_servers(),
+            None => self.kafka.bootstrap_servers(),
+        }
     }
 
     /// Makes the database with the outbox of [`Workload`], and begins to watch.
@@ -187,7 +208,7 @@ impl Context {
     pub(crate) fn config(&self) -> Config {
         Config {
             url: self.url(),
-            bootstrap: self.kafka.bootstrap_servers(),
+            bootstrap: self.bootstrap(),
             tables: vec!["public.outbox".to_owned()],
             name: self.name.clone(),
             prefix: self.prefix.clone(),
@@ -278,7 +299,7 @@ impl Context {
 
     /// The records of the scenario's topics: until so many ids were seen, or two minutes have passed.
     pub(crate) fn records(&self, distinct: usize) -> Vec<Delivered> {
-        let bootstrap = self.kafka.bootstrap_servers();
+        let bootstrap = self.bootstrap();
         History::records(&bootstrap, &self.prefix, distinct, PATIENCE)
     }
 
@@ -323,12 +344,18 @@ impl Context {
         let server = fs::read(self.postgres.log_path()).unwrap_or_default();
         let _ = fs::write(self.dir.join("postgres.log"), server);
         let _ = fs::write(self.dir.join("kafka.log"), self.kafka.log());
+        if let Some(cluster) = &self.cluster {
+            for broker in KafkaCluster::BROKERS {
+                let path = self.dir.join(format!("broker-{broker}.log"));
+                let _ = fs::write(path, cluster.log(broker));
+            }
+        }
         if self.dir.join("history.jsonl").exists() || !self.database {
             return;
         }
         let committed = History::committed(&self.url(), "public.outbox", &self.prefix);
         let limit = Duration::from_secs(5);
-        let bootstrap = self.kafka.bootstrap_servers();
+        let bootstrap = self.bootstrap();
         let records = History::records(&bootstrap, &self.prefix, committed.len(), limit);
         self.leave_history(&committed, &records, None);
     }

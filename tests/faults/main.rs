@@ -5,7 +5,7 @@
 //! - [`context`]: what a scenario works with: servers, load, relays, marks of faults, the judge.
 //! - [`outcome`]: what a scenario shows. [`report`]: the table of docs/GUARANTEES.md.
 //! - [`run`]: lanes, each with servers of its own; evidence of what failed.
-//! - the scenarios: [`process`].
+//! - the scenarios: [`process`], [`kafka_cluster`].
 //!
 //! A scenario is a function from a [`context::Context`] to an [`outcome::Outcome`]; it is entered in
 //! [`table::SCENARIOS`], and fails by panicking or by an outcome that is not clean.
@@ -28,6 +28,7 @@
 )]
 
 mod context;
+mod kafka_cluster;
 mod outcome;
 mod process;
 mod report;

@@ -205,7 +205,8 @@ impl Kafka {
     /// If the broker refuses.
     #[track_caller]
     pub fn create_topic(&self, name: &str, partitions: i32, settings: &[(&str, &str)]) {
-        create_topic(&self.bootstrap_servers(), name, partitions, 1, settings);
+        let one = TopicReplication::Fixed(1);
+        create_topic(&self.bootstrap_servers(), name, partitions, one, settings);
     }
 
     #[track_caller]
@@ -292,14 +293,14 @@ fn create_topic(
     bootstrap_servers: &str,
     name: &str,
     partitions: i32,
-    replicas: i32,
+    replicas: TopicReplication<'_>,
     settings: &[(&str, &str)],
 ) {
     let admin: AdminClient<DefaultClientContext> = ClientConfig::new()
         .set("bootstrap.servers", bootstrap_servers)
         .create()
         .expect("an admin client can be made");
-    let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(replicas));
+    let mut topic = NewTopic::new(name, partitions, replicas);
     for (key, value) in settings {
         topic = topic.set(key, value);
     }

@@ -1,6 +1,7 @@
 use std::{thread, time::Duration};
 
 use rdkafka::{
+    admin::TopicReplication,
     consumer::{BaseConsumer, Consumer as _},
     metadata::{Metadata, MetadataPartition, MetadataTopic},
 };
@@ -206,7 +207,25 @@ impl KafkaCluster {
     /// If the cluster refuses.
     #[track_caller]
     pub fn create_topic(&self, name: &str, partitions: i32, settings: &[(&str, &str)]) {
-        create_topic(&self.bootstrap_servers(), name, partitions, 3, settings);
+        let three = TopicReplication::Fixed(3);
+        create_topic(&self.bootstrap_servers(), name, partitions, three, settings);
+    }
+
+    /// Creates a topic whose partitions lie on these brokers each, the first of which is to lead.
+    ///
+    /// # Panics
+    /// If the cluster refuses.
+    #[track_caller]
+    pub fn create_topic_on(&self, name: &str, brokers: &[&[i32]], settings: &[(&str, &str)]) {
+        let partitions = i32::try_from(brokers.len()).expect("not as many partitions");
+        let assigned = TopicReplication::Variable(brokers);
+        create_topic(
+            &self.bootstrap_servers(),
+            name,
+            partitions,
+            assigned,
+            settings,
+        );
     }
 
     /// The broker that leads this partition, as the brokers that answer know it; waits for one.
