@@ -64,5 +64,5 @@ mod template;
 
 pub use options::{Options, Role};
 pub use plan::PlanError;
-pub use router::{RouteError, Routed, Router};
+pub use router::{RouteError, Routed, Router, Row, Salvage};
 pub use template::{TopicTemplate, TopicTemplateError};

@@ -1,7 +1,7 @@
 use std::fmt;
 
 use walrelay_pgoutput::Relation;
-use walrelay_sink::Disposition;
+use walrelay_sink::{Disposition, Poison};
 
 use crate::column_type::{self, Reading};
 use crate::{Options, Role};
@@ -75,6 +75,14 @@ impl PlanError {
     pub const fn disposition(&self) -> Disposition {
         Disposition::Configuration
     }
+
+    /// What each row of such a table is.
+    pub const fn poison(&self) -> Poison {
+        match self {
+            Self::MissingColumn { .. } => Poison::Unroutable,
+            Self::UnsupportedType { .. } => Poison::Undecodable,
+        }
+    }
 }
 
 impl Plan {
@@ -94,6 +102,42 @@ impl Plan {
             fields,
             table: table.into(),
         })
+    }
+}
+
+/// Where event id, key and payload are, as far as they are: for rows that cannot be routed.
+#[derive(Debug)]
+pub(crate) struct Wreck {
+    /// Event id, key, payload: the column's place and how it is read.
+    pub(crate) fields: [Option<(usize, Reading)>; 3],
+}
+
+impl Wreck {
+    const ROLES: [Role; 3] = [Role::EventId, Role::EventKey, Role::Payload];
+
+    pub(crate) fn of(options: &Options, relation: &Relation<'_>) -> Self {
+        let find = |role| {
+            let wanted = options.column(role);
+            let (index, column) = relation
+                .columns()
+                .enumerate()
+                .find(|(_, column)| column.name == wanted)?;
+            let reading = column_type::reading(column.type_oid.get(), role);
+            Some((index, reading.unwrap_or(Reading::Verbatim)))
+        };
+        Self {
+            fields: Self::ROLES.map(find),
+        }
+    }
+
+    pub(crate) fn of_plan(plan: &Plan) -> Self {
+        let find = |role| {
+            let field = plan.fields.iter().find(|field| field.role == role)?;
+            Some((field.index, field.reading))
+        };
+        Self {
+            fields: Self::ROLES.map(find),
+        }
     }
 }
 

@@ -3,10 +3,10 @@ use std::fmt;
 
 use walrelay_lsn::RelationId;
 use walrelay_pgoutput::{Relation, Tuple, Value};
-use walrelay_sink::{Disposition, Header, Record};
+use walrelay_sink::{Disposition, Header, Poison, Record};
 
 use crate::column_type::Reading;
-use crate::plan::{Field, Plan};
+use crate::plan::{Field, Plan, Wreck};
 use crate::{Options, PlanError, Role};
 
 /// The header that carries the event's id. Debezium names it so whatever the column is called.
@@ -16,6 +16,8 @@ const ID_HEADER: &str = "id";
 pub struct Router {
     options: Options,
     plans: HashMap<RelationId, Plan>,
+    /// Where the columns are of tables that have no plan.
+    wrecks: HashMap<RelationId, Wreck>,
     /// The topic of the row that is being routed; kept so that its memory is.
     topic: String,
 }
@@ -23,9 +25,26 @@ pub struct Router {
 /// A record made of a row: the bytes are the row's, the topic is the router's until its next row.
 pub struct Routed<'a> {
     topic: &'a str,
+    row: Row<'a>,
+}
+
+/// What a row says of its record; the topic is the router's, see [`Router::topic`].
+#[derive(Clone, Copy)]
+pub struct Row<'a> {
     key: Option<&'a [u8]>,
     value: Option<&'a [u8]>,
     headers: [Header<'a>; 1],
+}
+
+/// What can be had of a row that cannot be routed: for a letter that says so.
+#[derive(Clone, Copy, Default)]
+pub struct Salvage<'a> {
+    /// The event's id.
+    pub event_id: Option<&'a [u8]>,
+    /// The record's key.
+    pub key: Option<&'a [u8]>,
+    /// The record's value.
+    pub value: Option<&'a [u8]>,
 }
 
 /// Why a row cannot be routed. Names table and column, never a value.
@@ -114,6 +133,20 @@ impl RouteError {
     pub const fn disposition(&self) -> Disposition {
         Disposition::Fatal
     }
+
+    /// Whether it is this row that is wrong, and in which way. A row of a table that was announced
+    /// otherwise is not: there the stream is not understood.
+    pub const fn poison(&self) -> Option<Poison> {
+        match self {
+            Self::UnknownRelation { .. } | Self::ColumnCount { .. } => None,
+            Self::RoutingValueNull { .. }
+            | Self::RoutingValueNotUtf8 { .. }
+            | Self::EmptyTopic { .. } => Some(Poison::Unroutable),
+            Self::UnchangedToast { .. } | Self::Binary { .. } | Self::NotBoolean { .. } => {
+                Some(Poison::Undecodable)
+            }
+        }
+    }
 }
 
 // === impl Router ===
@@ -124,6 +157,7 @@ impl Router {
         Self {
             options,
             plans: HashMap::new(),
+            wrecks: HashMap::new(),
             topic: String::new(),
         }
     }
@@ -132,11 +166,21 @@ impl Router {
     /// a table's first row on a connection and again after the table has changed.
     ///
     /// On error the table is forgotten: a plan made for its former columns must not route its rows.
+    /// They can still be [salvaged](Self::salvage).
     pub fn relation(&mut self, relation: &Relation<'_>) -> Result<(), PlanError> {
         self.plans.remove(&relation.id);
-        let plan = Plan::compile(&self.options, relation)?;
-        self.plans.insert(relation.id, plan);
-        Ok(())
+        self.wrecks.remove(&relation.id);
+        match Plan::compile(&self.options, relation) {
+            Ok(plan) => {
+                self.plans.insert(relation.id, plan);
+                Ok(())
+            }
+            Err(error) => {
+                let wreck = Wreck::of(&self.options, relation);
+                self.wrecks.insert(relation.id, wreck);
+                Err(error)
+            }
+        }
     }
 
     /// Whether rows of this table can be routed.
@@ -150,6 +194,18 @@ impl Router {
         relation: RelationId,
         tuple: &Tuple<'a>,
     ) -> Result<Routed<'a>, RouteError> {
+        let row = self.read(relation, tuple)?;
+        let topic = self.topic();
+        Ok(Routed { topic, row })
+    }
+
+    /// The same in two steps, for callers that keep the router meanwhile: the topic is
+    /// [`topic`](Self::topic) until the next row is read.
+    pub fn read<'a>(
+        &mut self,
+        relation: RelationId,
+        tuple: &Tuple<'a>,
+    ) -> Result<Row<'a>, RouteError> {
         let Some(plan) = self.plans.get(&relation) else {
             return Err(RouteError::UnknownRelation { relation });
         };
@@ -192,8 +248,7 @@ impl Router {
                 column: column(),
             });
         }
-        Ok(Routed {
-            topic: &self.topic,
+        Ok(Row {
             key,
             value: payload,
             headers: [Header {
@@ -203,9 +258,50 @@ impl Router {
         })
     }
 
+    /// The topic of the row that was read last.
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    /// What can be had of a row that [`read`](Self::read) refused. What cannot be read as it should
+    /// is given as it came.
+    pub fn salvage<'a>(&self, relation: RelationId, tuple: &Tuple<'a>) -> Salvage<'a> {
+        let mut found: [Option<&'a [u8]>; 3] = [None; 3];
+        let wreck;
+        let columns = if let Some(plan) = self.plans.get(&relation) {
+            wreck = Wreck::of_plan(plan);
+            &wreck
+        } else if let Some(wreck) = self.wrecks.get(&relation) {
+            wreck
+        } else {
+            return Salvage::default();
+        };
+        for (index, value) in tuple.values().enumerate() {
+            for (found, field) in found.iter_mut().zip(&columns.fields) {
+                if let Some((at, reading)) = field
+                    && *at == index
+                {
+                    *found = match (value, *reading) {
+                        (Value::Text(b"t"), Reading::Boolean) => Some(b"true"),
+                        (Value::Text(b"f"), Reading::Boolean) => Some(b"false"),
+                        (Value::Text(bytes) | Value::Binary(bytes), _) => Some(bytes),
+                        (Value::Null | Value::UnchangedToast, _) => None,
+                    };
+                }
+            }
+        }
+        let [event_id, key, value] = found;
+        Salvage {
+            event_id,
+            key,
+            value,
+        }
+    }
+
     /// Forgets all tables: a new connection announces them afresh.
     pub fn clear(&mut self) {
         self.plans.clear();
+        self.wrecks.clear();
     }
 }
 
@@ -267,14 +363,73 @@ fn read(value: Value<'_>, field: Field) -> Result<Option<&[u8]>, Unreadable> {
 impl Routed<'_> {
     /// The record, to be offered to a sink.
     pub fn record(&self) -> Record<'_> {
+        self.row.record(self.topic)
+    }
+}
+
+// === impl Row ===
+
+impl<'a> Row<'a> {
+    /// The record, with its topic.
+    pub fn record<'r>(&'r self, topic: &'r str) -> Record<'r> {
         Record {
-            topic: self.topic,
+            topic,
             partition: None,
             timestamp_ms: None,
             key: self.key,
             value: self.value,
             headers: &self.headers,
         }
+    }
+
+    /// The record's key.
+    pub fn key(&self) -> Option<&'a [u8]> {
+        self.key
+    }
+
+    /// The record's value.
+    pub fn value(&self) -> Option<&'a [u8]> {
+        self.value
+    }
+
+    /// The record's headers.
+    pub fn headers(&self) -> &[Header<'a>] {
+        &self.headers
+    }
+
+    /// The event's id.
+    pub fn event_id(&self) -> Option<&'a [u8]> {
+        self.headers[0].value
+    }
+}
+
+// === impl Salvage ===
+
+impl<'a> Salvage<'a> {
+    /// The headers of the record that the row would have become.
+    pub fn headers(&self) -> [Header<'a>; 1] {
+        [Header {
+            name: ID_HEADER,
+            value: self.event_id,
+        }]
+    }
+}
+
+/// Lengths, no values.
+impl fmt::Debug for Row<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Row").field(&self.record("")).finish()
+    }
+}
+
+/// Lengths, no values.
+impl fmt::Debug for Salvage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Salvage")
+            .field("event_id_bytes", &self.event_id.map(<[u8]>::len))
+            .field("key_bytes", &self.key.map(<[u8]>::len))
+            .field("value_bytes", &self.value.map(<[u8]>::len))
+            .finish()
     }
 }
 

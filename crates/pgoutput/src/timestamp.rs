@@ -1,3 +1,5 @@
+use core::fmt;
+
 /// Microseconds between 1970-01-01 and 2000-01-01, both UTC: 10957 days.
 const EPOCH_MICROS: i64 = 946_684_800_000_000;
 
@@ -39,9 +41,64 @@ impl PgTimestamp {
     }
 }
 
+/// RFC 3339 in UTC with microseconds: `2026-01-02T03:04:05.678000Z`. Years that it has no form for,
+/// beyond 9999, are written in full.
+impl fmt::Display for PgTimestamp {
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "an i64 of microseconds is some 107 million days: nothing here comes near the ends"
+    )]
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const DAY: i64 = 86_400_000_000;
+        let (days, micros) = (self.0.div_euclid(DAY), self.0.rem_euclid(DAY));
+        // Howard Hinnant's `civil_from_days`: years begin in March, so that the leap day is the
+        // last, and 400 of them are an era of 146,097 days. 2000-03-01 begins one.
+        let days = days - 60;
+        let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+        let year_of_era =
+            (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let shifted = (5 * day_of_year + 2) / 153;
+        let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+        let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+        let year = 2000 + era * 400 + year_of_era + i64::from(month <= 2);
+        let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
+        write!(
+            f,
+            "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{micros:06}Z",
+            seconds / 3600,
+            seconds / 60 % 60,
+            seconds % 60
+        )
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    extern crate std;
+    use std::string::ToString as _;
+
     use super::*;
+
+    #[test]
+    fn a_time_is_written_as_rfc_3339_has_it() {
+        for (micros, text) in [
+            (0, "2000-01-01T00:00:00.000000Z"),
+            (820_638_245_678_000, "2026-01-02T03:04:05.678000Z"),
+            (-1, "1999-12-31T23:59:59.999999Z"),
+            (-EPOCH_MICROS, "1970-01-01T00:00:00.000000Z"),
+            // The leap day that is, and those that are not.
+            (59 * 86_400_000_000, "2000-02-29T00:00:00.000000Z"),
+            (60 * 86_400_000_000, "2000-03-01T00:00:00.000000Z"),
+            (3_160_857_600_000_000, "2100-03-01T00:00:00.000000Z"),
+            (3_160_857_599_999_999, "2100-02-28T23:59:59.999999Z"),
+        ] {
+            assert_eq!(PgTimestamp::new(micros).to_string(), text);
+        }
+        // No panic at the ends.
+        let ends = [i64::MIN, i64::MAX].map(|micros| PgTimestamp::new(micros).to_string());
+        assert!(ends.iter().all(|text| text.ends_with('Z')), "{ends:?}");
+    }
 
     #[test]
     fn both_epochs_are_where_the_calendar_has_them() {

@@ -13,6 +13,12 @@ pub struct Counts {
     pub deletes: u64,
     /// TRUNCATEs of an outbox table: not events, ignored.
     pub truncates: u64,
+    /// Dead letters the sink took, those of parked keys aside.
+    pub dead_letters: u64,
+    /// Events that became letters because an earlier one of their key is one.
+    pub parked: u64,
+    /// Events passed over by the poison policy.
+    pub skipped: u64,
     /// Logical messages, which this version does not carry.
     pub logical_messages: u64,
 }
@@ -28,6 +34,9 @@ impl Counts {
             updates: self.updates + other.updates,
             deletes: self.deletes + other.deletes,
             truncates: self.truncates + other.truncates,
+            dead_letters: self.dead_letters + other.dead_letters,
+            parked: self.parked + other.parked,
+            skipped: self.skipped + other.skipped,
             logical_messages: self.logical_messages + other.logical_messages,
         }
     }

@@ -10,10 +10,20 @@ use walrelay_sink::{Deliveries, DeliveryError, Disposition};
 #[derive(Debug)]
 pub(crate) struct Reports {
     ring: Arc<AckRing>,
-    /// The gravest failure; of equally grave ones that with the lowest sequence number, the one
-    /// nearest to the cause.
-    failure: Mutex<Option<(u64, DeliveryError)>>,
+    failure: Mutex<Option<Failure>>,
     wake: Notify,
+}
+
+/// The gravest failure; of equally grave ones that with the lowest sequence number, the one nearest
+/// to the cause.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    /// The record.
+    pub(crate) seq: u64,
+    /// The last record of which something equally grave was reported as its own fault: a broker that
+    /// refuses a request says it of each record in it.
+    pub(crate) last: u64,
+    pub(crate) error: DeliveryError,
 }
 
 impl Reports {
@@ -30,10 +40,10 @@ impl Reports {
     }
 
     /// The gravest failure so far. Looks at the lock only if the ring says that there is one.
-    pub(crate) fn failure(&self) -> Option<DeliveryError> {
+    pub(crate) fn failure(&self) -> Option<Failure> {
         self.ring.nacked()?;
         let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        failure.as_ref().map(|(_, error)| error.clone())
+        failure.clone()
     }
 
     /// Waits for a wake-up. Cancel-safe: `Notify` keeps one permit.
@@ -56,12 +66,19 @@ impl Deliveries for Reports {
     fn failed(&self, seq: u64, error: DeliveryError) {
         {
             let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-            let grave = |seq: u64, error: &DeliveryError| (rank(error.disposition), Reverse(seq));
-            if failure
-                .as_ref()
-                .is_none_or(|(other, known)| grave(seq, &error) > grave(*other, known))
-            {
-                *failure = Some((seq, error));
+            let grave = |seq: u64, error: &DeliveryError| (gravity(error), Reverse(seq));
+            match failure.as_mut() {
+                Some(known) if gravity(&known.error) == gravity(&error) && is_own(&error) => {
+                    known.last = known.last.max(seq);
+                    if seq < known.seq {
+                        (known.seq, known.error) = (seq, error);
+                    }
+                }
+                Some(known) if grave(seq, &error) <= grave(known.seq, &known.error) => {}
+                _ => {
+                    let last = seq;
+                    *failure = Some(Failure { seq, last, error });
+                }
             }
         }
         // The ring last: whoever sees the nack there finds the error here.
@@ -73,8 +90,18 @@ impl Deliveries for Reports {
     }
 }
 
+/// Of two failures that a retry may mend, the one that is the record's own fault is the cause: the
+/// others were given up with it.
+pub(crate) fn gravity(error: &DeliveryError) -> (u8, bool) {
+    (rank(error.disposition), is_own(error))
+}
+
+fn is_own(error: &DeliveryError) -> bool {
+    error.poison.is_some()
+}
+
 /// How grave a failure is: what cannot pass outweighs what may.
-pub(crate) fn rank(disposition: Disposition) -> u8 {
+fn rank(disposition: Disposition) -> u8 {
     match disposition {
         Disposition::Retryable => 0,
         Disposition::Configuration => 1,

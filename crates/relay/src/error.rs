@@ -5,7 +5,7 @@ use walrelay_checkpoint::LedgerError;
 use walrelay_event_router::{PlanError, RouteError};
 use walrelay_lsn::{Lsn, Xid};
 use walrelay_pgoutput::DecodeError;
-use walrelay_sink::{DeliveryError, Disposition};
+use walrelay_sink::{DeliveryError, Disposition, LetterId};
 
 use crate::{LogError, TableName};
 
@@ -99,11 +99,10 @@ pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
     #[error("the sink could not be opened")]
     Sink(#[source] K),
     /// A record was not delivered, and everything after it was not confirmed.
-    #[error("a record was not delivered{}", place(*transaction))]
+    #[error("a record was not delivered{}", place(*event))]
     Delivery {
-        /// The transaction the record belongs to, where it is known: number, start of its commit
-        /// record.
-        transaction: Option<(Xid, Lsn)>,
+        /// The event it stands for, where it is known.
+        event: Option<LetterId>,
         /// Why, and to which topic.
         #[source]
         source: DeliveryError,
@@ -127,9 +126,13 @@ pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
     },
 }
 
-fn place(transaction: Option<(Xid, Lsn)>) -> String {
-    transaction.map_or_else(String::new, |(xid, commit)| {
-        format!(", in transaction {xid} that commits at {commit}")
+fn place(event: Option<LetterId>) -> String {
+    event.map_or_else(String::new, |event| {
+        format!(
+            ", row {} of the transaction that commits at {}",
+            event.row,
+            Lsn::new(event.lsn)
+        )
     })
 }
 

@@ -1,7 +1,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use walrelay_sink::{SendError, Sink};
+use walrelay_sink::{Disposition, SendError, Sink};
 
 use crate::deliveries::Reports;
 use crate::machine::{Core, Step};
@@ -55,6 +55,7 @@ impl<K: Sink> Generation<K> {
                 }
                 Step::Send(outgoing) => {
                     let seq = outgoing.seq();
+                    let event = outgoing.event();
                     match self.sink.try_send(&outgoing.record(), seq.get()) {
                         Ok(()) => Some(seq),
                         Err(SendError::Full) => {
@@ -62,9 +63,16 @@ impl<K: Sink> Generation<K> {
                             break;
                         }
                         Err(SendError::Refused(source)) => {
-                            let transaction = self.core.transaction();
+                            // Nobody but this record was asked about: the verdict needs no second
+                            // look, and the frame is taken again under it.
+                            if source.disposition != Disposition::Retryable
+                                && let Some(poison) = source.poison
+                                && self.core.condemn(event, poison, &source.reason)
+                            {
+                                continue;
+                            }
                             return Err(PipelineError::Delivery {
-                                transaction,
+                                event: Some(event),
                                 source,
                             });
                         }

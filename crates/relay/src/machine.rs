@@ -19,33 +19,66 @@
 //! same timeline, and a slot that stands where we left it or before.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 use walrelay_checkpoint::{AckRing, Ledger, Seq};
-use walrelay_event_router::{Routed, Router};
+use walrelay_event_router::{PlanError, RouteError, Router, Row};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, Xid};
 use walrelay_pgoutput::{Begin, Insert, Message, PgTimestamp, Relation, decode};
-use walrelay_sink::Record;
+use walrelay_sink::{LetterId, Poison, Record};
 use walrelay_walsender::Frame;
 
+use crate::letter::{Body, Letter, Texts};
+use crate::places::Places;
+use crate::poison::{Class, Diverted, PoisonAction, Verdict, Verdicts};
 use crate::{CoreError, Counts, TableName};
 
 /// A record to offer to the sink.
-#[derive(Debug)]
 pub struct Outgoing<'a> {
-    routed: Routed<'a>,
+    what: What<'a>,
     seq: Seq,
+    event: LetterId,
+}
+
+enum What<'a> {
+    Event { row: Row<'a>, topic: &'a str },
+    Letter(Letter<'a>),
 }
 
 impl Outgoing<'_> {
     /// The record.
     pub fn record(&self) -> Record<'_> {
-        self.routed.record()
+        match &self.what {
+            What::Event { row, topic } => row.record(topic),
+            What::Letter(letter) => letter.record(),
+        }
+    }
+
+    /// Which event it stands for.
+    pub fn event(&self) -> LetterId {
+        self.event
+    }
+
+    /// Whether it is a dead letter in the event's stead.
+    pub fn is_letter(&self) -> bool {
+        matches!(self.what, What::Letter(_))
     }
 
     /// The number under which its delivery is to be reported, and for [`Core::sent`].
     pub fn seq(&self) -> Seq {
         self.seq
+    }
+}
+
+// Row values never reach a log.
+impl fmt::Debug for Outgoing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outgoing")
+            .field("record", &self.record())
+            .field("seq", &self.seq)
+            .field("event", &self.event)
+            .finish()
     }
 }
 
@@ -59,7 +92,8 @@ pub enum Step<'a> {
     /// Offer this to the sink. Taken: call [`Core::sent`] and consume the frame. Full: leave the
     /// frame and give it to [`Core::frame`] again later; nothing has changed.
     Send(Outgoing<'a>),
-    /// As many records are in flight as the ring can hold: come back with the same frame.
+    /// As many records are in flight as the ring can hold, or this one is to be sent alone, or it is
+    /// not known yet which keys are parked: come back with the same frame.
     Blocked,
 }
 
@@ -67,6 +101,8 @@ pub enum Step<'a> {
 enum Table {
     /// One of the configured tables; the router has its plan.
     Outbox(TableName),
+    /// One of the configured tables that cannot be routed, where the policy allows for that.
+    Wreck(TableName, Arc<PlanError>),
     Foreign(TableName),
 }
 
@@ -77,6 +113,16 @@ struct OpenTransaction {
     /// It was handed over whole on an earlier connection.
     passed_over: bool,
     records: u64,
+    /// Rows done with: sent, or diverted.
+    rows: u64,
+}
+
+/// What was offered last, until the sink takes it.
+#[derive(Debug)]
+struct Offered {
+    event: LetterId,
+    /// It is a letter, for this reason.
+    letter: Option<Verdict>,
 }
 
 /// The state of one pipeline, from the creation of its sink to that sink's end.
@@ -96,16 +142,34 @@ pub struct Core {
     /// The transaction that is followed to its acknowledgement, see `Surroundings::acknowledged`.
     sample: Option<(CommitEnd, PgTimestamp)>,
     counts: Counts,
+    verdicts: Verdicts,
+    /// Of the letter that was offered last.
+    texts: Texts,
+    offered: Option<Offered>,
+    places: Places,
+    /// To be told to people; see [`Core::take_diverted`].
+    diverted: Vec<Diverted>,
 }
 
 impl Core {
     /// A machine for a fresh sink that acknowledges into `ring`, on a slot that stands at
-    /// `confirmed`.
+    /// `confirmed`. Events that cannot be delivered stop it.
     pub fn new(
         router: Router,
         configured: Arc<[TableName]>,
         ring: Arc<AckRing>,
         confirmed: CommitEnd,
+    ) -> Self {
+        Self::with_verdicts(router, configured, ring, confirmed, Verdicts::default())
+    }
+
+    /// The same with a policy, and with what was decided about events on earlier sinks.
+    pub fn with_verdicts(
+        router: Router,
+        configured: Arc<[TableName]>,
+        ring: Arc<AckRing>,
+        confirmed: CommitEnd,
+        verdicts: Verdicts,
     ) -> Self {
         Self {
             router,
@@ -118,6 +182,11 @@ impl Core {
             received: confirmed.lsn(),
             sample: None,
             counts: Counts::default(),
+            verdicts,
+            texts: Texts::default(),
+            offered: None,
+            places: Places::default(),
+            diverted: Vec::new(),
         }
     }
 
@@ -185,8 +254,13 @@ impl Core {
         if open.passed_over {
             return Ok(Step::Consumed);
         }
-        let table = match self.tables.get(&insert.relation) {
-            Some(Table::Outbox(table)) => table,
+        let event = LetterId {
+            lsn: open.begin.final_lsn.get(),
+            row: open.rows,
+        };
+        let (table, wreck) = match self.tables.get(&insert.relation) {
+            Some(Table::Outbox(table)) => (table, None),
+            Some(Table::Wreck(table, cause)) => (table, Some(cause)),
             Some(Table::Foreign(table)) => {
                 return Err(CoreError::ForeignTable {
                     table: table.clone(),
@@ -199,18 +273,82 @@ impl Core {
                 });
             }
         };
+        if self.verdicts.holds_back(event, self.ledger.in_flight())
+            || self.verdicts.is_waiting_for_parking()
+        {
+            return Ok(Step::Blocked);
+        }
         let Some(seq) = self.ledger.next_seq() else {
             return Ok(Step::Blocked);
         };
-        match self.router.route(insert.relation, &insert.tuple) {
-            Ok(routed) => Ok(Step::Send(Outgoing { routed, seq })),
-            Err(source) => Err(CoreError::Route {
-                table: table.clone(),
-                xid: open.begin.xid,
-                commit: open.begin.final_lsn,
-                source: Box::new(source),
-            }),
+        let read = match wreck {
+            Some(cause) => Err((Some(cause.poison()), RowError::Plan(Arc::clone(cause)))),
+            None => self
+                .router
+                .read(insert.relation, &insert.tuple)
+                .map_err(|error| (error.poison(), RowError::Route(error))),
+        };
+        let (verdict, body) = match read {
+            Ok(row) => match self.verdicts.of(event, self.router.topic(), row.key()) {
+                None => {
+                    self.offered = Some(Offered {
+                        event,
+                        letter: None,
+                    });
+                    let topic = self.router.topic();
+                    let what = What::Event { row, topic };
+                    return Ok(Step::Send(Outgoing { what, seq, event }));
+                }
+                Some(verdict) => {
+                    let topic = self.router.topic().to_owned();
+                    (verdict, Body::Routed(row, topic))
+                }
+            },
+            Err((poison, error)) => {
+                let verdict = poison.and_then(|poison| {
+                    let cause = error.to_string();
+                    self.verdicts.of_unroutable(poison, cause)
+                });
+                let Some(verdict) = verdict else {
+                    return Err(error.at(table, open));
+                };
+                let salvage = self.router.salvage(insert.relation, &insert.tuple);
+                (verdict, Body::Salvaged(salvage))
+            }
+        };
+        if verdict.action == PoisonAction::Skip {
+            self.skip(event, verdict);
+            return Ok(Step::Consumed);
         }
+        let policy = self.verdicts.policy();
+        self.texts = Texts::of(policy, &verdict, event, &open.begin, table, &body);
+        if let (Some(parking), Some(key)) = (&policy.parking, body.key()) {
+            parking.park(event, body.topic(), key);
+        }
+        let class = verdict.class;
+        self.offered = Some(Offered {
+            event,
+            letter: Some(verdict),
+        });
+        let what = What::Letter(Letter::new(&self.texts, class, &body));
+        Ok(Step::Send(Outgoing { what, seq, event }))
+    }
+
+    fn skip(&mut self, event: LetterId, verdict: Verdict) {
+        self.counts.skipped += 1;
+        if let Some(open) = &mut self.open {
+            open.rows += 1;
+        }
+        self.divert(event, verdict);
+    }
+
+    fn divert(&mut self, id: LetterId, verdict: Verdict) {
+        self.diverted.push(Diverted {
+            id,
+            class: verdict.class,
+            cause: verdict.cause,
+            action: verdict.action,
+        });
     }
 
     fn other(&mut self, lsn: Lsn, message: &Message<'_>) -> Result<(), CoreError> {
@@ -272,6 +410,7 @@ impl Core {
             begin,
             passed_over,
             records: 0,
+            rows: 0,
         });
         Ok(())
     }
@@ -281,16 +420,16 @@ impl Core {
             schema: relation.namespace.to_owned(),
             name: relation.name.to_owned(),
         };
-        let entry = if self.configured.contains(&table) {
-            self.router
-                .relation(relation)
-                .map_err(|source| CoreError::Plan {
-                    table: table.clone(),
-                    source: Box::new(source),
-                })?;
-            Table::Outbox(table)
-        } else {
+        let entry = if !self.configured.contains(&table) {
             Table::Foreign(table)
+        } else if let Err(error) = self.router.relation(relation) {
+            if self.verdicts.policy().action(error.poison()) == PoisonAction::Halt {
+                let source = Box::new(error);
+                return Err(CoreError::Plan { table, source });
+            }
+            Table::Wreck(table, Arc::new(error))
+        } else {
+            Table::Outbox(table)
         };
         self.tables.insert(relation.id, entry);
         Ok(())
@@ -306,13 +445,56 @@ impl Core {
         self.counts.records += 1;
         if let Some(open) = &mut self.open {
             open.records += 1;
+            open.rows += 1;
+        }
+        if let Some(Offered { event, letter }) = self.offered.take() {
+            self.places.push(seq.get(), event);
+            if let Some(verdict) = letter {
+                match verdict.class {
+                    Class::Parked => self.counts.parked += 1,
+                    Class::Poison(_) => self.counts.dead_letters += 1,
+                }
+                self.divert(event, verdict);
+            }
         }
         Ok(())
     }
 
+    /// Decides that an event, which the sink refused by itself, is not to be offered again: the same
+    /// frame then gives its letter, or nothing. False: the policy is to halt, or it is the letter
+    /// that was refused.
+    pub fn condemn(&mut self, event: LetterId, poison: Poison, cause: &str) -> bool {
+        !self.verdicts.is_condemned(event) && self.verdicts.condemn(event, poison, cause)
+    }
+
+    /// Whether a record that was refused for a reason of its own was alone in flight, so that it is
+    /// the one that is meant.
+    pub fn is_alone(&self) -> bool {
+        self.verdicts.is_alone()
+    }
+
+    /// The event that the record of this number stands for, while it is in flight.
+    pub fn event_of(&self, seq: Seq) -> Option<LetterId> {
+        self.places.of(seq.get())
+    }
+
+    /// The events that were diverted since the last call.
+    pub fn take_diverted(&mut self) -> Vec<Diverted> {
+        std::mem::take(&mut self.diverted)
+    }
+
+    /// The lowest number that is not acknowledged: it moves with each acknowledgement that counts.
+    pub fn lowest_in_flight(&self) -> u64 {
+        self.next - self.in_flight()
+    }
+
     /// Collects acknowledgements. A sampled transaction that is now acknowledged is returned.
     pub fn advance(&mut self) -> Option<(CommitEnd, PgTimestamp)> {
-        self.ledger.advance();
+        if self.ledger.advance().is_some() {
+            let confirmed = self.confirmed();
+            self.verdicts.forget_before(confirmed);
+        }
+        self.places.forget_below(self.lowest_in_flight());
         let (end, _) = self.sample?;
         if end <= self.confirmed() {
             self.sample.take()
@@ -376,9 +558,42 @@ impl Core {
         self.counts
     }
 
-    /// Gives up the router, for the machine of the next sink.
-    pub fn into_router(mut self) -> Router {
+    /// Gives up the router and what was decided, for the machine of the next sink.
+    pub fn into_parts(mut self) -> (Router, Verdicts) {
         self.router.clear();
-        self.router
+        (self.router, self.verdicts)
+    }
+}
+
+/// Why a row cannot be routed: by itself, or because its table cannot.
+enum RowError {
+    Route(RouteError),
+    Plan(Arc<PlanError>),
+}
+
+impl RowError {
+    fn at(self, table: &TableName, open: &OpenTransaction) -> CoreError {
+        let table = table.clone();
+        match self {
+            RowError::Route(error) => CoreError::Route {
+                table,
+                xid: open.begin.xid,
+                commit: open.begin.final_lsn,
+                source: Box::new(error),
+            },
+            RowError::Plan(error) => CoreError::Plan {
+                table,
+                source: Box::new(PlanError::clone(&error)),
+            },
+        }
+    }
+}
+
+impl fmt::Display for RowError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RowError::Route(error) => error.fmt(f),
+            RowError::Plan(error) => error.fmt(f),
+        }
     }
 }

@@ -1,27 +1,34 @@
 //! The task around the state machine.
 
+use std::error::Error;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::spawn_blocking;
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
-use walrelay_checkpoint::AckRing;
+use walrelay_checkpoint::{AckRing, Seq};
 use walrelay_event_router::Router;
 use walrelay_lsn::CommitEnd;
 use walrelay_sink::{Disposition, Sink, SinkFactory};
 
-use crate::deliveries::{Reports, rank};
+use crate::deliveries::{Reports, gravity};
 use crate::error::Chain;
 use crate::generation::Generation;
+use crate::judgement::{Judgement, Patience, Refusal, given_up};
 use crate::machine::Core;
+use crate::nag::Nag;
 use crate::shutdown::Shutdown;
 use crate::stream::Streaming;
 use crate::{
-    Backoff, Continuity, Counts, Opened, Outcome, PipelineError, Resume, Settings, Source, State,
-    Surroundings,
+    Backoff, Continuity, Counts, Opened, Outcome, PipelineError, Resume, Settings, Source,
+    SourceError, State, Surroundings, Verdicts,
 };
+
+/// The longest pause while the slot is busy: a relay that takes over is to do so within a second.
+const BUSY_DELAY: Duration = Duration::from_millis(500);
 
 /// One slot, one sink.
 #[derive(Debug)]
@@ -30,11 +37,13 @@ pub struct Pipeline<S, F: SinkFactory, W> {
     factory: F,
     surroundings: W,
     settings: Settings,
-    /// At home here between generations.
-    router: Option<Router>,
+    /// At home here between generations, and what was decided about events with it.
+    router: Option<(Router, Verdicts)>,
     generation: Option<Generation<F::Sink>>,
     resume: Option<Resume>,
     backoff: Backoff,
+    patience: Patience,
+    nag: Nag,
     /// Of generations that ended.
     counts: Counts,
 }
@@ -46,15 +55,18 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
     /// A pipeline that has not connected to anything yet.
     pub fn new(source: S, router: Router, factory: F, surroundings: W, settings: Settings) -> Self {
         let backoff = Backoff::new(settings.backoff_initial, settings.backoff_max);
+        let verdicts = Verdicts::new(settings.poison.clone());
         Self {
             source,
             factory,
             surroundings,
             settings,
-            router: Some(router),
+            router: Some((router, verdicts)),
             generation: None,
             resume: None,
             backoff,
+            patience: Patience::default(),
+            nag: Nag::default(),
             counts: Counts::default(),
         }
     }
@@ -92,14 +104,18 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
                 }
                 Err(error) => error,
             };
-            let error = self.after(error).await;
+            let error = match self.after(error).await {
+                After::Again => continue,
+                After::Failed(error) => error,
+            };
             let disposition = error.disposition(F::disposition);
             if disposition != Disposition::Retryable {
+                let why = Chain(&error).to_string();
+                self.surroundings.state(State::Halted { why });
                 return Err(error);
             }
-            let delay = self.backoff.next_delay();
-            warn!(error = %Chain(&error), retry_in_ms = delay.as_millis() as u64, "trying again");
-            self.surroundings.state(State::Waiting);
+            let delay = self.delay(&error);
+            self.complain(&error, delay);
             tokio::select! {
                 biased;
                 () = shutdown.asked() => return Ok(self.stopped_without_connection().await),
@@ -108,36 +124,89 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         }
     }
 
-    /// Throws away the sink that an error spoiled. Only when it is closed are all reports in: the
-    /// gravest of them is the error, as one spoiled record makes its neighbours fail for reasons
-    /// that would be worth a retry.
+    /// How long to wait after a failure. A slot that another relay reads becomes free without a
+    /// word, and then seconds count.
+    fn delay(&mut self, error: &PipelineError<S::Error, F::Error>) -> Duration {
+        let delay = self.backoff.next_delay();
+        if is_busy(error) {
+            delay.min(BUSY_DELAY)
+        } else {
+            delay
+        }
+    }
+
+    /// Says why nothing moves: once, and then at growing intervals.
+    fn complain(&mut self, error: &PipelineError<S::Error, F::Error>, delay: Duration) {
+        let why = Chain(error).to_string();
+        if let Some(due) = self.nag.about(&why, Instant::now()) {
+            warn!(
+                error = why,
+                retry_in_ms = delay.as_millis() as u64,
+                lasts_s = due.lasts.as_secs(),
+                not_said = due.held_back,
+                "trying again"
+            );
+        }
+        self.surroundings.state(if is_busy(error) {
+            State::WaitingForSlot { why }
+        } else {
+            State::Waiting { why }
+        });
+    }
+
+    /// Throws away the sink that an error spoiled, and judges the event that was refused. Only when
+    /// the sink is closed are all reports in: the gravest of them is the error, as one spoiled
+    /// record makes its neighbours fail for reasons that would be worth a retry.
     async fn after(
         &mut self,
         mut error: PipelineError<S::Error, F::Error>,
-    ) -> PipelineError<S::Error, F::Error> {
+    ) -> After<S::Error, F::Error> {
         let spoiled = matches!(
             error,
             PipelineError::Delivery { .. } | PipelineError::OtherTimeline { .. }
         );
         if !spoiled && error.disposition(F::disposition) == Disposition::Retryable {
-            return error;
+            return After::Failed(error);
         }
-        let reports = self
-            .generation
-            .as_ref()
-            .map(|running| Arc::clone(&running.reports));
-        self.discard(Duration::ZERO).await;
-        if let PipelineError::Delivery {
-            source,
-            transaction,
-        } = &mut error
-            && let Some(reported) = reports.and_then(|reports| reports.failure())
-            && rank(reported.disposition) > rank(source.disposition)
+        let Some(running) = self.generation.take() else {
+            return After::Failed(error);
+        };
+        let reports = Arc::clone(&running.reports);
+        let core = self.close(running, Duration::ZERO).await;
+        let PipelineError::Delivery { source, event } = &mut error else {
+            self.keep(core);
+            return After::Failed(error);
+        };
+        // An event that is known already was refused on the spot, by no answer to a request.
+        let mut last = *event;
+        let mut certain = event.is_some();
+        if let Some(failure) = reports.failure()
+            && (!certain || gravity(&failure.error) > gravity(source))
         {
-            *source = reported;
-            *transaction = None;
+            *source = failure.error;
+            *event = core.event_of(Seq::new(failure.seq));
+            last = core.event_of(Seq::new(failure.last));
+            certain = false;
         }
-        error
+        let refusal = event.map(|event| (event, last.unwrap_or(event)));
+        self.keep(core);
+        let (Some((event, last)), Some((_, verdicts))) = (refusal, &mut self.router) else {
+            return After::Failed(error);
+        };
+        let refusal = Refusal {
+            event,
+            last,
+            certain,
+            error: source,
+        };
+        match self.patience.judge(&refusal, verdicts, Instant::now()) {
+            Judgement::Again => After::Again,
+            Judgement::AsItIs | Judgement::Later => After::Failed(error),
+            Judgement::GiveUp => {
+                *source = given_up(source);
+                After::Failed(error)
+            }
+        }
     }
 
     /// One connection, from opening to its end.
@@ -176,6 +245,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             settings: &self.settings,
             surroundings: &mut self.surroundings,
             backoff: &mut self.backoff,
+            nag: &mut self.nag,
         }
         .run(shutdown, &mut self.source)
         .await;
@@ -222,10 +292,11 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             .factory
             .create(deliveries)
             .map_err(PipelineError::Sink)?;
-        let router = self.router.take().unwrap_or_else(|| {
+        let (router, verdicts) = self.router.take().unwrap_or_else(|| {
             unreachable!("the router comes home when a generation is discarded")
         });
-        let core = Core::new(router, Arc::clone(&self.settings.tables), ring, confirmed);
+        let tables = Arc::clone(&self.settings.tables);
+        let core = Core::with_verdicts(router, tables, ring, confirmed, verdicts);
         Ok(Generation {
             core,
             sink,
@@ -236,15 +307,27 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
     /// Throws sink and machine away. What is in flight after `grace` is given up: it is not
     /// confirmed, so it is sent again.
     async fn discard(&mut self, grace: Duration) {
-        if let Some(Generation { core, sink, .. }) = self.generation.take() {
-            debug!(in_flight = core.in_flight(), "closing the sink");
-            self.counts = self.counts.plus(core.counts());
-            self.router = Some(core.into_router());
-            // Closing blocks. A panic in there leaves nothing to be done here.
-            if let Err(error) = spawn_blocking(move || sink.close(grace)).await {
-                warn!(%error, "closing the sink failed");
-            }
+        if let Some(running) = self.generation.take() {
+            let core = self.close(running, grace).await;
+            self.keep(core);
         }
+    }
+
+    /// Closes the sink; the machine remembers which events its records stood for.
+    async fn close(&mut self, running: Generation<F::Sink>, grace: Duration) -> Core {
+        let Generation { core, sink, .. } = running;
+        debug!(in_flight = core.in_flight(), "closing the sink");
+        // Closing blocks. A panic in there leaves nothing to be done here.
+        if let Err(error) = spawn_blocking(move || sink.close(grace)).await {
+            warn!(%error, "closing the sink failed");
+        }
+        core
+    }
+
+    /// Takes from a machine what the next one starts with.
+    fn keep(&mut self, core: Core) {
+        self.counts = self.counts.plus(core.counts());
+        self.router = Some(core.into_parts());
     }
 
     async fn stopped_without_connection(&mut self) -> Outcome {
@@ -264,4 +347,15 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         self.discard(Duration::ZERO).await;
         outcome
     }
+}
+
+/// What a failure comes to.
+enum After<S: Error + 'static, K: Error + 'static> {
+    /// Something was decided about the event: read the log again.
+    Again,
+    Failed(PipelineError<S, K>),
+}
+
+fn is_busy<S: SourceError, K: Error>(error: &PipelineError<S, K>) -> bool {
+    matches!(error, PipelineError::Source(error) if error.is_slot_busy())
 }

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use walrelay_lsn::CommitEnd;
 
-use crate::TableName;
+use crate::{PoisonPolicy, TableName};
 
 /// How a pipeline behaves.
 #[derive(Debug, Clone)]
@@ -24,6 +24,8 @@ pub struct Settings {
     pub backoff_initial: Duration,
     /// The longest.
     pub backoff_max: Duration,
+    /// What happens to events that cannot be delivered.
+    pub poison: PoisonPolicy,
 }
 
 /// How a pipeline that was asked to stop came to its end.

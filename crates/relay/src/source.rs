@@ -12,6 +12,11 @@ use crate::Ancestor;
 pub trait SourceError: Error + Send + Sync + 'static {
     /// Retry, ask somebody to change something, or stop.
     fn disposition(&self) -> Disposition;
+
+    /// Whether another process reads the slot: that ends without a word, so it is asked for often.
+    fn is_slot_busy(&self) -> bool {
+        false
+    }
 }
 
 /// What is already known of the slot when it is connected to again.

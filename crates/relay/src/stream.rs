@@ -11,10 +11,12 @@ use walrelay_sink::Sink;
 use walrelay_walsender::StatusUpdate;
 
 use crate::error::Chain;
-use crate::generation::Generation;
+use crate::generation::{Generation, Walk};
+use crate::nag::Nag;
 use crate::shutdown::Shutdown;
 use crate::{
-    Backoff, Outcome, PipelineError, Settings, Source, SourceError, State, Surroundings, WalStream,
+    Backoff, Class, Diverted, Outcome, PipelineError, Point, PoisonAction, Settings, Source,
+    SourceError, State, Surroundings, WalStream,
 };
 
 /// Least time between two status updates: progress is reported at once, but a server that decodes
@@ -22,6 +24,10 @@ use crate::{
 const STATUS_GAP: Duration = Duration::from_millis(50);
 /// A sink that takes nothing for so long is worth a word to people.
 const BLOCKED_NOTICE: Duration = Duration::from_secs(1);
+/// The same for one that has room and acknowledges nothing of what it has.
+const UNANSWERED_NOTICE: Duration = Duration::from_secs(5);
+/// How many diverted events are named singly in a log, per [`LOOK_INTERVAL`].
+const NAMED: u64 = 20;
 /// How long what was acknowledged beside a failure may still be collected and confirmed.
 const SETTLE: Duration = Duration::from_secs(5);
 /// How often the catalogs are looked at while streaming: a table that is taken out of the
@@ -41,6 +47,8 @@ pub(crate) struct Streaming<'a, T, K, W> {
     pub(crate) settings: &'a Settings,
     pub(crate) surroundings: &'a mut W,
     pub(crate) backoff: &'a mut Backoff,
+    /// About the failures of connections: over when something moves.
+    pub(crate) nag: &'a mut Nag,
 }
 
 /// What was reported to the server, and when.
@@ -49,9 +57,20 @@ struct Feedback {
     confirmed: CommitEnd,
     /// Queued and not written yet.
     pending: bool,
+    /// What is queued tells of progress.
+    confirms: bool,
     /// The server wants one. Not at once if one has just been sent: a server that shuts down asks
     /// again after each answer.
     asked: bool,
+}
+
+/// Whether the sink moves.
+#[derive(Debug, Default)]
+struct Stuck {
+    since: Option<Instant>,
+    /// The lowest record in flight, at the last look.
+    lowest: u64,
+    nag: Nag,
 }
 
 impl Feedback {
@@ -124,8 +143,9 @@ where
         let mut received_at = Instant::now();
         let mut confirmed_before = self.running.core.confirmed();
         let mut drain_until: Option<Instant> = None;
-        let mut blocked_since: Option<Instant> = None;
-        let mut noticed = false;
+        let mut stuck = Stuck::default();
+        let mut named = 0;
+        let mut was_read = false;
         loop {
             // Before the walk: an acknowledgement during it must not be slept over.
             self.running.reports.ring().park();
@@ -134,12 +154,21 @@ where
             self.collect();
             // While draining, only the transaction that is open is read to its end: cut in the
             // middle, its first records would be sent again by the next start.
-            let walk = self.running.walk(&mut self.stream, drain_until.is_some())?;
+            if std::mem::take(&mut was_read) {
+                self.surroundings.reached(Point::AfterRead);
+            }
+            let records = self.running.core.counts().records;
+            let walk = self.running.walk(&mut self.stream, drain_until.is_some());
+            self.name_diverted(&mut named);
+            let walk = walk?;
             self.running.sink.nudge();
-            if let Some(source) = self.running.reports.failure() {
+            if self.running.core.counts().records > records {
+                self.surroundings.reached(Point::AfterEnqueue);
+            }
+            if let Some(failure) = self.running.reports.failure() {
                 return Err(PipelineError::Delivery {
-                    transaction: None,
-                    source,
+                    event: None,
+                    source: failure.error,
                 });
             }
             self.collect();
@@ -147,7 +176,9 @@ where
             let moved = confirmed > confirmed_before;
             confirmed_before = confirmed;
             if moved {
+                self.surroundings.reached(Point::AfterAck);
                 self.backoff.reset();
+                self.nag.over(Instant::now());
             }
 
             let now = Instant::now();
@@ -155,14 +186,7 @@ where
             if walk.blocked {
                 received_at = now;
             }
-            blocked_since = walk.blocked.then(|| {
-                if moved || walk.frames > 0 {
-                    now
-                } else {
-                    blocked_since.unwrap_or(now)
-                }
-            });
-            noticed = self.notice(noticed, blocked_since, drain_until.is_some());
+            self.look_whether_stuck(&mut stuck, &walk, drain_until.is_some());
             if let Some(deadline) = drain_until {
                 let core = &self.running.core;
                 if !core.is_inside_transaction() && core.in_flight() == 0 {
@@ -179,6 +203,9 @@ where
                     .map_err(PipelineError::Source)?;
             }
             if feedback.pending {
+                if feedback.confirms {
+                    self.surroundings.reached(Point::AfterConfirm);
+                }
                 self.write_status(&mut feedback).await?;
             }
 
@@ -191,6 +218,7 @@ where
             if now >= look_at && drain_until.is_none() {
                 source.still_sound().await.map_err(PipelineError::Source)?;
                 look_at = Instant::now() + LOOK_INTERVAL;
+                named = 0;
             }
 
             let due = feedback.due(confirmed, self.interval());
@@ -200,10 +228,12 @@ where
                 () = shutdown.asked(), if drain_until.is_none() => {
                     info!(in_flight = self.running.core.in_flight(), "draining");
                     self.surroundings.state(State::Draining);
+                    self.surroundings.reached(Point::Draining);
                     drain_until = Some(Instant::now() + self.settings.drain_timeout);
                 }
                 read = self.stream.read(), if reading => {
                     read.map_err(PipelineError::Source)?;
+                    was_read = true;
                     // Bytes count, not frames: a large row may take its time to arrive.
                     received_at = Instant::now();
                 }
@@ -231,25 +261,83 @@ where
             .max(3 * self.interval())
     }
 
-    /// Says once that the sink is stuck, and once that it is not any more.
-    fn notice(&mut self, noticed: bool, blocked_since: Option<Instant>, draining: bool) -> bool {
-        let stuck = blocked_since.is_some_and(|since| since.elapsed() >= BLOCKED_NOTICE);
-        match (noticed, stuck) {
-            (false, true) => {
+    /// Says that the sink is stuck, at once and then at growing intervals, and that it is not any
+    /// more.
+    fn look_whether_stuck(&mut self, stuck: &mut Stuck, walk: &Walk, draining: bool) {
+        let now = Instant::now();
+        let core = &self.running.core;
+        let lowest = core.lowest_in_flight();
+        let waits = walk.blocked || core.in_flight() > 0;
+        if !waits || walk.frames > 0 && walk.blocked || lowest > stuck.lowest {
+            stuck.since = None;
+        }
+        stuck.lowest = lowest;
+        if !waits || stuck.since.is_none() {
+            stuck.since = waits.then_some(now);
+        }
+        let patience = if walk.blocked {
+            BLOCKED_NOTICE
+        } else {
+            UNANSWERED_NOTICE
+        };
+        if stuck
+            .since
+            .is_some_and(|since| now.duration_since(since) >= patience)
+        {
+            let what = if walk.blocked {
+                "the sink takes nothing more: waiting for it, the slot keeps what follows"
+            } else {
+                "the sink acknowledges nothing: waiting for it, nothing is confirmed meanwhile"
+            };
+            let new = stuck.nag.since().is_none();
+            if let Some(due) = stuck.nag.about(what, now) {
                 warn!(
-                    in_flight = self.running.core.in_flight(),
-                    confirmed = %self.running.core.confirmed(),
-                    "the sink takes nothing more: waiting for it, the slot keeps what follows"
+                    in_flight = core.in_flight(),
+                    confirmed = %core.confirmed(),
+                    lasts_s = due.lasts.as_secs(),
+                    "{what}"
                 );
+            }
+            if new && !draining {
                 self.surroundings.state(State::Blocked);
-                true
             }
-            (true, false) if blocked_since.is_none() && !draining => {
-                info!("the sink takes records again");
-                self.surroundings.state(State::Streaming);
-                false
+        } else if stuck.since.is_none_or(|since| since == now)
+            && !draining
+            && let Some(lasted) = stuck.nag.over(now)
+        {
+            info!(lasted_s = lasted.as_secs(), "the sink takes records again");
+            self.surroundings.state(State::Streaming);
+        }
+    }
+
+    /// Tells of events that did not go where they were bound for.
+    fn name_diverted(&mut self, named: &mut u64) {
+        for diverted in self.running.core.take_diverted() {
+            let Diverted {
+                id,
+                class,
+                cause,
+                action,
+            } = diverted;
+            *named += 1;
+            let lsn = walrelay_lsn::Lsn::new(id.lsn);
+            match (action, class) {
+                (_, Class::Parked) => {
+                    debug!(%lsn, row = id.row, "parked an event behind a dead letter")
+                }
+                _ if *named > NAMED => {}
+                (PoisonAction::Skip, _) => warn!(
+                    %lsn, row = id.row, %class, %cause,
+                    "skipped an event that cannot be delivered"
+                ),
+                (_, _) => warn!(
+                    %lsn, row = id.row, %class, %cause,
+                    "made a dead letter of an event that cannot be delivered"
+                ),
             }
-            _ => noticed,
+            if *named == NAMED {
+                warn!("more such events are counted and not named for some seconds");
+            }
         }
     }
 
@@ -265,6 +353,7 @@ where
             sent_at: Instant::now(),
             confirmed: self.running.core.confirmed(),
             pending: false,
+            confirms: false,
             asked: false,
         }
     }
@@ -288,6 +377,7 @@ where
             sent_at: Instant::now(),
             confirmed,
             pending: true,
+            confirms: confirmed > feedback.confirmed,
             asked: false,
         };
         Ok(())

@@ -10,23 +10,76 @@ pub enum State {
     Connecting,
     /// Receiving from the slot.
     Streaming,
-    /// The sink takes nothing more at the moment; feedback goes on.
+    /// The sink takes nothing more at the moment, or acknowledges nothing; feedback goes on.
     Blocked,
+    /// Another process reads the slot.
+    WaitingForSlot {
+        /// Which, as far as is known.
+        why: String,
+    },
     /// Something failed that may pass; waiting before the next attempt.
-    Waiting,
+    Waiting {
+        /// What.
+        why: String,
+    },
     /// Asked to stop: what is in flight is being acknowledged and confirmed.
     Draining,
+    /// Stopped by an error that no retry can mend.
+    Halted {
+        /// Which.
+        why: String,
+    },
 }
 
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            State::Connecting => "connecting",
-            State::Streaming => "streaming",
-            State::Blocked => "blocked by the sink",
-            State::Waiting => "waiting to retry",
-            State::Draining => "draining",
-        })
+        match self {
+            State::Connecting => f.write_str("connecting"),
+            State::Streaming => f.write_str("streaming"),
+            State::Blocked => f.write_str("blocked by the sink"),
+            State::WaitingForSlot { why } => write!(f, "waiting for the slot: {why}"),
+            State::Waiting { why } => write!(f, "waiting to retry: {why}"),
+            State::Draining => f.write_str("draining"),
+            State::Halted { why } => write!(f, "halted: {why}"),
+        }
+    }
+}
+
+/// Steps of a record's way after which a process may die. What is durable, and where, differs after
+/// each; a test that dies at all of them has seen every case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Point {
+    /// Bytes were read from Postgres, nothing was made of them.
+    AfterRead,
+    /// Records were handed to the sink.
+    AfterEnqueue,
+    /// Acknowledgements moved the position to confirm; nobody was told.
+    AfterAck,
+    /// The position is in a status update that was not written.
+    AfterConfirm,
+    /// A stop was asked for; records are in flight.
+    Draining,
+}
+
+impl Point {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::AfterRead,
+        Self::AfterEnqueue,
+        Self::AfterAck,
+        Self::AfterConfirm,
+        Self::Draining,
+    ];
+
+    /// As tests name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AfterRead => "after-read",
+            Self::AfterEnqueue => "after-enqueue",
+            Self::AfterAck => "after-ack",
+            Self::AfterConfirm => "after-confirm",
+            Self::Draining => "draining",
+        }
     }
 }
 
@@ -38,6 +91,11 @@ pub trait Surroundings: Send {
     /// The pipeline's state changed.
     fn state(&mut self, state: State) {
         let _ = state;
+    }
+
+    /// The pipeline is at such a point. For tests, which end the process here.
+    fn reached(&mut self, point: Point) {
+        let _ = point;
     }
 
     /// Every record of a transaction that was committed at `committed` is acknowledged, and so is

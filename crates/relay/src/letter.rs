@@ -1,0 +1,138 @@
+//! Writing a dead letter.
+
+use walrelay_event_router::{Row, Salvage};
+use walrelay_pgoutput::Begin;
+use walrelay_sink::letter as names;
+use walrelay_sink::{Header, LetterId, Poison, Record};
+
+use crate::TableName;
+use crate::poison::{Class, PoisonPolicy, Verdict};
+
+/// The row that a letter is written for.
+pub(crate) enum Body<'a> {
+    /// It could be routed, to this topic.
+    Routed(Row<'a>, String),
+    /// It could not.
+    Salvaged(Salvage<'a>),
+}
+
+impl<'a> Body<'a> {
+    pub(crate) fn key(&self) -> Option<&'a [u8]> {
+        match self {
+            Body::Routed(row, _) => row.key(),
+            Body::Salvaged(salvage) => salvage.key,
+        }
+    }
+
+    pub(crate) fn topic(&self) -> Option<&str> {
+        match self {
+            Body::Routed(_, topic) => Some(topic),
+            Body::Salvaged(_) => None,
+        }
+    }
+
+    fn value(&self) -> Option<&'a [u8]> {
+        match self {
+            Body::Routed(row, _) => row.value(),
+            Body::Salvaged(salvage) => salvage.value,
+        }
+    }
+
+    fn event_id(&self) -> Option<&'a [u8]> {
+        match self {
+            Body::Routed(row, _) => row.event_id(),
+            Body::Salvaged(salvage) => salvage.event_id,
+        }
+    }
+}
+
+/// What a letter says that is not in the row. Kept by the machine, borrowed by the letter.
+#[derive(Debug, Default)]
+pub(crate) struct Texts {
+    topic: String,
+    /// Name and value, in the order in which they are written.
+    headers: Vec<(&'static str, String)>,
+}
+
+impl Texts {
+    pub(crate) fn of(
+        policy: &PoisonPolicy,
+        verdict: &Verdict,
+        id: LetterId,
+        begin: &Begin,
+        table: &TableName,
+        body: &Body<'_>,
+    ) -> Self {
+        let mut headers = vec![
+            (names::CLASS, verdict.class.name().to_owned()),
+            (names::CAUSE, verdict.cause.to_string()),
+            (names::SLOT, policy.slot.to_string()),
+            (names::LSN, begin.final_lsn.to_string()),
+            (names::ROW, id.row.to_string()),
+            (names::XID, begin.xid.to_string()),
+            (names::COMMIT_TIME, begin.commit_time.to_string()),
+            (names::TABLE, table.to_string()),
+        ];
+        if let Some(topic) = body.topic() {
+            headers.push((names::TOPIC, topic.to_owned()));
+        }
+        if omits_value(verdict.class)
+            && let Some(value) = body.value()
+        {
+            headers.push((names::VALUE_BYTES, value.len().to_string()));
+        }
+        Self {
+            topic: policy.topic.to_string(),
+            headers,
+        }
+    }
+}
+
+/// The value of an event that is too large for its topic is too large for this one, or should be: the
+/// letter refers to it.
+fn omits_value(class: Class) -> bool {
+    class == Class::Poison(Poison::Oversize)
+}
+
+/// A dead letter, borrowed from the row and from the machine.
+pub(crate) struct Letter<'a> {
+    topic: &'a str,
+    key: Option<&'a [u8]>,
+    value: Option<&'a [u8]>,
+    headers: Vec<Header<'a>>,
+}
+
+impl<'a> Letter<'a> {
+    pub(crate) fn new(texts: &'a Texts, class: Class, body: &Body<'a>) -> Self {
+        let mut headers = match body {
+            Body::Routed(row, _) => row.headers().to_vec(),
+            Body::Salvaged(salvage) => salvage.headers().to_vec(),
+        };
+        headers.extend(texts.headers.iter().map(|(name, value)| Header {
+            name,
+            value: Some(value.as_bytes()),
+        }));
+        headers.push(Header {
+            name: names::EVENT_ID,
+            value: body.event_id(),
+        });
+        Self {
+            topic: &texts.topic,
+            key: body.key(),
+            value: body.value().filter(|_| !omits_value(class)),
+            headers,
+        }
+    }
+
+    pub(crate) fn record(&self) -> Record<'_> {
+        Record {
+            topic: self.topic,
+            // With the key's other letters, and their resolutions.
+            partition: None,
+            timestamp_ms: None,
+            key: self.key,
+            value: self.value,
+            headers: &self.headers,
+        }
+    }
+}

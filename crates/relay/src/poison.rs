@@ -1,0 +1,252 @@
+//! What is to happen to events that cannot be delivered, and what was decided about single ones.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use walrelay_lsn::CommitEnd;
+use walrelay_sink::{LetterId, Parking, Poison, letter};
+
+/// What happens to an event that cannot be delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PoisonAction {
+    /// The pipeline stops before it.
+    #[default]
+    Halt,
+    /// A dead letter is written in its stead, and acknowledged like any record.
+    DeadLetter,
+    /// It is passed over, counted and logged.
+    Skip,
+}
+
+/// The configured policy.
+#[derive(Debug, Clone)]
+pub struct PoisonPolicy {
+    /// For [`Poison::Unroutable`].
+    pub unroutable: PoisonAction,
+    /// For [`Poison::Oversize`].
+    pub oversize: PoisonAction,
+    /// For [`Poison::Rejected`].
+    pub rejected: PoisonAction,
+    /// For [`Poison::Undecodable`].
+    pub undecodable: PoisonAction,
+    /// Where dead letters go.
+    pub topic: Arc<str>,
+    /// The replication slot, which letters name.
+    pub slot: Arc<str>,
+    /// How long an event whose refusal may pass (a topic that may appear, a permission that may be
+    /// granted) is offered again before the action for it is taken.
+    pub retry_for: Duration,
+    /// Whose keys wait behind a dead letter; `None`: letters park nothing.
+    pub parking: Option<Arc<Parking>>,
+}
+
+impl Default for PoisonPolicy {
+    fn default() -> Self {
+        Self {
+            unroutable: PoisonAction::Halt,
+            oversize: PoisonAction::Halt,
+            rejected: PoisonAction::Halt,
+            undecodable: PoisonAction::Halt,
+            topic: Arc::from("walrelay.dead-letters"),
+            slot: Arc::from("walrelay"),
+            retry_for: Duration::from_secs(300),
+            parking: None,
+        }
+    }
+}
+
+impl PoisonPolicy {
+    /// What happens to such an event.
+    pub fn action(&self, poison: Poison) -> PoisonAction {
+        match poison {
+            Poison::Unroutable => self.unroutable,
+            Poison::Oversize => self.oversize,
+            Poison::Rejected => self.rejected,
+            Poison::Undecodable => self.undecodable,
+        }
+    }
+}
+
+/// Why an event is diverted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// It cannot be delivered.
+    Poison(Poison),
+    /// An earlier event of its key is a dead letter.
+    Parked,
+}
+
+impl Class {
+    /// As letters and logs name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Poison(poison) => poison.name(),
+            Self::Parked => letter::PARKED,
+        }
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What was decided about an event: `Halt` is never among these.
+#[derive(Debug, Clone)]
+pub(crate) struct Verdict {
+    pub(crate) class: Class,
+    pub(crate) cause: Arc<str>,
+    pub(crate) action: PoisonAction,
+}
+
+/// The policy, and what was decided about single events under it. It outlives the sinks that refused
+/// them: the log is read again, and then each event meets its verdict.
+#[derive(Debug, Default)]
+pub struct Verdicts {
+    policy: PoisonPolicy,
+    decided: HashMap<LetterId, Verdict>,
+    /// Topics that were given up: all events bound for them share one verdict, for as long as this
+    /// process lives. Each of them offered again and again would hold up all others.
+    given_up: HashMap<Box<str>, Verdict>,
+    /// Up to and with this event each is sent alone: nothing before it is in flight and nothing is
+    /// sent behind it, until it was acknowledged. So a refusal is of this event and of no other.
+    alone_until: Option<LetterId>,
+}
+
+impl Verdicts {
+    /// Nothing is decided yet.
+    pub fn new(policy: PoisonPolicy) -> Self {
+        Self {
+            policy,
+            ..Self::default()
+        }
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &PoisonPolicy {
+        &self.policy
+    }
+
+    /// Decides about an event, by the policy. False: the pipeline is to halt.
+    pub fn condemn(&mut self, id: LetterId, poison: Poison, cause: &str) -> bool {
+        let action = self.policy.action(poison);
+        if action == PoisonAction::Halt {
+            return false;
+        }
+        let verdict = Verdict {
+            class: Class::Poison(poison),
+            cause: Arc::from(cause),
+            action,
+        };
+        self.decided.insert(id, verdict);
+        // Whoever was refused beside it is innocent, as far as is known.
+        self.alone_until = None;
+        true
+    }
+
+    /// Decides about an event and all that are bound for the same topic. False: the pipeline is to
+    /// halt.
+    pub fn give_up_topic(
+        &mut self,
+        id: LetterId,
+        topic: &str,
+        poison: Poison,
+        cause: &str,
+    ) -> bool {
+        if !self.condemn(id, poison, cause) {
+            return false;
+        }
+        if let Some(verdict) = self.decided.get(&id) {
+            self.given_up.insert(topic.into(), verdict.clone());
+        }
+        true
+    }
+
+    /// Whether it was decided already: then what failed is the letter.
+    pub fn is_condemned(&self, id: LetterId) -> bool {
+        self.decided.contains_key(&id)
+    }
+
+    /// From now on each event up to and with this one is sent alone.
+    pub fn send_alone_until(&mut self, id: LetterId) {
+        self.alone_until = self.alone_until.max(Some(id));
+    }
+
+    /// Whether events are being sent alone.
+    pub fn is_alone(&self) -> bool {
+        self.alone_until.is_some()
+    }
+
+    /// Whether the event must wait for what is in flight.
+    pub(crate) fn holds_back(&mut self, id: LetterId, in_flight: u64) -> bool {
+        let Some(until) = self.alone_until else {
+            return false;
+        };
+        if in_flight > 0 {
+            return true;
+        }
+        if id > until {
+            self.alone_until = None;
+        }
+        false
+    }
+
+    /// Whether it is not known yet which keys are parked.
+    pub(crate) fn is_waiting_for_parking(&self) -> bool {
+        let parking = self.policy.parking.as_ref();
+        parking.is_some_and(|parking| !parking.is_ready())
+    }
+
+    /// What was decided about an event that can be routed, or follows from its key.
+    pub(crate) fn of(&self, id: LetterId, topic: &str, key: Option<&[u8]>) -> Option<Verdict> {
+        if !self.decided.is_empty()
+            && let Some(verdict) = self.decided.get(&id)
+        {
+            return Some(verdict.clone());
+        }
+        if !self.given_up.is_empty()
+            && let Some(verdict) = self.given_up.get(topic)
+        {
+            return Some(verdict.clone());
+        }
+        let (parking, key) = (self.policy.parking.as_ref()?, key?);
+        parking.is_parked(topic, key).then(|| Verdict {
+            class: Class::Parked,
+            cause: Arc::from("an earlier event of its key is a dead letter"),
+            action: PoisonAction::DeadLetter,
+        })
+    }
+
+    /// What the policy makes of an event that cannot be routed.
+    pub(crate) fn of_unroutable(&self, poison: Poison, cause: String) -> Option<Verdict> {
+        let action = self.policy.action(poison);
+        (action != PoisonAction::Halt).then(|| Verdict {
+            class: Class::Poison(poison),
+            cause: cause.into(),
+            action,
+        })
+    }
+
+    /// Forgets what will not be read again.
+    pub(crate) fn forget_before(&mut self, confirmed: CommitEnd) {
+        if !self.decided.is_empty() {
+            self.decided.retain(|id, _| id.lsn >= confirmed.lsn().get());
+        }
+    }
+}
+
+/// An event that did not go where it was bound for.
+#[derive(Debug, Clone)]
+pub struct Diverted {
+    /// Which.
+    pub id: LetterId,
+    /// Why.
+    pub class: Class,
+    /// Why, in words.
+    pub cause: Arc<str>,
+    /// A dead letter, or passed over.
+    pub action: PoisonAction,
+}
