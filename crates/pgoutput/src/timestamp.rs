@@ -60,7 +60,11 @@ impl fmt::Display for PgTimestamp {
         let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
         let shifted = (5 * day_of_year + 2) / 153;
         let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-        let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+        let month = if shifted < 10 {
+            shifted + 3
+        } else {
+            shifted - 9
+        };
         let year = 2000 + era * 400 + year_of_era + i64::from(month <= 2);
         let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
         write!(

@@ -323,7 +323,7 @@ where
             let lsn = walrelay_lsn::Lsn::new(id.lsn);
             match (action, class) {
                 (_, Class::Parked) => {
-                    debug!(%lsn, row = id.row, "parked an event behind a dead letter")
+                    debug!(%lsn, row = id.row, "parked an event behind a dead letter");
                 }
                 _ if *named > NAMED => {}
                 (PoisonAction::Skip, _) => warn!(

@@ -254,7 +254,9 @@ pub(crate) fn pipeline<K: SinkFailure>(error: PipelineError<PostgresError, K>) -
                 .caused_by(source)
                 .remedy(
                     "nothing after it was confirmed: mend the cause and start again. The row is in \
-                 the outbox table, and in the log at the position given",
+                 the outbox table, and in the log at the position given. [poison] can make a dead \
+                 letter of such an event instead: docs/OPERATIONS.md, \"An event cannot be \
+                 delivered\"",
                 )
         }
         PipelineError::Log(error) => log(&error),
@@ -306,9 +308,10 @@ fn core(error: CoreError) -> Failure {
         CoreError::Route { source, .. } => Failure::new("unroutable", Exit::Data, what)
             .caused_by(source)
             .remedy(
-                "what came before is confirmed. The event cannot be skipped in this version: make \
-                 the column NOT NULL so that it does not happen again, and move the slot past the \
-                 transaction with pg_replication_slot_advance once the event is taken care of",
+                "what came before is confirmed. Start again with [poison] unroutable or undecodable \
+                 = \"dead-letter\" (--set poison.unroutable=dead-letter) to keep the event in a topic \
+                 of its own and go on, or \"skip\" to pass it over; and make the column NOT NULL so \
+                 that it does not happen again",
             ),
         CoreError::Decode { source, .. } => Failure::new("undecodable", Exit::Internal, what)
             .caused_by(source)

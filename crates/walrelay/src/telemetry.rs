@@ -9,7 +9,7 @@ use tracing::info;
 use tracing::level_filters::LevelFilter;
 use walrelay_lsn::CommitEnd;
 use walrelay_pgoutput::PgTimestamp;
-use walrelay_relay::{Counts, State, Surroundings};
+use walrelay_relay::{Counts, Point, State, Surroundings};
 
 use crate::cli::colours;
 use crate::config::{Log, LogFormat, LogLevel};
@@ -85,14 +85,55 @@ pub(crate) struct World {
     state: State,
     /// Told once, when the stream has started for the first time.
     ready: Option<oneshot::Sender<()>>,
+    die_at: DieAt,
+}
+
+/// Where a test wants the process to die: `WALRELAY_DIE_AT=point[:n]`, at the n-th time it is
+/// reached. Only debug builds look.
+#[derive(Debug, Default)]
+struct DieAt {
+    #[cfg(debug_assertions)]
+    point: Option<(Point, u64)>,
+}
+
+impl DieAt {
+    #[cfg(debug_assertions)]
+    fn from_env(env: &dyn Fn(&str) -> Option<String>) -> Self {
+        let wanted = env("WALRELAY_DIE_AT").unwrap_or_default();
+        let (name, count) = wanted.split_once(':').unwrap_or((&wanted, "1"));
+        let point = Point::ALL.into_iter().find(|point| point.name() == name);
+        Self {
+            point: point.zip(count.parse().ok()),
+        }
+    }
+
+    #[cfg(not(debug_assertions))]
+    fn from_env(_: &dyn Fn(&str) -> Option<String>) -> Self {
+        Self::default()
+    }
+
+    fn reached(&mut self, reached: Point) {
+        #[cfg(debug_assertions)]
+        if let Some((point, left)) = &mut self.point
+            && *point == reached
+        {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                // As abrupt as SIGKILL: no destructor runs, no buffer is flushed, no thread goes on.
+                std::process::abort();
+            }
+        }
+        let _ = reached;
+    }
 }
 
 impl World {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(env: &dyn Fn(&str) -> Option<String>) -> Self {
         Self {
             latencies: Latencies::new(),
             state: State::Connecting,
             ready: None,
+            die_at: DieAt::from_env(env),
         }
     }
 
@@ -100,7 +141,7 @@ impl World {
     pub(crate) fn announcing(ready: oneshot::Sender<()>) -> Self {
         Self {
             ready: Some(ready),
-            ..Self::new()
+            ..Self::new(&|_| None)
         }
     }
 
@@ -117,6 +158,9 @@ impl World {
             ignored_updates = counts.updates,
             ignored_deletes = counts.deletes,
             ignored_truncates = counts.truncates,
+            dead_letters = counts.dead_letters,
+            parked = counts.parked,
+            skipped = counts.skipped,
             latency_samples = self.latencies.samples(),
             commit_to_ack_p50_ms = self.latencies.millis(0.5),
             commit_to_ack_p99_ms = self.latencies.millis(0.99),
@@ -141,6 +185,10 @@ impl Surroundings for World {
             tracing::debug!(from = %self.state, to = %state, "state");
             self.state = state;
         }
+    }
+
+    fn reached(&mut self, point: Point) {
+        self.die_at.reached(point);
     }
 
     fn acknowledged(&mut self, _: CommitEnd, committed: PgTimestamp) {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use secrecy::ExposeSecret;
 use walrelay_event_router::{Options, Router};
 use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, TokenSource, TopicCreation};
-use walrelay_relay::Settings;
+use walrelay_relay::{PoisonPolicy, Settings};
+use walrelay_sink::Parking;
 use walrelay_walsender::ConnInfo;
 
 use super::Env;
@@ -74,8 +75,9 @@ pub(super) fn wanted(config: &Config) -> Wanted {
     }
 }
 
-pub(super) fn settings(config: &Config) -> Settings {
+pub(super) fn settings(config: &Config, parking: Option<Arc<Parking>>) -> Settings {
     let delivery = &config.delivery;
+    let poison = &config.poison;
     Settings {
         tables: Arc::from(config.source.tables.as_slice()),
         max_in_flight_records: delivery.max_in_flight_records as usize,
@@ -84,6 +86,16 @@ pub(super) fn settings(config: &Config) -> Settings {
         drain_timeout: delivery.drain_timeout,
         backoff_initial: delivery.backoff.initial,
         backoff_max: delivery.backoff.max,
+        poison: PoisonPolicy {
+            unroutable: poison.unroutable,
+            oversize: poison.oversize,
+            rejected: poison.rejected,
+            undecodable: poison.undecodable,
+            topic: Arc::from(poison.topic.as_str()),
+            slot: Arc::from(config.source.slot.as_str()),
+            retry_for: poison.retry_for,
+            parking,
+        },
     }
 }
 

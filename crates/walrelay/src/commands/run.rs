@@ -1,10 +1,12 @@
 use std::future::Future;
+use std::sync::Arc;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 use walrelay_kafka_sink::KafkaSinkFactory;
+use walrelay_kafka_sink::letters::LetterWatcher;
 use walrelay_relay::{Outcome, Pipeline, PipelineError};
-use walrelay_sink::SinkFactory;
+use walrelay_sink::{Parking, SinkFactory};
 
 use super::connect::{block_on, conn_info, kafka, router, settings, wanted};
 use super::{Ended, Env, load};
@@ -25,18 +27,37 @@ pub(crate) fn run(args: &ConfigArgs, env: Env<'_>) -> Ended {
             for warning in kafka.warnings() {
                 warn!("{warning}");
             }
-            let factory = KafkaSinkFactory::new(kafka);
-            relay(&config, env, factory)?;
+            let parking = config.poison.park_key.then(|| Arc::new(Parking::new()));
+            // Watches as long as the relay runs.
+            let _watcher = parking
+                .clone()
+                .map(|parking| {
+                    let (topic, slot) = (&config.poison.topic, &config.source.slot);
+                    LetterWatcher::start(&kafka, topic, slot, parking)
+                })
+                .transpose()
+                .map_err(|error| failures::kafka_client(&error))?;
+            relay(&config, env, KafkaSinkFactory::new(kafka), parking)?;
         }
         SinkConfig::Stdout => {
             let factory = StdoutSinkFactory::new(&config.delivery);
-            relay(&config, env, factory)?;
+            // Nothing can be read back from there: keys are parked for as long as the relay runs.
+            let parking = config.poison.park_key.then(|| Arc::new(Parking::new()));
+            if let Some(parking) = &parking {
+                parking.set_ready();
+            }
+            relay(&config, env, factory, parking)?;
         }
     }
     Ok(())
 }
 
-fn relay<F>(config: &Config, env: Env<'_>, factory: F) -> Result<(), Failure>
+fn relay<F>(
+    config: &Config,
+    env: Env<'_>,
+    factory: F,
+    parking: Option<Arc<Parking>>,
+) -> Result<(), Failure>
 where
     F: SinkFactory,
     F::Error: SinkFailure,
@@ -51,7 +72,13 @@ where
     );
     let source = PostgresSource::new(info, wanted(config), config.source.wal_sender_timeout);
     let router = router(&config.router)?;
-    let mut pipeline = Pipeline::new(source, router, factory, World::new(), settings(config));
+    let mut pipeline = Pipeline::new(
+        source,
+        router,
+        factory,
+        World::new(env),
+        settings(config, parking),
+    );
     let result = block_on(async {
         let stop = asked_to_stop()?;
         Ok::<_, Failure>(pipeline.run(stop).await)

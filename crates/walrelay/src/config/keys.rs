@@ -125,6 +125,11 @@ const CONVERTERS_LATER: &[&str] = &[
     "io.debezium.converters.BinaryDataConverter",
 ];
 
+const POISON: Kind = Kind::Choice {
+    here: &["halt", "dead-letter", "skip"],
+    later: &[],
+};
+
 use Fallback::{Is, Required, Unset};
 
 /// The table, in the order of the reference.
@@ -458,6 +463,48 @@ pub(super) const KEYS: &[Key] = &[
         Is("10s"),
         "The longest pause before a retry.",
     ),
+    key(
+        "poison.unroutable",
+        POISON,
+        Is("halt"),
+        "What happens to an event that has no topic: the routing column is missing, NULL, or gives a name that no topic can have.",
+    ),
+    key(
+        "poison.oversize",
+        POISON,
+        Is("halt"),
+        "What happens to an event that is larger than client, topic or broker take.",
+    ),
+    key(
+        "poison.rejected",
+        POISON,
+        Is("halt"),
+        "What happens to an event that the broker refuses: invalid there, or its topic does not exist or may not be written to for `retry_for`.",
+    ),
+    key(
+        "poison.undecodable",
+        POISON,
+        Is("halt"),
+        "What happens to an event of which a column cannot be read as what it is to be read as.",
+    ),
+    key(
+        "poison.topic",
+        Kind::Text,
+        Is("walrelay.dead-letters"),
+        "The topic of dead letters. It needs `cleanup.policy=delete` and a retention that leaves time to look at them.",
+    ),
+    key(
+        "poison.park_key",
+        Kind::Bool,
+        Is("false"),
+        "Whether later events of a key follow its dead letter into that topic, so that order per key survives, until the letters are resolved.",
+    ),
+    key(
+        "poison.retry_for",
+        Kind::Duration,
+        Is("5m"),
+        "How long an event is offered again whose refusal may pass, as when a topic is missing; at least 1s.",
+    ),
     Key {
         path: "http.listen",
         kind: Kind::Text,
@@ -506,7 +553,9 @@ pub(super) fn passed_through(path: &str) -> Option<&str> {
 }
 
 /// The sections of the file.
-pub(super) const SECTIONS: &[&str] = &["source", "router", "sink", "delivery", "http", "log"];
+pub(super) const SECTIONS: &[&str] = &[
+    "source", "router", "sink", "delivery", "poison", "http", "log",
+];
 
 /// The names of the keys in a section, without it.
 pub(super) fn of_section(section: &str) -> Vec<&'static str> {

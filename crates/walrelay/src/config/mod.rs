@@ -36,12 +36,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use secrecy::ExposeSecret;
-use walrelay_relay::TableName;
+use walrelay_relay::{PoisonAction, TableName};
 
 pub use error::{ConfigError, Place, Problem};
 pub use types::{
     Backoff, Bearer, Config, Delivery, KafkaProperties, KafkaSink, Log, LogFormat, LogLevel,
-    Router, SinkConfig, Source, TokenOrigin, TopicCreation,
+    Poison, Router, SinkConfig, Source, TokenOrigin, TopicCreation,
 };
 
 use document::Document;
@@ -128,6 +128,7 @@ fn build(reader: &mut Reader<'_>) -> Option<Config> {
     let router = router::router(reader);
     let sink = sink(reader);
     let delivery = delivery(reader);
+    let poison = poison(reader);
     let level = reader
         .choice("log.level")
         .and_then(|index| LogLevel::ALL.get(index).copied());
@@ -139,6 +140,7 @@ fn build(reader: &mut Reader<'_>) -> Option<Config> {
         router: router?,
         sink: sink?,
         delivery: delivery?,
+        poison: poison?,
         log: Log {
             level: level?,
             format: format?,
@@ -276,6 +278,54 @@ fn sink(reader: &mut Reader<'_>) -> Option<SinkConfig> {
         },
         bearer,
     }))
+}
+
+fn poison(reader: &mut Reader<'_>) -> Option<Poison> {
+    let mut action = |name: &str| {
+        let index = reader.choice(&format!("poison.{name}"))?;
+        // In the order of the key's choices.
+        let actions = [
+            PoisonAction::Halt,
+            PoisonAction::DeadLetter,
+            PoisonAction::Skip,
+        ];
+        actions.get(index).copied()
+    };
+    let unroutable = action("unroutable");
+    let oversize = action("oversize");
+    let rejected = action("rejected");
+    let undecodable = action("undecodable");
+    let topic = reader.parsed("poison.topic", topic_name);
+    let park_key = reader.boolean("poison.park_key");
+    let retry_for = reader.duration("poison.retry_for", Duration::from_secs(1), None);
+    let poison = Poison {
+        unroutable: unroutable?,
+        oversize: oversize?,
+        rejected: rejected?,
+        undecodable: undecodable?,
+        topic: topic?,
+        park_key,
+        retry_for: retry_for?,
+    };
+    if park_key && !poison.writes_letters() {
+        let what = "`poison.park_key` has no effect while nothing becomes a dead letter".to_owned();
+        reader.conflict("poison.park_key", what);
+    }
+    Some(poison)
+}
+
+/// `org.apache.kafka.common.internals.Topic.validate`.
+fn topic_name(text: &str) -> Result<String, String> {
+    let legal = |byte| matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-');
+    let fits = (1..=249).contains(&text.len()) && text.bytes().all(legal);
+    if fits && text != "." && text != ".." {
+        Ok(text.to_owned())
+    } else {
+        Err(
+            "the name of a topic is 1 to 249 of letters, digits, dots, underscores and hyphens"
+                .to_owned(),
+        )
+    }
 }
 
 fn delivery(reader: &mut Reader<'_>) -> Option<Delivery> {

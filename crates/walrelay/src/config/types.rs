@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use secrecy::SecretString;
-use walrelay_relay::TableName;
+use walrelay_relay::{PoisonAction, TableName};
 
 use super::keys;
 
@@ -21,6 +21,8 @@ pub struct Config {
     pub sink: SinkConfig,
     /// How hard it is tried.
     pub delivery: Delivery,
+    /// What happens to events that cannot be delivered.
+    pub poison: Poison,
     /// What is logged.
     pub log: Log,
 }
@@ -169,6 +171,38 @@ pub struct Backoff {
     pub initial: Duration,
     /// The longest; not below `initial`.
     pub max: Duration,
+}
+
+/// `[poison]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Poison {
+    /// For an event without a topic.
+    pub unroutable: PoisonAction,
+    /// For one that is too large.
+    pub oversize: PoisonAction,
+    /// For one that the broker refuses.
+    pub rejected: PoisonAction,
+    /// For one that cannot be read.
+    pub undecodable: PoisonAction,
+    /// The topic of dead letters; a name that Kafka allows.
+    pub topic: String,
+    /// Whether later events of a key follow its dead letter.
+    pub park_key: bool,
+    /// How long a refusal that may pass is waited for.
+    pub retry_for: Duration,
+}
+
+impl Poison {
+    /// Whether any class of events becomes dead letters.
+    pub fn writes_letters(&self) -> bool {
+        [
+            self.unroutable,
+            self.oversize,
+            self.rejected,
+            self.undecodable,
+        ]
+        .contains(&PoisonAction::DeadLetter)
+    }
 }
 
 /// `[log]`.

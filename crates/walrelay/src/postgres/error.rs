@@ -294,6 +294,10 @@ pub enum PostgresError {
 }
 
 impl SourceError for PostgresError {
+    fn is_slot_busy(&self) -> bool {
+        matches!(self, PostgresError::SlotBusy { .. })
+    }
+
     fn disposition(&self) -> Disposition {
         match self {
             PostgresError::Wal(error) => error.disposition(),

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use walrelay_event_router::{Options, Router};
 use walrelay_kafka_sink::embedded::EmbeddedBroker;
 use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, KafkaSinkFactory};
-use walrelay_relay::{Outcome, Pipeline, Settings, TableName};
+use walrelay_relay::{Outcome, Pipeline, PoisonPolicy, Settings, TableName};
 use walrelay_throwaway::{Postgres, PostgresBinaries};
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
@@ -237,6 +237,7 @@ fn relay(
         drain_timeout: Duration::from_secs(30),
         backoff_initial: Duration::from_millis(100),
         backoff_max: Duration::from_secs(5),
+        poison: PoisonPolicy::default(),
     };
     let mut pipeline = Pipeline::new(
         PostgresSource::new(info, wanted, None),
