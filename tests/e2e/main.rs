@@ -5,7 +5,8 @@
 //! - [`confirming`]: no position is confirmed before the broker has what lies before it.
 //! - [`crashes`]: SIGKILL, SIGTERM, servers that go away, connections that are cut.
 //! - [`idle`], [`large`]: the primary is not hurt: idle slots move, memory is bounded.
-//! - [`poison`]: what cannot be delivered stops the relay, and nothing is lost.
+//! - [`poison`]: what cannot be delivered stops the relay, and nothing is lost; [`dead_letters`]: or
+//!   goes elsewhere, as the policy says.
 //! - [`topics`]: they are created where configured, and waited for where not.
 //! - [`errors`]: each mistake has its own word and exit code.
 //! - [`commands`]: `init`, `check`, `completions`, standard output as a sink.
@@ -23,6 +24,7 @@
 mod commands;
 mod confirming;
 mod crashes;
+mod dead_letters;
 mod docs;
 mod errors;
 mod history;

@@ -125,7 +125,9 @@ fn refused_by_the_broker_is_not_overtaken() {
         history.records.len()
     );
     assert!(verdict.reordered.is_empty(), "overtaken: {verdict}");
-    assert!(history.records.len() < 2_000, "{verdict}");
+    // Twice: the second time one by one, to find the one that is meant.
+    let distinct = history.records.len() - verdict.duplicates;
+    assert!(distinct < 2_000, "{verdict}");
 }
 
 /// UPDATE, DELETE and TRUNCATE are no events: ignored, counted, survived. A publication of all

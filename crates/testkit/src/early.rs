@@ -183,6 +183,7 @@ mod tests {
             partition: 0,
             offset: 0,
             key: None,
+            headers: Vec::new(),
             payload: None,
             appended: Some(appended),
         }

@@ -38,6 +38,8 @@ pub struct Delivered {
     pub key: Option<Vec<u8>>,
     /// Its value.
     pub payload: Option<Vec<u8>>,
+    /// All its headers, in their order; names may repeat.
+    pub headers: Vec<(String, Option<Vec<u8>>)>,
     /// When the broker appended it, in milliseconds since 1970 by its clock, where the topic has
     /// `message.timestamp.type=LogAppendTime`.
     pub appended: Option<i64>,

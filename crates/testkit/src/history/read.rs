@@ -166,6 +166,12 @@ fn delivered(message: &BorrowedMessage<'_>) -> Delivered {
         offset: message.offset(),
         key: message.key().map(<[u8]>::to_vec),
         payload: message.payload().map(<[u8]>::to_vec),
+        headers: message.headers().map_or_else(Vec::new, |headers| {
+            headers
+                .iter()
+                .map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec)))
+                .collect()
+        }),
         appended: match message.timestamp() {
             Timestamp::LogAppendTime(millis) => Some(millis),
             Timestamp::CreateTime(_) | Timestamp::NotAvailable => None,

@@ -31,6 +31,7 @@ fn records<'a>(rows: &[Committed], ids: impl IntoIterator<Item = &'a str>) -> Ve
                 partition: 0,
                 offset,
                 key: row.key.clone(),
+                headers: Vec::new(),
                 payload: row.payload.clone(),
                 appended: None,
             }

@@ -1,0 +1,371 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use walrelay_sink::letter;
+use walrelay_testkit::{Db, Delivered, History, Kafka, eventually, servers};
+
+use crate::rig::{PATIENCE, Rig};
+
+/// A rig whose letters go to a topic that the history checker does not read.
+struct Letters {
+    rig: Rig,
+    topic: String,
+}
+
+impl Letters {
+    fn new(rig: Rig) -> Self {
+        rig.workload().create_tables();
+        Db::connect(&rig.postgres.url())
+            .batch("ALTER TABLE outbox ALTER aggregatetype DROP NOT NULL");
+        let topic = format!("dead.{}letters", rig.prefix);
+        Self { rig, topic }
+    }
+
+    fn config(&self, kafka: &str, action: &str, more: &str) -> std::path::PathBuf {
+        let poison = format!(
+            "{kafka}\n[poison]\nunroutable = \"{action}\"\noversize = \"{action}\"\n\
+             rejected = \"{action}\"\nundecodable = \"{action}\"\ntopic = \"{}\"\n{more}",
+            self.topic
+        );
+        self.rig.config_with(&self.rig.postgres.url(), &poison)
+    }
+
+    fn db(&self) -> Db {
+        Db::connect(&self.rig.postgres.url())
+    }
+
+    /// One row; its number counts within its key.
+    fn insert(&self, kind: &str, key: &str, number: u32) -> String {
+        let payload = format!("'{{\"number\": {number}}}'");
+        self.insert_payload(kind, key, &payload)
+    }
+
+    fn insert_payload(&self, kind: &str, key: &str, payload: &str) -> String {
+        let sql = format!(
+            "INSERT INTO outbox VALUES (gen_random_uuid(), {kind}, '{key}', 'T', {payload}) \
+             RETURNING id::text"
+        );
+        self.db().text(&sql).expect("an id")
+    }
+
+    /// The letters, as they lie in the topic: at least `count`.
+    fn letters(&self, count: usize) -> Vec<Delivered> {
+        History::records(&self.rig.bootstrap, &self.topic, count, PATIENCE)
+    }
+
+    /// What arrived where it was bound for, but for the rows of these ids.
+    fn assert_others_arrived(&self, diverted: &[&str]) {
+        // They have served: the checker wants a topic and a number of each row.
+        for id in diverted {
+            self.db()
+                .batch(&format!("DELETE FROM outbox WHERE id = '{id}'"));
+        }
+        let history = self.rig.history_within(Duration::from_secs(20));
+        history.check().assert_clean_but_for_ragged();
+    }
+}
+
+fn headers(letter: &Delivered) -> BTreeMap<&str, Option<&str>> {
+    letter
+        .headers
+        .iter()
+        .map(|(name, value)| {
+            let value = value.as_deref().map(std::str::from_utf8);
+            (name.as_str(), value.map(|value| value.expect("text")))
+        })
+        .collect()
+}
+
+/// Larger than `message.max.bytes` of the client.
+const LARGE: &str = "jsonb_build_object('number', 1, 'text', repeat('secret-value', 200000))";
+
+/// Each kind of poison, among good events of the same keys. All is carried, each to where it belongs,
+/// and the slot moves on.
+#[test]
+fn are_written_for_each_kind_of_poison() {
+    let letters = Letters::new(Rig::new(15));
+    let rig = &letters.rig;
+    let narrow = format!("{}narrow", rig.prefix);
+    rig.kafka()
+        .create_topic(&narrow, 1, &[("max.message.bytes", "20000")]);
+    let relay = rig.start(&letters.config("", "dead-letter", ""));
+    relay.streaming();
+
+    letters.insert("'order'", "k1", 1);
+    let no_topic = letters.insert_payload("NULL", "k1", "'\"secret-value\"'");
+    let bad_name = letters.insert_payload("'we ird'", "k2", "'\"secret-value\"'");
+    let large = letters.insert_payload("'order'", "k1", LARGE);
+    letters.insert("'order'", "k1", 2);
+    // In one transaction, so in one request: the broker refuses the request, and only one is meant.
+    letters.db().batch(
+        "INSERT INTO outbox SELECT gen_random_uuid(), 'narrow', 'key', 'T', \
+         jsonb_build_object('number', n, 'text', CASE WHEN n = 50 THEN \
+         (SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 2000)) ELSE 'x' END) \
+         FROM generate_series(1, 100) n",
+    );
+    let refused = letters
+        .db()
+        .text("SELECT id::text FROM outbox WHERE aggregatetype = 'narrow' AND length(payload::text) > 20000")
+        .expect("an id");
+    letters.insert("'order'", "k1", 3);
+    rig.caught_up();
+
+    let diverted = [&*no_topic, &*bad_name, &*large, &*refused];
+    letters.assert_others_arrived(&diverted);
+    let found = letters.letters(4);
+    assert_eq!(found.len(), 4, "{found:?}");
+    let by_id: BTreeMap<&str, &Delivered> = found
+        .iter()
+        .map(|letter| (letter.id.as_deref().expect("the header id"), letter))
+        .collect();
+    for (id, class, topic, key, omitted) in [
+        (&no_topic, "unroutable", None, "k1", false),
+        (&bad_name, "unroutable", Some("we ird"), "k2", false),
+        (&large, "oversize", Some("order"), "k1", true),
+        (&refused, "oversize", Some("narrow"), "key", true),
+    ] {
+        let found = by_id[id.as_str()];
+        let headers = headers(found);
+        assert_eq!(headers[letter::CLASS], Some(class), "{headers:?}");
+        assert_eq!(headers[letter::SLOT], Some("walrelay"));
+        assert_eq!(headers[letter::TABLE], Some("public.outbox"));
+        assert_eq!(headers[letter::EVENT_ID], Some(id.as_str()));
+        let intended = headers.get(letter::TOPIC).copied().flatten();
+        let bound_for = topic.map(|topic| format!("{}{topic}", rig.prefix));
+        assert_eq!(intended, bound_for.as_deref());
+        assert_eq!(found.key.as_deref(), Some(key.as_bytes()));
+        assert_eq!(found.payload.is_none(), omitted, "{headers:?}");
+        assert_eq!(headers.contains_key(letter::VALUE_BYTES), omitted);
+        assert!(!headers[letter::CAUSE].unwrap_or_default().is_empty());
+        let place = format!(
+            "{} {}",
+            headers[letter::LSN].unwrap_or_default(),
+            headers[letter::ROW].unwrap_or_default()
+        );
+        place
+            .parse::<walrelay_sink::LetterId>()
+            .expect("a letter's identity");
+        let time = headers[letter::COMMIT_TIME].unwrap_or_default();
+        assert!(time.starts_with("20") && time.ends_with('Z'), "{time}");
+    }
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("\"dead_letters\":4"), "{log}");
+    assert!(!log.contains("secret-value"), "a row's value was logged");
+}
+
+/// A column of the routing that is dropped under the relay: letters are written of what is left.
+#[test]
+fn are_written_when_the_routing_column_is_gone() {
+    let letters = Letters::new(Rig::new(18));
+    let rig = &letters.rig;
+    let relay = rig.start(&letters.config("", "dead-letter", ""));
+    relay.streaming();
+    letters.db().batch(
+        "ALTER TABLE outbox RENAME aggregatetype TO kind; \
+         INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'k1', 'T', '{\"number\": 1}'); \
+         ALTER TABLE outbox RENAME kind TO aggregatetype",
+    );
+    letters.insert("'order'", "k1", 2);
+    rig.caught_up();
+    let found = letters.letters(1);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(headers(&found[0])[letter::CLASS], Some("unroutable"));
+    assert_eq!(found[0].key.as_deref(), Some(b"k1".as_slice()));
+    assert_eq!(
+        found[0].payload.as_deref(),
+        Some(b"{\"number\": 1}".as_slice())
+    );
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+}
+
+/// Skipped ones are counted and named, and leave nothing behind.
+#[test]
+fn are_not_written_where_events_are_skipped() {
+    let letters = Letters::new(Rig::new(15));
+    let rig = &letters.rig;
+    let relay = rig.start(&letters.config("", "skip", ""));
+    relay.streaming();
+    letters.insert("'order'", "k1", 1);
+    let no_topic = letters.insert("NULL", "k1", 2);
+    let large = letters.insert_payload("'order'", "k1", LARGE);
+    letters.insert("'order'", "k1", 3);
+    rig.caught_up();
+    letters.assert_others_arrived(&[&no_topic, &large]);
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("\"skipped\":2"), "{log}");
+    assert_eq!(log.matches("skipped an event").count(), 2, "{log}");
+    let found = History::records(&rig.bootstrap, &letters.topic, 1, Duration::from_secs(1));
+    assert!(found.is_empty(), "{found:?}");
+}
+
+/// With `park_key`, what follows a letter's key follows it into the topic, also after a SIGKILL;
+/// other keys, and the same key in other topics, go on.
+#[test]
+fn park_what_follows_of_their_key() {
+    let letters = Letters::new(Rig::new(15));
+    let rig = &letters.rig;
+    let config = letters.config("", "dead-letter", "park_key = true\n");
+    let relay = rig.start(&config);
+    relay.streaming();
+    letters.insert("'order'", "k1", 1);
+    let large = letters.insert_payload("'order'", "k1", LARGE);
+    let second = letters.insert("'order'", "k1", 2);
+    letters.insert("'order'", "k2", 1);
+    letters.insert("'payment'", "k1", 1);
+    rig.caught_up();
+    relay.kill();
+    let third = letters.insert("'order'", "k1", 3);
+    letters.insert("'order'", "k2", 2);
+    let relay = rig.start(&config);
+    relay.streaming();
+    rig.caught_up();
+    letters.assert_others_arrived(&[&large, &second, &third]);
+    let found = letters.letters(3);
+    let classes: Vec<_> = found
+        .iter()
+        .map(|letter| (letter.id.as_deref(), headers(letter)[letter::CLASS]))
+        .collect();
+    assert_eq!(
+        classes,
+        [
+            (Some(&*large), Some("oversize")),
+            (Some(&*second), Some("parked")),
+            (Some(&*third), Some("parked")),
+        ],
+        "in the order of the commits"
+    );
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+}
+
+/// A topic that does not appear: waited for, then its events become letters, one after the other
+/// without waiting again, while everything else was sent once.
+#[test]
+fn are_written_for_a_topic_that_does_not_appear() {
+    let kafka = Kafka::builder().auto_create(false).start();
+    let letters = Letters::new(Rig::with(servers::postgres(15), kafka.bootstrap_servers()));
+    let rig = &letters.rig;
+    kafka.create_topic(&format!("{}order", rig.prefix), 3, &[]);
+    kafka.create_topic(&letters.topic, 1, &[]);
+    let config = letters.config(
+        "\"topic.metadata.propagation.max.ms\" = 500\n",
+        "dead-letter",
+        "retry_for = \"3s\"\n\n[delivery]\nbackoff_max = \"200ms\"\n",
+    );
+    let relay = rig.start(&config);
+    relay.streaming();
+    let mut missing = Vec::new();
+    for number in 1..=20 {
+        letters.insert("'order'", "k1", number);
+        missing.push(letters.insert("'missing'", "k1", number));
+    }
+    relay.says("trying again");
+    rig.caught_up();
+    relay.says("gave the topic up");
+    let diverted: Vec<&str> = missing.iter().map(String::as_str).collect();
+    letters.assert_others_arrived(&diverted);
+    let found = letters.letters(20);
+    let ids: Vec<_> = found
+        .iter()
+        .filter_map(|letter| letter.id.as_deref())
+        .collect();
+    assert_eq!(ids, diverted, "each once, in order");
+    assert!(
+        found
+            .iter()
+            .all(|letter| headers(letter)[letter::CLASS] == Some("rejected"))
+    );
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+}
+
+/// By default the relay stops after as long a wait, and says which event it is.
+#[test]
+fn are_not_written_unless_asked_for() {
+    let kafka = Kafka::builder().auto_create(false).start();
+    let letters = Letters::new(Rig::with(servers::postgres(15), kafka.bootstrap_servers()));
+    let rig = &letters.rig;
+    let config = letters.config(
+        "\"topic.metadata.propagation.max.ms\" = 500\n",
+        "halt",
+        "retry_for = \"2s\"\n\n[delivery]\nbackoff_max = \"200ms\"\n",
+    );
+    let mut relay = rig.start(&config);
+    relay.streaming();
+    letters.insert("'missing'", "k1", 1);
+    let after = rig.slot().wal_end();
+    assert_eq!(relay.ended().code(), Some(78), "{}", relay.log());
+    assert!(relay.log().contains("[delivery]"), "{}", relay.log());
+    assert!(
+        relay.log().contains("row 0 of the transaction"),
+        "{}",
+        relay.log()
+    );
+    let confirmed = rig.slot().read().expect("the slot").confirmed_flush;
+    assert!(
+        confirmed < after,
+        "confirmed past an event that went nowhere"
+    );
+    // It appears: nothing was lost.
+    kafka.create_topic(&format!("{}missing", rig.prefix), 1, &[]);
+    let relay = rig.start(&config);
+    relay.streaming();
+    rig.caught_up();
+    rig.verdict().assert_clean();
+    drop(relay);
+}
+
+/// A relay that dies with the letter on its way writes it again: the same event, the same identity.
+#[test]
+fn keep_their_identity_through_a_crash() {
+    let letters = Letters::new(Rig::new(18));
+    let rig = &letters.rig;
+    let config = letters.config("", "dead-letter", "");
+    let relay = rig.start(&config);
+    relay.streaming();
+    // Many in one transaction, so that the kill falls amid them.
+    letters.db().batch(
+        "INSERT INTO outbox SELECT gen_random_uuid(), \
+         CASE WHEN n % 3 = 0 THEN NULL ELSE 'order' END, 'k' || n % 7, 'T', \
+         jsonb_build_object('number', n) FROM generate_series(1, 30000) n",
+    );
+    eventually(PATIENCE, || {
+        !History::records(&rig.bootstrap, &letters.topic, 1, Duration::from_secs(1)).is_empty()
+    });
+    relay.kill();
+    let relay = rig.start(&config);
+    relay.streaming();
+    rig.caught_up();
+    let found = letters.letters(10_000);
+    let mut places: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for letter in &found {
+        let headers = headers(letter);
+        let place = format!("{:?} {:?}", headers[letter::LSN], headers[letter::ROW]);
+        let id = letter.id.as_deref().expect("the header id");
+        places.entry(place).or_default().push(id);
+    }
+    eprintln!("{} letters for {} events", found.len(), places.len());
+    assert_eq!(places.len(), 10_000, "one identity for each event");
+    for (place, ids) in &places {
+        assert!(ids.iter().all(|id| id == &ids[0]), "{place}: {ids:?}");
+    }
+    let nulls: Vec<String> = letters
+        .db()
+        .query(
+            "SELECT id::text FROM outbox WHERE aggregatetype IS NULL",
+            &[],
+        )
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
+    letters
+        .db()
+        .batch("DELETE FROM outbox WHERE aggregatetype IS NULL");
+    assert_eq!(nulls.len(), 10_000);
+    letters.assert_others_arrived(&[]);
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+}
