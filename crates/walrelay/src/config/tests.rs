@@ -331,7 +331,7 @@ fn unknown_keys_find_the_one_that_was_meant() {
     let (_, _, _, help) = only(parse(&format!("{LEAST}\n[zzzzzzzz]\n")));
     assert_eq!(
         help,
-        "the sections are source, router, sink, delivery, http, log"
+        "the sections are source, router, sink, delivery, poison, http, log"
     );
     let (_, _, _, help) = only(parse(&format!("{LEAST}\n[log]\nqqqqqqqqqqqqqq = 1\n")));
     assert_eq!(help, "the keys of [log] are level, format");
