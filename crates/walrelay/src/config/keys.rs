@@ -191,8 +191,8 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "source.wal_sender_timeout",
         Kind::Duration,
-        Unset,
-        "`wal_sender_timeout` of the relay's own session, at least 1s; unset leaves the server's.",
+        Is("5s"),
+        "`wal_sender_timeout` of the relay's own session, at least 1s: how long a relay whose machine has vanished keeps the slot.",
     ),
     key(
         "router.preset",

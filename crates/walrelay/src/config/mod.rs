@@ -197,7 +197,7 @@ fn source(reader: &mut Reader<'_>) -> Option<Source> {
         create,
         status_interval: status_interval?,
         receive_timeout: receive_timeout?,
-        wal_sender_timeout,
+        wal_sender_timeout: wal_sender_timeout?,
     })
 }
 

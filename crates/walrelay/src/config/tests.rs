@@ -93,7 +93,7 @@ fn the_least_gets_the_defaults() {
     assert!(config.source.create);
     assert_eq!(config.source.status_interval, Duration::from_secs(1));
     assert_eq!(config.source.receive_timeout, Duration::from_secs(30));
-    assert_eq!(config.source.wal_sender_timeout, None);
+    assert_eq!(config.source.wal_sender_timeout, Duration::from_secs(5));
     assert_eq!(
         config.router,
         Router {
@@ -208,10 +208,7 @@ format = "json"
     assert!(!config.source.create);
     assert_eq!(config.source.status_interval, Duration::from_millis(250));
     assert_eq!(config.source.receive_timeout, Duration::from_secs(60));
-    assert_eq!(
-        config.source.wal_sender_timeout,
-        Some(Duration::from_secs(45))
-    );
+    assert_eq!(config.source.wal_sender_timeout, Duration::from_secs(45));
     assert_eq!(
         config.router,
         Router {

@@ -46,8 +46,8 @@ pub struct Source {
     pub status_interval: Duration,
     /// Silence after which the connection counts as dead.
     pub receive_timeout: Duration,
-    /// `wal_sender_timeout` of the session, or the server's.
-    pub wal_sender_timeout: Option<Duration>,
+    /// `wal_sender_timeout` of the replication session.
+    pub wal_sender_timeout: Duration,
 }
 
 /// `[router]`, preset `debezium`: the names of columns, and the topic.

@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use walrelay_lsn::Lsn;
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Row, Session, quote_literal};
@@ -28,8 +26,6 @@ pub struct ServerFacts {
     pub database: String,
     /// `pg_is_in_recovery()`: a standby.
     pub in_recovery: bool,
-    /// `wal_sender_timeout`; `None` where it is switched off.
-    pub wal_sender_timeout: Option<Duration>,
 }
 
 /// A table.
@@ -112,25 +108,18 @@ async fn server(session: &mut Session) -> Result<ServerFacts, Error> {
     let rows = session
         .query(
             "SELECT current_setting('wal_level') AS wal_level, current_database() AS database, \
-             pg_catalog.pg_is_in_recovery() AS in_recovery, \
-             (SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout') AS timeout",
+             pg_catalog.pg_is_in_recovery() AS in_recovery",
         )
         .await?;
     let mut facts = ServerFacts {
         wal_level: String::new(),
         database: String::new(),
         in_recovery: false,
-        wal_sender_timeout: None,
     };
     if let Some(row) = rows.iter().next() {
         facts.wal_level = text(&row, "wal_level");
         facts.database = text(&row, "database");
         facts.in_recovery = row.get("in_recovery") == Some("t");
-        // In milliseconds; 0 is off.
-        let millis = row.get("timeout").and_then(|millis| millis.parse().ok());
-        facts.wal_sender_timeout = millis
-            .filter(|millis| *millis > 0)
-            .map(Duration::from_millis);
     }
     Ok(facts)
 }

@@ -32,7 +32,6 @@ fn facts() -> Facts {
             wal_level: "logical".into(),
             database: "app".into(),
             in_recovery: false,
-            wal_sender_timeout: None,
         },
         tables: vec![(
             outbox(),

@@ -17,9 +17,6 @@ use super::{Action, Plan, PostgresError, SetupError, Wanted, inspect, plan, scri
 const COMMAND_PATIENCE: Duration = Duration::from_secs(30);
 /// The same for a look beside the stream, which waits for it.
 const LOOK_PATIENCE: Duration = Duration::from_millis(500);
-/// `wal_sender_timeout` of the replication session at most, unless it is configured. Postgres'
-/// default.
-const LONGEST_SENDER_TIMEOUT: Duration = Duration::from_secs(60);
 /// SQLSTATE of an object that exists already.
 const DUPLICATE_OBJECT: &str = "42710";
 
@@ -28,15 +25,17 @@ const DUPLICATE_OBJECT: &str = "42710";
 pub struct PostgresSource {
     info: ConnInfo,
     wanted: Wanted,
-    /// `wal_sender_timeout` of the replication session, where it is to differ from the server's.
-    wal_sender_timeout: Option<Duration>,
+    /// `wal_sender_timeout` of the replication session. The server's own may be long, or off: a relay
+    /// whose machine has vanished would keep the slot for as long, and a connection that is dead would
+    /// go unnoticed while the server decodes.
+    wal_sender_timeout: Duration,
     /// For catalogs and for the slot's position; opened anew with each stream.
     control: Option<Session>,
 }
 
 impl PostgresSource {
     /// A source that has not connected yet.
-    pub fn new(info: ConnInfo, wanted: Wanted, wal_sender_timeout: Option<Duration>) -> Self {
+    pub fn new(info: ConnInfo, wanted: Wanted, wal_sender_timeout: Duration) -> Self {
         Self {
             info,
             wanted,
@@ -129,16 +128,7 @@ impl Source for PostgresSource {
         let mut control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
         let mut facts =
             bounded("reading the catalogs", inspect(&mut control, &self.wanted)).await?;
-        // The role's or server's own value, unless it is so long that a dead connection would go
-        // unnoticed, or off, so that the server would not look at its connection while it decodes.
-        let server_timeout = self.wal_sender_timeout.unwrap_or_else(|| {
-            let own = facts
-                .server
-                .wal_sender_timeout
-                .unwrap_or(LONGEST_SENDER_TIMEOUT);
-            own.min(LONGEST_SENDER_TIMEOUT)
-        });
-        let millis = server_timeout.as_millis().to_string();
+        let millis = self.wal_sender_timeout.as_millis().to_string();
         let settings = [("wal_sender_timeout", millis.as_str())];
         let mut replication =
             Session::connect(&self.info, SessionKind::Replication, &settings).await?;
@@ -214,7 +204,7 @@ impl Source for PostgresSource {
             ancestors: ancestors.collect(),
             flushed: system.flushed,
             confirmed: CommitEnd::from_slot(confirmed),
-            server_timeout: Some(server_timeout),
+            server_timeout: Some(self.wal_sender_timeout),
         })
     }
 

@@ -240,7 +240,7 @@ fn relay(
         poison: PoisonPolicy::default(),
     };
     let mut pipeline = Pipeline::new(
-        PostgresSource::new(info, wanted, None),
+        PostgresSource::new(info, wanted, Duration::from_secs(5)),
         Router::new(router_options),
         KafkaSinkFactory::new(kafka),
         World::announcing(ready),
