@@ -38,7 +38,7 @@ test-loom:
 
 # Every fault of the catalogue, under load, with a random seed.
 test-faults:
-	@scripts/bootstrap.sh test
+	@scripts/bootstrap.sh faults
 	@scripts/fetch-servers.sh $(FAULTS_SERVERS)
 	FAULTS_ALL=1 $(CARGO) test --locked -p walrelay --test faults
 	@$(if $(FAULTS_ONLY),,$(MAKE) --no-print-directory test-model-wide)

@@ -4,6 +4,7 @@
 #     scripts/bootstrap.sh build     a C and C++ compiler, make, pkg-config, OpenSSL and zlib to build librdkafka with
 #     scripts/bootstrap.sh demo      and a PostgreSQL server
 #     scripts/bootstrap.sh test      and Java and Maven, and with them the servers of scripts/fetch-servers.sh
+#     scripts/bootstrap.sh faults    and libfaketime, where it is packaged: the suite of faults does without
 #     scripts/bootstrap.sh ci        and Python's venv, for the linters
 #
 # It installs with apt-get, as root or with a sudo that asks nothing. Elsewhere it says what to install and ends
@@ -21,9 +22,9 @@ mode=${1:-build}
 case $mode in
     build) level=1 ;;
     demo) level=2 ;;
-    test) level=3 ;;
+    test | faults) level=3 ;;
     ci) level=4 ;;
-    *) die "'$mode' is not one of build, demo, test, ci" ;;
+    *) die "'$mode' is not one of build, demo, test, faults, ci" ;;
 esac
 
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -169,5 +170,15 @@ if [ -n "$missing" ]; then
 fi
 if [ "$level" -ge 3 ] && ! servers_are_named; then
     scripts/fetch-servers.sh
+fi
+# Shifts the clock of one process. One fault needs it, and says so where it is missing.
+if [ "$mode" = faults ] && [ ! -e "/usr/lib/$(uname -m)-linux-gnu/faketime/libfaketimeMT.so.1" ] && have apt-get; then
+    if [ "$(id -u)" = 0 ]; then
+        sudo=
+        apt update && apt install --no-install-recommends libfaketime ||
+            say "libfaketime cannot be installed: the clock will not jump"
+    else
+        say "libfaketime is not here: the clock will not jump (apt-get install libfaketime)"
+    fi
 fi
 say "all that '$mode' needs is here"

@@ -76,6 +76,8 @@ pub(crate) struct Context {
     pub(crate) name: String,
     /// Topics begin so.
     pub(crate) prefix: String,
+    /// For what is awaited of the judge.
+    pub(crate) patience: Duration,
     database: bool,
     commits: Option<CommitLog>,
     watch: Option<EarlyWatch>,
@@ -111,6 +113,7 @@ impl Context {
             dir,
             name: format!("f{number}"),
             prefix: format!("f{}-{number}.", std::process::id()),
+            patience: PATIENCE,
             database: false,
             commits: None,
             watch: None,
@@ -261,7 +264,7 @@ impl Context {
     /// Waits until the slot has reached the end of the log as of now.
     pub(crate) fn caught_up(&self) {
         let slot = self.slot();
-        slot.wait_until(slot.wal_end(), PATIENCE);
+        slot.wait_until(slot.wal_end(), self.patience);
     }
 
     /// Waits until everything is confirmed, and judges what was committed to `public.outbox` against
@@ -289,18 +292,15 @@ impl Context {
         let (first, caught_up) = recoveries(&lock(&self.faults), &commits, &records);
         (outcome.first, outcome.caught_up) = (first, caught_up);
         if !outcome.is_clean() {
-            self.leave_history(committed, &records, Some(&commits));
-            let path = self.dir.join("verdict.txt");
-            fs::write(path, format!("{outcome}\n{verdict}\n{early:#?}\n"))
-                .expect("the verdict is written");
+            self.leave_history(committed, &records, &commits);
         }
         outcome
     }
 
-    /// The records of the scenario's topics: until so many ids were seen, or two minutes have passed.
+    /// The records of the scenario's topics: until so many ids were seen, or patience is at its end.
     pub(crate) fn records(&self, distinct: usize) -> Vec<Delivered> {
         let bootstrap = self.bootstrap();
-        History::records(&bootstrap, &self.prefix, distinct, PATIENCE)
+        History::records(&bootstrap, &self.prefix, distinct, self.patience)
     }
 
     /// Where each row was committed.
@@ -308,19 +308,38 @@ impl Context {
         self.commits.as_ref().expect("a scenario that watches")
     }
 
-    fn leave_history(
-        &self,
-        committed: &[Committed],
-        records: &[Delivered],
-        commits: Option<&[LoggedRow]>,
-    ) {
+    /// What the log says was inserted, numbered per key in the order of the commits; of tables with
+    /// the columns of the outbox.
+    pub(crate) fn committed_by_the_log(&self) -> Vec<Committed> {
+        let mut numbers: HashMap<(String, Option<Vec<u8>>), i64> = HashMap::new();
+        let rows = self.commit_log().rows();
+        rows.into_iter()
+            .map(|mut row| {
+                let mut take = |name: &str| row.columns.remove(name).flatten();
+                let aggregate = take("aggregatetype").expect("a topic");
+                let aggregate = String::from_utf8(aggregate).expect("text");
+                let topic = format!("{}{aggregate}", self.prefix);
+                let key = take("aggregateid");
+                let number = numbers.entry((topic.clone(), key.clone())).or_default();
+                *number += 1;
+                Committed {
+                    id: row.id.clone(),
+                    topic,
+                    number: *number,
+                    key,
+                    payload: take("payload"),
+                }
+            })
+            .collect()
+    }
+
+    fn leave_history(&self, committed: &[Committed], records: &[Delivered], commits: &[LoggedRow]) {
         let text = |bytes: &Option<Vec<u8>>| {
             bytes
                 .as_deref()
                 .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
         };
         let at: HashMap<&str, String> = commits
-            .unwrap_or_default()
             .iter()
             .map(|row| (&*row.id, row.commit.to_string()))
             .collect();
@@ -350,14 +369,15 @@ impl Context {
                 let _ = fs::write(path, cluster.log(broker));
             }
         }
-        if self.dir.join("history.jsonl").exists() || !self.database {
+        if self.dir.join("history.jsonl").exists() || self.commits.is_none() {
             return;
         }
-        let committed = History::committed(&self.url(), "public.outbox", &self.prefix);
+        let committed = self.committed_by_the_log();
+        let commits = self.commit_log().ids();
         let limit = Duration::from_secs(5);
         let bootstrap = self.bootstrap();
         let records = History::records(&bootstrap, &self.prefix, committed.len(), limit);
-        self.leave_history(&committed, &records, None);
+        self.leave_history(&committed, &records, &commits);
     }
 
     /// Leaves the servers as they were found.

@@ -5,7 +5,8 @@
 //! - [`context`]: what a scenario works with: servers, load, relays, marks of faults, the judge.
 //! - [`outcome`]: what a scenario shows. [`report`]: the table of docs/GUARANTEES.md.
 //! - [`run`]: lanes, each with servers of its own; evidence of what failed.
-//! - the scenarios: [`process`], [`kafka_cluster`].
+//! - the scenarios: [`process`], [`takeover`], [`kafka`], [`kafka_cluster`], [`postgres`], [`network`],
+//!   [`data`].
 //!
 //! A scenario is a function from a [`context::Context`] to an [`outcome::Outcome`]; it is entered in
 //! [`table::SCENARIOS`], and fails by panicking or by an outcome that is not clean.
@@ -19,7 +20,6 @@
 //! | `FAULTS_LANES` | scenarios at once, default 2 |
 
 #![allow(
-    dead_code,
     clippy::expect_used,
     clippy::panic,
     clippy::print_stderr,
@@ -28,8 +28,12 @@
 )]
 
 mod context;
+mod data;
+mod kafka;
 mod kafka_cluster;
+mod network;
 mod outcome;
+mod postgres;
 mod process;
 mod report;
 #[allow(dead_code, reason = "shared with tests/e2e, which uses all of it")]
@@ -37,6 +41,7 @@ mod report;
 mod rig;
 mod run;
 mod table;
+mod takeover;
 
 use std::process::ExitCode;
 

@@ -115,7 +115,7 @@ impl MedianMax {
         let mut sorted = durations.to_vec();
         sorted.sort();
         Some(Self {
-            median: *sorted.get(sorted.len() / 2)?,
+            median: *sorted.get(sorted.len().checked_sub(1)? / 2)?,
             max: *sorted.last()?,
         })
     }

@@ -1,19 +1,34 @@
 //! Faults of the relay's own process.
 
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use walrelay_testkit::{ChaosProxy, Cut, eventually};
+
 use crate::context::{Context, Ragged};
 use crate::outcome::Outcome;
+use crate::rig::PATIENCE;
 
-/// Killed and started again, mid-burst.
+/// Killed and started again, mid-burst. Half of the starts are killed at any moment, before they have
+/// caught up too; the other half are left alone until they have, so that recovery can be measured.
 pub(crate) fn sigkill(ctx: &mut Context, times: u32) -> Outcome {
     ctx.outbox();
     let mut relay = ctx.relay();
     let load = ctx.load();
-    for _ in 0..times {
-        ctx.more(&load, 50..500);
+    let slot = ctx.slot();
+    for round in 0..times {
+        ctx.more(&load, 20..400);
         relay.kill();
-        ctx.struck();
-        ctx.over();
-        relay = ctx.relay();
+        let left_alone = round % 2 == 1;
+        if left_alone {
+            ctx.struck();
+            ctx.over();
+        }
+        relay = ctx.start(&ctx.config());
+        if left_alone {
+            slot.wait_until(slot.wal_end(), PATIENCE);
+        }
     }
     ctx.more(&load, 200..300);
     load.stop();
@@ -40,4 +55,223 @@ pub(crate) fn sigterm(ctx: &mut Context) -> Outcome {
     outcome.expect(repeated == 0, || {
         format!("{repeated} repeated after a drain")
     })
+}
+
+/// SIGKILL by the relay itself at each step that a promise hangs on, at a passing that the seed
+/// decides.
+pub(crate) fn failpoints(ctx: &mut Context, rounds: u32) -> Outcome {
+    ctx.outbox();
+    let first = ctx.relay();
+    let (code, log) = first.terminate();
+    assert_eq!(code, Some(0), "{log}");
+    let load = ctx.load();
+    for point in [
+        "after-read",
+        "after-enqueue",
+        "after-ack",
+        "after-confirm",
+        "draining",
+    ] {
+        for _ in 0..rounds {
+            let passing = if point == "draining" {
+                1
+            } else {
+                ctx.rng.u32(1..40)
+            };
+            let at = format!("{point}:{passing}");
+            let mut relay = ctx.start_with(&ctx.config(), |command| {
+                command.env("WALRELAY_DIE_AT", &at);
+            });
+            if point == "draining" {
+                relay.streaming();
+                ctx.more(&load, 50..300);
+                relay.signal("-TERM");
+            }
+            let end = relay.ended();
+            // By SIGKILL, or by SIGABRT, which runs nothing either.
+            let killed = matches!(end.signal(), Some(6 | 9));
+            assert!(killed, "{at}: {end}; {}", relay.log());
+            ctx.struck();
+            ctx.over();
+        }
+    }
+    let relay = ctx.relay();
+    ctx.more(&load, 200..300);
+    load.stop();
+    let outcome = ctx.judge(Ragged::Allowed);
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+    outcome
+}
+
+/// Stopped by SIGSTOP for less than the server waits for feedback, and for more.
+pub(crate) fn suspended(ctx: &mut Context) -> Outcome {
+    ctx.outbox();
+    let config = ctx.config().source("wal_sender_timeout = \"3s\"");
+    let relay = ctx.start(&config);
+    relay.streaming();
+    let slot = ctx.slot();
+    let load = ctx.load();
+    for _ in 0..2 {
+        ctx.more(&load, 200..500);
+        let streams = relay.streams();
+        relay.signal("-STOP");
+        ctx.struck();
+        ctx.more(&load, 1_400..1_500);
+        relay.signal("-CONT");
+        ctx.over();
+        ctx.more(&load, 300..400);
+        assert_eq!(relay.streams(), streams, "{}", relay.log());
+    }
+    for _ in 0..2 {
+        ctx.more(&load, 200..500);
+        let streams = relay.streams();
+        relay.signal("-STOP");
+        ctx.struck();
+        eventually(PATIENCE, || {
+            slot.read().is_some_and(|slot| slot.active_pid.is_none())
+        });
+        relay.signal("-CONT");
+        ctx.over();
+        eventually(PATIENCE, || relay.streams() > streams);
+    }
+    ctx.more(&load, 200..300);
+    load.stop();
+    let outcome = ctx.judge(Ragged::No);
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+    outcome
+}
+
+/// No file descriptor is left for a new connection: the relay says so, and goes on when there is one.
+pub(crate) fn out_of_descriptors(ctx: &mut Context) -> Outcome {
+    ctx.outbox();
+    let proxy = ChaosProxy::start(("127.0.0.1", ctx.postgres.port()));
+    let broker = ctx.kafka.proxy().address().to_string();
+    let config = ctx
+        .config()
+        .url(ctx.url_at(proxy.port()))
+        .bootstrap(broker)
+        .more("[delivery]\nbackoff_max = \"500ms\"");
+    let relay = ctx.start(&config);
+    relay.streaming();
+    let load = ctx.load();
+    let limit = |soft: u32| {
+        let pid = relay.pid().to_string();
+        let limit = format!("--nofile={soft}:");
+        let status = Command::new("prlimit")
+            .args(["--pid", &pid, &limit])
+            .status();
+        assert!(status.expect("prlimit runs").success());
+    };
+    for _ in 0..2 {
+        ctx.more(&load, 200..600);
+        let streams = relay.streams();
+        let said = relay.log().matches("Too many open files").count();
+        limit(3);
+        ctx.struck();
+        proxy.cut(Cut::Reset);
+        ctx.kafka.proxy().cut(Cut::Reset);
+        eventually(PATIENCE, || {
+            relay.log().matches("Too many open files").count() > said
+        });
+        ctx.more(&load, 1_000..2_000);
+        limit(1_024);
+        ctx.over();
+        eventually(PATIENCE, || relay.streams() > streams);
+    }
+    ctx.more(&load, 200..300);
+    load.stop();
+    let outcome = ctx.judge(Ragged::Allowed);
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+    outcome
+}
+
+/// What it says goes to a device that is full.
+pub(crate) fn log_disk_full(ctx: &mut Context) -> Outcome {
+    ctx.outbox();
+    let config = ctx.config().more("[delivery]\nbackoff_max = \"500ms\"");
+    let relay = ctx.start_with(&config, |command| {
+        let mut full = Command::new("sh");
+        full.args(["-c", "exec \"$0\" \"$@\" 2>/dev/full"])
+            .arg(command.get_program())
+            .args(command.get_args())
+            .env_remove("WALRELAY_CONFIG");
+        *command = full;
+    });
+    let slot = ctx.slot();
+    slot.wait_active(PATIENCE);
+    let load = ctx.load();
+    for _ in 0..3 {
+        ctx.more(&load, 200..600);
+        // Something to be said.
+        let walsender = slot.wait_active(PATIENCE);
+        ctx.db()
+            .batch(&format!("SELECT pg_terminate_backend({walsender})"));
+        ctx.struck();
+        ctx.over();
+        eventually(PATIENCE, || {
+            slot.read()
+                .and_then(|slot| slot.active_pid)
+                .is_some_and(|pid| pid != walsender)
+        });
+    }
+    ctx.more(&load, 200..300);
+    load.stop();
+    let outcome = ctx.judge(Ragged::No);
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+    outcome
+}
+
+/// The wall clock jumps a day ahead and two back, for the relay alone, by libfaketime.
+pub(crate) fn clock_jumps(ctx: &mut Context) -> Outcome {
+    let places = [
+        "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
+        "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
+        "/usr/lib64/faketime/libfaketimeMT.so.1",
+    ];
+    let Some(library) = places.into_iter().find(|path| Path::new(path).exists()) else {
+        return Outcome::skipped("libfaketime is not installed");
+    };
+    ctx.outbox();
+    let clock = ctx.dir.join("clock");
+    std::fs::write(&clock, "+0").expect("the clock is written");
+    let config = ctx.config().more("[delivery]\nbackoff_max = \"500ms\"");
+    let relay = ctx.start_with(&config, |command| {
+        command
+            .env("LD_PRELOAD", library)
+            .env("FAKETIME_TIMESTAMP_FILE", &clock)
+            .env("FAKETIME_NO_CACHE", "1")
+            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    });
+    relay.streaming();
+    let slot = ctx.slot();
+    let load = ctx.load();
+    for offset in ["+1d", "-2d", "+0", "+400d", "+0"] {
+        ctx.more(&load, 200..600);
+        std::fs::write(&clock, offset).expect("the clock is written");
+        // A line with a time of the new day: the jump has taken place.
+        let streams = relay.streams();
+        let walsender = slot.wait_active(PATIENCE);
+        ctx.db()
+            .batch(&format!("SELECT pg_terminate_backend({walsender})"));
+        ctx.struck();
+        ctx.over();
+        eventually(PATIENCE, || relay.streams() > streams);
+    }
+    let days: std::collections::BTreeSet<String> = relay
+        .log()
+        .lines()
+        .filter_map(|line| line.split_once("\"timestamp\":\""))
+        .filter_map(|(_, rest)| rest.get(..10).map(str::to_owned))
+        .collect();
+    assert!(days.len() >= 4, "its clock did not jump: {days:?}");
+    ctx.more(&load, 200..300);
+    load.stop();
+    let outcome = ctx.judge(Ragged::No);
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+    outcome
 }

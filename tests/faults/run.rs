@@ -319,6 +319,8 @@ fn say(done: &Done, seed: u64, root: &std::path::Path) {
                 Ok(outcome) => format!("{outcome}\n{}", outcome.wrong.join("\n")),
                 Err(panic) => panic.clone(),
             };
+            let verdict = evidence(root, done.scenario, major).join("verdict.txt");
+            let _ = fs::write(verdict, format!("seed {seed}\n{why}\n"));
             println!(
                 "FAILED  {name} on Postgres {major}, {took:.1} s: {why}\n  seed {seed}; again with: \
                  {}\n  history, logs and configuration: {}",

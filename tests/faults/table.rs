@@ -1,8 +1,10 @@
 //! The scenarios.
 
+use walrelay_throwaway::Shutdown;
+
 use crate::context::Context;
 use crate::outcome::Outcome;
-use crate::{kafka_cluster, process};
+use crate::{data, kafka, kafka_cluster, network, postgres, process, takeover};
 
 /// One fault, or several of a kind.
 pub(crate) struct Scenario {
@@ -52,15 +54,75 @@ const fn in_subset(
 pub(crate) const SCENARIOS: &[Scenario] = &[
     in_subset(
         "sigkill-few",
-        "SIGKILL of the relay at random moments, 8 times",
+        "relay: SIGKILL at random moments, 8 times",
         |ctx| process::sigkill(ctx, 8),
     ),
     in_all(
         "sigkill",
-        "SIGKILL of the relay at random moments, 100 times in one history",
+        "relay: SIGKILL at random moments mid-burst, 100 times in one history",
         |ctx| process::sigkill(ctx, 100),
     ),
-    in_subset("sigterm", "SIGTERM under load, 6 times", process::sigterm),
+    in_all(
+        "failpoints",
+        "relay: SIGKILL after read, after enqueue, after ack, after confirm, while draining; twice each",
+        |ctx| process::failpoints(ctx, 2),
+    ),
+    in_subset("sigterm", "relay: SIGTERM, 6 times", process::sigterm),
+    in_all(
+        "suspended",
+        "relay: SIGSTOP for less than `wal_sender_timeout` and for more, twice each",
+        process::suspended,
+    ),
+    in_subset(
+        "descriptors",
+        "relay: no file descriptor left when all connections are cut, twice",
+        process::out_of_descriptors,
+    ),
+    in_subset(
+        "log-disk-full",
+        "relay: standard error is a full device",
+        process::log_disk_full,
+    ),
+    in_all(
+        "clock-jumps",
+        "relay: its clock jumps by days, there and back",
+        process::clock_jumps,
+    ),
+    in_all(
+        "takeover-sigkill",
+        "two relays on one slot: SIGKILL of the one that streams, 3 times",
+        takeover::sigkill,
+    ),
+    in_all(
+        "takeover-sigterm",
+        "two relays on one slot: SIGTERM of the one that streams, 3 times",
+        takeover::sigterm,
+    ),
+    in_all(
+        "takeover-vanished",
+        "two relays on one slot: the first one's machine vanishes without a word",
+        takeover::vanished,
+    ),
+    in_all(
+        "kafka-down-at-start",
+        "Kafka: down when the relay starts",
+        kafka::down_at_start,
+    ),
+    in_subset(
+        "kafka-killed",
+        "Kafka: SIGKILL mid-batch, gone for longer than `wal_sender_timeout`, twice",
+        kafka::killed,
+    ),
+    in_all(
+        "kafka-paused",
+        "Kafka: stopped (SIGSTOP) for 3 s, twice",
+        kafka::paused,
+    ),
+    in_all(
+        "kafka-topic-missing",
+        "Kafka: a topic is missing, auto-creation off, and appears",
+        kafka::topic_missing,
+    ),
     Scenario {
         versions: OLDEST_AND_NEWEST,
         ..in_all(
@@ -106,4 +168,149 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
             kafka_cluster::partition_down,
         )
     },
+    in_subset(
+        "kafka-cut",
+        "network to Kafka: cut by FIN and RST, refused for a while",
+        network::kafka_cut,
+    ),
+    in_all(
+        "kafka-reset-in-frame",
+        "network to Kafka: reset in mid-frame, 6 times",
+        network::kafka_reset_in_frame,
+    ),
+    in_all(
+        "kafka-stalled",
+        "network to Kafka: stalled, half-open and half-closed either way",
+        network::kafka_stalled,
+    ),
+    in_all(
+        "kafka-delayed",
+        "network to Kafka: 200 ms each way",
+        network::kafka_delayed,
+    ),
+    in_all(
+        "kafka-slow-reader",
+        "network to Kafka: 100 kB/s",
+        network::kafka_slow_reader,
+    ),
+    in_all(
+        "kafka-lossy",
+        "network to Kafka: 1 % of the chunks late by a retransmission",
+        network::kafka_lossy,
+    ),
+    in_subset(
+        "postgres-fast",
+        "Postgres: restarted `fast`, 3 times",
+        |ctx| postgres::restarted(ctx, Shutdown::Fast),
+    ),
+    in_subset(
+        "postgres-immediate",
+        "Postgres: restarted `immediate`, 3 times",
+        |ctx| postgres::restarted(ctx, Shutdown::Immediate),
+    ),
+    in_all(
+        "walsender-terminated",
+        "Postgres: walsender terminated, 6 times",
+        postgres::walsender_terminated,
+    ),
+    in_all(
+        "no-slot-free",
+        "Postgres: `max_replication_slots` exhausted",
+        postgres::no_slot_free,
+    ),
+    in_all(
+        "publication-dropped",
+        "Postgres: publication dropped mid-stream: stops",
+        postgres::publication_dropped,
+    ),
+    in_subset(
+        "postgres-cut",
+        "network to Postgres: cut by FIN and RST, twice each",
+        network::postgres_cut,
+    ),
+    in_all(
+        "postgres-reset-in-frame",
+        "network to Postgres: reset in mid-frame, 6 times",
+        network::postgres_reset_in_frame,
+    ),
+    in_all(
+        "postgres-stalled",
+        "network to Postgres: silent for longer than `wal_sender_timeout`, twice",
+        network::postgres_stalled,
+    ),
+    in_all(
+        "postgres-half-open",
+        "network to Postgres: half-open and half-closed, each direction",
+        network::postgres_half_open,
+    ),
+    in_all(
+        "postgres-delayed",
+        "network to Postgres: 200 ms each way",
+        network::postgres_delayed,
+    ),
+    in_all(
+        "postgres-slow-reader",
+        "network to Postgres: 100 kB/s",
+        network::postgres_slow_reader,
+    ),
+    in_all(
+        "postgres-lossy",
+        "network to Postgres: 1 % of the chunks late by a retransmission",
+        network::postgres_lossy,
+    ),
+    in_all(
+        "large-transaction",
+        "data: a transaction of 1,000,000 rows amid load",
+        |ctx| data::large_transaction(ctx, 1_000_000),
+    ),
+    in_all(
+        "two-large-transactions",
+        "data: two transactions of 100,000 rows at once",
+        |ctx| data::two_large_transactions(ctx, 100_000),
+    ),
+    in_all(
+        "row-of-64-mb",
+        "data: a row of 64 MB between small ones",
+        data::row_of_64_mb,
+    ),
+    in_subset(
+        "changed-and-truncated",
+        "data: UPDATE, DELETE and TRUNCATE of the outbox",
+        data::changed_and_truncated,
+    ),
+    in_all(
+        "columns-changed",
+        "data: columns added, renamed, retyped, dropped mid-stream; a routing column renamed: stops",
+        data::columns_changed,
+    ),
+    in_subset(
+        "odd-rows",
+        "data: NULL keys and payloads, TOAST, logical messages, prepared transactions, savepoints",
+        data::odd_rows,
+    ),
+    in_all(
+        "bytea-payload",
+        "data: a bytea payload with every byte: stops",
+        data::bytea_payload,
+    ),
+    in_all(
+        "partitioned-root",
+        "data: a partitioned outbox, `publish_via_partition_root`",
+        |ctx| data::partitioned(ctx, true),
+    ),
+    in_all(
+        "partitioned",
+        "data: a partitioned outbox by its partitions' names",
+        |ctx| data::partitioned(ctx, false),
+    ),
+    in_all(
+        "two-tables",
+        "data: two outbox tables in one publication",
+        data::two_tables,
+    ),
+    in_all(
+        "idle",
+        "idle: other tables take 30 MB, the outbox is silent",
+        postgres::idle,
+    ),
 ];

@@ -54,6 +54,10 @@ struct Rules {
     cut: (u64, Option<Cut>),
     stalled: [bool; 2],
     delay: [Duration; 2],
+    /// Which part of the chunks is late by how much, both ways.
+    loss: (f64, Duration),
+    /// At most so many bytes a second on each connection.
+    rate: [Option<u32>; 2],
     /// Connections numbered below this are closed for writing in that direction.
     half_closed: [u64; 2],
     refusing: bool,
@@ -67,6 +71,8 @@ struct Shared {
     listening: AtomicBool,
     open: Mutex<BTreeSet<u64>>,
     half_closed: Mutex<[BTreeSet<u64>; 2]>,
+    /// Draws which chunks are lost.
+    luck: Mutex<fastrand::Rng>,
     /// After how many more bytes the connection that carries them is reset.
     reset_after: Mutex<[Option<u64>; 2]>,
 }
@@ -187,6 +193,21 @@ impl ChaosProxy {
             .send_modify(|rules| rules.delay[direction as usize] = delay);
     }
 
+    /// Forwards at most so many bytes a second in this direction on each connection, `None` for as many
+    /// as there are: the receiver is slow, and the sender comes to wait for it.
+    pub fn throttle(&self, direction: Direction, bytes_per_second: Option<u32>) {
+        self.rules
+            .send_modify(|rules| rules.rate[direction as usize] = bytes_per_second);
+    }
+
+    /// Loses this part of the chunks, of either direction, and sends them again after `timeout`, as TCP
+    /// does with a packet that was lost; what comes behind on the same connection waits. A part of 0
+    /// ends it.
+    pub fn lose(&self, part: f64, timeout: Duration, seed: u64) {
+        *lock(&self.shared.luck) = fastrand::Rng::with_seed(seed);
+        self.rules.send_modify(|rules| rules.loss = (part, timeout));
+    }
+
     /// Once: lets this many more bytes through in this direction, counted over all connections, then
     /// resets the one that carried the last of them. In the middle of a frame, with luck or reckoning.
     pub fn reset_after(&self, direction: Direction, bytes: u64) {
@@ -251,6 +272,8 @@ impl Rules {
             cut: (0, None),
             stalled: [false; 2],
             delay: [Duration::ZERO; 2],
+            loss: (0.0, Duration::ZERO),
+            rate: [None; 2],
             half_closed: [0; 2],
             refusing: false,
             ending: false,
@@ -411,11 +434,24 @@ impl Connection {
         let read = async move {
             let mut buffer = vec![0; 64 * 1024];
             loop {
-                let n = from.read(&mut buffer).await?;
+                let rate = rules.borrow_and_update().rate[way];
+                let most = rate.map_or(buffer.len(), |_| 4 * 1024);
+                let n = from.read(&mut buffer[..most]).await?;
                 if n == 0 {
                     return Ok(());
                 }
-                let at = Instant::now() + rules.borrow_and_update().delay[way];
+                if let Some(rate) = rate {
+                    // Before the next read, so that it is the sender who waits.
+                    let pause = Duration::from_secs_f64(n as f64 / f64::from(rate.max(1)));
+                    tokio::time::sleep(pause).await;
+                }
+                let at = {
+                    let now = rules.borrow_and_update();
+                    let (part, timeout) = now.loss;
+                    let lost = part > 0.0 && lock(&self.shared.luck).f64() < part;
+                    let late = if lost { timeout } else { Duration::ZERO };
+                    Instant::now() + now.delay[way] + late
+                };
                 if queue.send((at, buffer[..n].to_vec())).await.is_err() {
                     // Half closed: read on, so that the sender does not notice.
                 }

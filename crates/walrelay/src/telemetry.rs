@@ -27,7 +27,10 @@ pub(crate) fn log_to_stderr(log: Log, env: &dyn Fn(&str) -> Option<String>) {
         .with_max_level(level)
         .with_writer(io::stderr)
         .with_target(false)
-        .with_ansi(colours(io::stderr().is_terminal(), env));
+        .with_ansi(colours(io::stderr().is_terminal(), env))
+        // A line that cannot be written, to a disk that is full for one, would be complained of to
+        // the very same place, and that panics.
+        .log_internal_errors(false);
     // Fails if there is a subscriber already: then that one is to stay.
     let _ = match log.format {
         LogFormat::Text => lines.try_init(),

@@ -187,3 +187,32 @@ fn without_a_server_a_client_is_reset() {
     let error = client.read(&mut [0]).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
 }
+
+#[test]
+fn what_is_lost_comes_late_and_in_order() {
+    let (proxy, _listener, mut client, mut server) = pair();
+    proxy.lose(1.0, Duration::from_millis(150), 1);
+    let begun = Instant::now();
+    client.write_all(b"late").unwrap();
+    assert_eq!(read(&mut server, 4), b"late");
+    assert!(begun.elapsed() >= Duration::from_millis(150));
+    proxy.lose(0.0, Duration::ZERO, 1);
+    client.write_all(b"soon").unwrap();
+    assert_eq!(read(&mut server, 4), b"soon");
+}
+
+#[test]
+fn a_slow_receiver_holds_the_sender_back() {
+    let (proxy, _listener, mut client, mut server) = pair();
+    proxy.throttle(Direction::ToServer, Some(100_000));
+    // A chunk that is being read when the rule comes is not held back.
+    client.write_all(&[0; 100]).unwrap();
+    read(&mut server, 100);
+    let begun = Instant::now();
+    client.write_all(&vec![1; 30_000]).unwrap();
+    assert_eq!(read(&mut server, 30_000), vec![1; 30_000]);
+    assert!(begun.elapsed() >= Duration::from_millis(200));
+    proxy.throttle(Direction::ToServer, None);
+    client.write_all(&vec![2; 30_000]).unwrap();
+    assert_eq!(read(&mut server, 30_000), vec![2; 30_000]);
+}

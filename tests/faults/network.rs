@@ -1,0 +1,318 @@
+//! Faults of the network, on either side, by a proxy that misbehaves.
+
+use std::time::{Duration, Instant};
+
+use walrelay_testkit::{ChaosProxy, Cut, Direction, Running, eventually};
+
+use crate::context::{Config, Context, Ragged};
+use crate::outcome::Outcome;
+use crate::rig::{PATIENCE, Relay};
+
+/// The server's side gives up a silent client after this, the relay a silent server too.
+const SILENCE: Duration = Duration::from_secs(2);
+
+fn impatient(config: Config) -> Config {
+    config
+        .source("receive_timeout = \"2s\"")
+        .source("wal_sender_timeout = \"2s\"")
+}
+
+/// A relay that reaches Postgres by a proxy.
+struct Wire {
+    proxy: ChaosProxy,
+    relay: Relay,
+    load: Running,
+}
+
+fn to_postgres(ctx: &mut Context) -> Wire {
+    ctx.outbox();
+    let proxy = ChaosProxy::start(("127.0.0.1", ctx.postgres.port()));
+    let config = impatient(ctx.config().url(ctx.url_at(proxy.port())));
+    let relay = ctx.start(&config);
+    relay.streaming();
+    let load = ctx.load();
+    Wire { proxy, relay, load }
+}
+
+fn finished(ctx: &mut Context, wire: Wire, ragged: Ragged) -> Outcome {
+    ctx.more(&wire.load, 200..300);
+    wire.load.stop();
+    let outcome = ctx.judge(ragged);
+    let (code, log) = wire.relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+    outcome
+}
+
+/// A blow after which the relay streams anew.
+fn strike(ctx: &mut Context, wire: &Wire, blow: impl FnOnce(&ChaosProxy)) {
+    ctx.more(&wire.load, 100..600);
+    let streams = wire.relay.streams();
+    ctx.struck();
+    blow(&wire.proxy);
+    ctx.over();
+    eventually(PATIENCE, || wire.relay.streams() > streams);
+}
+
+pub(crate) fn postgres_cut(ctx: &mut Context) -> Outcome {
+    let wire = to_postgres(ctx);
+    for how in [Cut::Fin, Cut::Reset, Cut::Fin, Cut::Reset] {
+        strike(ctx, &wire, |proxy| proxy.cut(how));
+    }
+    finished(ctx, wire, Ragged::No)
+}
+
+/// Reset after a number of bytes that the seed decides: in the midst of a frame, and of a
+/// transaction.
+pub(crate) fn postgres_reset_in_frame(ctx: &mut Context) -> Outcome {
+    let wire = to_postgres(ctx);
+    for round in 0..6 {
+        let direction = if round % 3 == 2 {
+            Direction::ToServer
+        } else {
+            Direction::ToClient
+        };
+        let bytes = match direction {
+            Direction::ToClient => ctx.rng.u64(1..60_000),
+            Direction::ToServer => ctx.rng.u64(1..100),
+        };
+        ctx.more(&wire.load, 50..300);
+        // Now and then it hits the control connection, which the stream does not need: again.
+        loop {
+            let streams = wire.relay.streams();
+            wire.proxy.reset_after(direction, bytes);
+            eventually(PATIENCE, || !wire.proxy.reset_pending(direction));
+            ctx.struck();
+            ctx.over();
+            let enough = Instant::now() + Duration::from_secs(3);
+            eventually(PATIENCE, || {
+                wire.relay.streams() > streams || Instant::now() > enough
+            });
+            if wire.relay.streams() > streams {
+                break;
+            }
+        }
+    }
+    finished(ctx, wire, Ragged::No)
+}
+
+/// Silent both ways for longer than either side waits, and then alive again as if nothing had been.
+pub(crate) fn postgres_stalled(ctx: &mut Context) -> Outcome {
+    let wire = to_postgres(ctx);
+    for _ in 0..2 {
+        strike(ctx, &wire, |proxy| {
+            proxy.stall();
+            wire.relay.says("nothing was received from Postgres");
+            // Beyond the server's patience too, whatever the relay has done meanwhile.
+            let begun = Instant::now();
+            eventually(PATIENCE, || begun.elapsed() > SILENCE);
+            proxy.resume();
+        });
+    }
+    finished(ctx, wire, Ragged::No)
+}
+
+/// One direction is dead, the other lives; then one direction is closed, the other not.
+pub(crate) fn postgres_half_open(ctx: &mut Context) -> Outcome {
+    let wire = to_postgres(ctx);
+    for direction in [Direction::ToClient, Direction::ToServer] {
+        strike(ctx, &wire, |proxy| {
+            let open = proxy.accepted();
+            proxy.stall_direction(direction);
+            // The relay, or the server, gives it up, and the relay tries again.
+            eventually(PATIENCE, || proxy.accepted() > open);
+            proxy.resume();
+        });
+        strike(ctx, &wire, |proxy| proxy.half_close(direction));
+    }
+    finished(ctx, wire, Ragged::No)
+}
+
+/// 200 ms in each direction, between two stretches without.
+pub(crate) fn postgres_delayed(ctx: &mut Context) -> Outcome {
+    let wire = to_postgres(ctx);
+    ctx.more(&wire.load, 100..400);
+    let streams = wire.relay.streams();
+    let delay = Duration::from_millis(200);
+    for direction in [Direction::ToClient, Direction::ToServer] {
+        wire.proxy.delay(direction, delay);
+    }
+    ctx.struck();
+    ctx.more(&wire.load, 3_000..4_000);
+    for direction in [Direction::ToClient, Direction::ToServer] {
+        wire.proxy.delay(direction, Duration::ZERO);
+    }
+    ctx.over();
+    let now = wire.relay.streams();
+    let outcome = finished(ctx, wire, Ragged::No);
+    let repeated = outcome.duplicates;
+    outcome
+        .expect(now == streams, || "it gave a slow network up".to_owned())
+        .expect(repeated == 0, || format!("{repeated} repeated"))
+}
+
+/// Every hundredth chunk either way is late by a retransmission's time, which is what the loss of one
+/// packet in a hundred looks like from above TCP.
+pub(crate) fn postgres_lossy(ctx: &mut Context) -> Outcome {
+    let wire = to_postgres(ctx);
+    ctx.more(&wire.load, 100..400);
+    let seed = ctx.rng.u64(..);
+    wire.proxy.lose(0.01, Duration::from_millis(200), seed);
+    ctx.struck();
+    ctx.more(&wire.load, 3_000..4_000);
+    wire.proxy.lose(0.0, Duration::ZERO, seed);
+    ctx.over();
+    finished(ctx, wire, Ragged::No)
+}
+
+/// A relay that reaches Kafka by the broker's proxy.
+fn to_kafka(ctx: &mut Context) -> (Relay, Running) {
+    ctx.outbox();
+    let at = ctx.kafka.proxy().address().to_string();
+    let config = ctx.config().bootstrap(at);
+    let relay = ctx.start(&config);
+    relay.streaming();
+    (relay, ctx.load())
+}
+
+fn through(ctx: &mut Context, relay: Relay, load: Running) -> Outcome {
+    ctx.more(&load, 200..300);
+    load.stop();
+    let outcome = ctx.judge(Ragged::Allowed);
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+    outcome
+}
+
+/// Cut in order and by a reset, and refused for a while.
+pub(crate) fn kafka_cut(ctx: &mut Context) -> Outcome {
+    let (relay, load) = to_kafka(ctx);
+    for how in [Cut::Fin, Cut::Reset, Cut::Fin, Cut::Reset] {
+        ctx.more(&load, 100..600);
+        ctx.struck();
+        ctx.kafka.proxy().cut(how);
+        ctx.over();
+    }
+    ctx.more(&load, 100..600);
+    ctx.struck();
+    ctx.kafka.proxy().refuse(true);
+    ctx.kafka.proxy().cut(Cut::Reset);
+    ctx.more(&load, 2_000..3_000);
+    ctx.kafka.proxy().refuse(false);
+    ctx.over();
+    through(ctx, relay, load)
+}
+
+/// Reset in the midst of a request, and of an answer.
+pub(crate) fn kafka_reset_in_frame(ctx: &mut Context) -> Outcome {
+    let (relay, load) = to_kafka(ctx);
+    for round in 0..6 {
+        let (direction, bytes) = if round % 2 == 0 {
+            (Direction::ToServer, ctx.rng.u64(1..50_000))
+        } else {
+            (Direction::ToClient, ctx.rng.u64(1..500))
+        };
+        ctx.more(&load, 50..400);
+        ctx.struck();
+        ctx.kafka.proxy().reset_after(direction, bytes);
+        eventually(PATIENCE, || !ctx.kafka.proxy().reset_pending(direction));
+        ctx.over();
+    }
+    through(ctx, relay, load)
+}
+
+/// Nothing passes for longer than a request may take: answers are lost for requests that the broker
+/// may have carried out.
+pub(crate) fn kafka_stalled(ctx: &mut Context) -> Outcome {
+    ctx.outbox();
+    let at = ctx.kafka.proxy().address().to_string();
+    let config = ctx
+        .config()
+        .bootstrap(at)
+        .kafka("\"socket.timeout.ms\" = 2000")
+        .kafka("\"request.timeout.ms\" = 1500");
+    let relay = ctx.start(&config);
+    relay.streaming();
+    let load = ctx.load();
+    ctx.more(&load, 300..600);
+    ctx.struck();
+    ctx.kafka.proxy().stall();
+    ctx.more(&load, 4_500..5_000);
+    ctx.kafka.proxy().resume();
+    ctx.over();
+    for direction in [Direction::ToServer, Direction::ToClient] {
+        ctx.more(&load, 300..600);
+        ctx.struck();
+        let open = ctx.kafka.proxy().accepted();
+        ctx.kafka.proxy().stall_direction(direction);
+        eventually(PATIENCE, || ctx.kafka.proxy().accepted() > open);
+        ctx.kafka.proxy().resume();
+        ctx.over();
+        ctx.more(&load, 100..200);
+        ctx.struck();
+        ctx.kafka.proxy().half_close(direction);
+        ctx.over();
+    }
+    through(ctx, relay, load)
+}
+
+/// 200 ms in each direction.
+pub(crate) fn kafka_delayed(ctx: &mut Context) -> Outcome {
+    let (relay, load) = to_kafka(ctx);
+    ctx.more(&load, 100..400);
+    let delay = Duration::from_millis(200);
+    ctx.struck();
+    for direction in [Direction::ToClient, Direction::ToServer] {
+        ctx.kafka.proxy().delay(direction, delay);
+    }
+    ctx.more(&load, 3_000..4_000);
+    for direction in [Direction::ToClient, Direction::ToServer] {
+        ctx.kafka.proxy().delay(direction, Duration::ZERO);
+    }
+    ctx.over();
+    let outcome = through(ctx, relay, load);
+    let repeated = outcome.duplicates;
+    outcome.expect(repeated == 0, || format!("{repeated} repeated"))
+}
+
+/// As towards Postgres.
+pub(crate) fn kafka_lossy(ctx: &mut Context) -> Outcome {
+    let (relay, load) = to_kafka(ctx);
+    ctx.more(&load, 100..400);
+    let seed = ctx.rng.u64(..);
+    ctx.struck();
+    let rto = Duration::from_millis(200);
+    ctx.kafka.proxy().lose(0.01, rto, seed);
+    ctx.more(&load, 3_000..4_000);
+    ctx.kafka.proxy().lose(0.0, Duration::ZERO, seed);
+    ctx.over();
+    through(ctx, relay, load)
+}
+
+/// The relay's side takes little at a time: the server waits, and is fed back to.
+pub(crate) fn postgres_slow_reader(ctx: &mut Context) -> Outcome {
+    let wire = to_postgres(ctx);
+    ctx.more(&wire.load, 100..400);
+    let streams = wire.relay.streams();
+    ctx.struck();
+    wire.proxy.throttle(Direction::ToClient, Some(100_000));
+    ctx.more(&wire.load, 4_000..5_000);
+    wire.proxy.throttle(Direction::ToClient, None);
+    ctx.over();
+    let now = wire.relay.streams();
+    let outcome = finished(ctx, wire, Ragged::No);
+    outcome.expect(now == streams, || "it gave a slow network up".to_owned())
+}
+
+/// The broker's side takes little at a time: the relay is back-pressured.
+pub(crate) fn kafka_slow_reader(ctx: &mut Context) -> Outcome {
+    let (relay, load) = to_kafka(ctx);
+    ctx.more(&load, 100..400);
+    ctx.struck();
+    ctx.kafka
+        .proxy()
+        .throttle(Direction::ToServer, Some(100_000));
+    ctx.more(&load, 4_000..5_000);
+    ctx.kafka.proxy().throttle(Direction::ToServer, None);
+    ctx.over();
+    through(ctx, relay, load)
+}
