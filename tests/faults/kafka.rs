@@ -17,7 +17,7 @@ fn relay(ctx: &Context) -> Relay {
     ctx.start(
         &ctx.config()
             .source("wal_sender_timeout = \"2s\"")
-            .more("[delivery]\nmax_in_flight_records = 1024"),
+            .more("[delivery]\nmax_in_flight_records = 4096"),
     )
 }
 
