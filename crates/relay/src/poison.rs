@@ -213,7 +213,7 @@ impl Verdicts {
             return Some(verdict.clone());
         }
         let (parking, key) = (self.policy.parking.as_ref()?, key?);
-        parking.is_parked(topic, key).then(|| Verdict {
+        parking.is_parked(id, topic, key).then(|| Verdict {
             class: Class::Parked,
             cause: Arc::from("an earlier event of its key is a dead letter"),
             action: PoisonAction::DeadLetter,

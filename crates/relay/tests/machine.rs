@@ -9,6 +9,9 @@
 //!   lies behind its slot.
 //!
 //! At the end everything is acknowledged, and then nothing is lost and all is confirmed.
+//!
+//! Some rows have no topic. By the policy of the case they become dead letters, which count as any
+//! record does; with parking, what follows of their key does too; or they are skipped.
 
 #![allow(
     clippy::expect_used,
@@ -24,8 +27,8 @@ use walrelay_checkpoint::AckRing;
 use walrelay_event_router::{Options, Router};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
-use walrelay_relay::{Core, Step, TableName};
-use walrelay_sink::Deliveries;
+use walrelay_relay::{Core, PoisonAction, PoisonPolicy, Step, TableName, Verdicts};
+use walrelay_sink::{Deliveries, LetterId, Parking};
 use walrelay_walsender::Frame;
 
 const TEXT: TypeOid = TypeOid::new(25);
@@ -46,6 +49,20 @@ struct Transaction {
 
 type RowId = (usize, usize);
 
+/// What the policy makes of rows without a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// There are none.
+    Plain,
+    Letters,
+    /// And what follows of their key follows them.
+    Parked,
+    Skipped,
+}
+
+/// Of this key every other row has no topic, but in [`Mode::Plain`].
+const POISONED: u8 = 3;
+
 #[derive(Debug)]
 enum Piece {
     Relation,
@@ -62,10 +79,11 @@ struct Server {
     /// What of it a checkpoint has written to disk.
     durable: u64,
     table: encode::Table,
+    mode: Mode,
 }
 
 impl Server {
-    fn new(keys: Vec<(Vec<u8>, bool)>) -> Self {
+    fn new(keys: Vec<(Vec<u8>, bool)>, mode: Mode) -> Self {
         let mut at = 1000;
         let log = keys
             .into_iter()
@@ -96,7 +114,37 @@ impl Server {
             slot: 1000,
             durable: 1000,
             table,
+            mode,
         }
+    }
+
+    /// Whether the row has no topic.
+    fn is_poisoned(&self, (transaction, row): RowId) -> bool {
+        let poisoned = self.log[transaction].keys[row] == POISONED && row.is_multiple_of(2);
+        self.mode != Mode::Plain && poisoned
+    }
+
+    /// Whether the row must become a letter.
+    fn is_letter(&self, id: RowId) -> bool {
+        let key = |(transaction, row): RowId| self.log[transaction].keys[row];
+        let before = || {
+            (0..=id.0)
+                .flat_map(|t| (0..self.log[t].keys.len()).map(move |row| (t, row)))
+                .take_while(move |other| *other < id)
+        };
+        match self.mode {
+            Mode::Plain | Mode::Skipped => false,
+            Mode::Letters => self.is_poisoned(id),
+            Mode::Parked => {
+                let parks = |other: RowId| key(other) == key(id) && self.is_poisoned(other);
+                self.is_poisoned(id) || before().any(parks)
+            }
+        }
+    }
+
+    /// Whether the row goes nowhere.
+    fn is_skipped(&self, id: RowId) -> bool {
+        self.mode == Mode::Skipped && self.is_poisoned(id)
     }
 
     /// What a connection that starts now is sent.
@@ -132,7 +180,7 @@ impl Server {
                 let key = t.keys[row].to_string();
                 let fields = [
                     Some(&*id),
-                    Some("Order"),
+                    (!self.is_poisoned((index, row))).then_some("Order"),
                     Some(&*key),
                     Some("T"),
                     Some("{}"),
@@ -186,7 +234,33 @@ impl Deliveries for Acks {
     fn capacity(&self) {}
 }
 
-fn process(slot: u64) -> Process {
+/// A process that starts now. What it knows of parked keys it has from the topic of letters.
+fn process(server: &Server, durable: &BTreeSet<RowId>) -> Process {
+    let slot = server.slot;
+    let action = match server.mode {
+        Mode::Plain => PoisonAction::Halt,
+        Mode::Letters | Mode::Parked => PoisonAction::DeadLetter,
+        Mode::Skipped => PoisonAction::Skip,
+    };
+    let parking = (server.mode == Mode::Parked).then(|| {
+        let parking = Parking::new();
+        for row in durable.iter().filter(|row| server.is_letter(**row)) {
+            let transaction = &server.log[row.0];
+            let id = LetterId {
+                lsn: transaction.commit,
+                row: row.1 as u64,
+            };
+            let topic = (!server.is_poisoned(*row)).then_some("outbox.event.Order");
+            parking.park(id, topic, transaction.keys[row.1].to_string().as_bytes());
+        }
+        parking.set_ready();
+        Arc::new(parking)
+    });
+    let verdicts = Verdicts::new(PoisonPolicy {
+        unroutable: action,
+        parking,
+        ..PoisonPolicy::default()
+    });
     let ring = Arc::new(AckRing::new(RING));
     let table = TableName {
         schema: "public".into(),
@@ -194,11 +268,12 @@ fn process(slot: u64) -> Process {
     };
     let confirmed = CommitEnd::from_slot(Lsn::new(slot));
     Process {
-        core: Core::new(
+        core: Core::with_verdicts(
             Router::new(Options::default()),
             Arc::from([table]),
             Arc::clone(&ring),
             confirmed,
+            verdicts,
         ),
         ring,
         outstanding: BTreeMap::new(),
@@ -257,6 +332,15 @@ fn transactions() -> impl Strategy<Value = Vec<(Vec<u8>, bool)>> {
     )
 }
 
+fn modes() -> impl Strategy<Value = Mode> {
+    prop_oneof![
+        2 => Just(Mode::Plain),
+        1 => Just(Mode::Letters),
+        1 => Just(Mode::Parked),
+        1 => Just(Mode::Skipped),
+    ]
+}
+
 impl World {
     fn key(&self, row: RowId) -> u8 {
         self.server.log[row.0].keys[row.1]
@@ -312,6 +396,12 @@ impl World {
                         panic!("a record that no row asked for");
                     };
                     assert_eq!(header, format!("{transaction}.{row}").as_bytes());
+                    let id = (transaction, row);
+                    assert_eq!(outgoing.is_letter(), self.server.is_letter(id), "{id:?}");
+                    assert!(!self.server.is_skipped(id), "{id:?} is to be skipped");
+                    let event = outgoing.event();
+                    assert_eq!(event.lsn, self.server.log[transaction].commit);
+                    assert_eq!(event.row, row as u64, "{id:?} is known by its place");
                     if std::mem::take(&mut full) {
                         break;
                     }
@@ -404,7 +494,7 @@ impl World {
                 self.server.slot = self.server.durable;
             }
             Event::Rebuild => self.rebuild(true),
-            Event::Crash => self.process = process(self.server.slot),
+            Event::Crash => self.process = process(&self.server, &self.durable_set),
         }
         self.process.core.advance();
     }
@@ -416,7 +506,7 @@ impl World {
         if confirm {
             self.feedback();
         }
-        self.process = process(self.server.slot);
+        self.process = process(&self.server, &self.durable_set);
     }
 
     fn check(&mut self) {
@@ -428,7 +518,8 @@ impl World {
         self.process.confirmed = confirmed;
         for (index, transaction) in self.server.log.iter().enumerate() {
             if transaction.end <= confirmed.max(self.server.slot) {
-                for row in 0..transaction.keys.len() {
+                let carried = |row: &usize| !self.server.is_skipped((index, *row));
+                for row in (0..transaction.keys.len()).filter(carried) {
                     assert!(
                         self.durable_set.contains(&(index, row)),
                         "G1: row {row} of transaction {index} was confirmed and is not durable"
@@ -450,7 +541,7 @@ impl World {
                 .iter()
                 .enumerate()
                 .flat_map(|(t, transaction)| (0..transaction.keys.len()).map(move |row| (t, row)))
-                .filter(|row| self.key(*row) == key)
+                .filter(|row| self.key(*row) == key && !self.server.is_skipped(*row))
                 .collect();
             let place = |row: &RowId| expected.iter().position(|e| e == row).expect("committed");
             let mut reached = 0;
@@ -476,9 +567,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_order_of_events_confirms_early_or_loses(keys in transactions(), events in events()) {
-        let server = Server::new(keys);
-        let process = process(server.slot);
+    fn no_order_of_events_confirms_early_or_loses(
+        keys in transactions(),
+        mode in modes(),
+        events in events(),
+    ) {
+        let server = Server::new(keys, mode);
+        let process = process(&server, &BTreeSet::new());
         let mut world =
             World { server, durable: Vec::new(), durable_set: BTreeSet::new(), process };
         for event in &events {
@@ -507,7 +602,13 @@ proptest! {
         }
         prop_assert_eq!(world.server.slot, last, "not everything was confirmed");
         world.check_order();
-        let rows: usize = world.server.log.iter().map(|t| t.keys.len()).sum();
+        let rows: usize = world
+            .server
+            .log
+            .iter()
+            .enumerate()
+            .map(|(t, log)| (0..log.keys.len()).filter(|row| !world.server.is_skipped((t, *row))).count())
+            .sum();
         prop_assert_eq!(world.durable_set.len(), rows, "lost");
     }
 }

@@ -1,4 +1,4 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,8 +26,8 @@ pub struct Parking {
 struct State {
     open: HashMap<LetterId, Place>,
     resolved: HashSet<LetterId>,
-    /// How many open letters each has.
-    places: HashMap<Place, usize>,
+    /// The open letters of each.
+    places: HashMap<Place, BTreeSet<LetterId>>,
 }
 
 /// A key, and the topic it is parked for; without one, it is parked for all.
@@ -64,7 +64,7 @@ impl Parking {
             key: key.into(),
             topic: topic.map(Into::into),
         };
-        *state.places.entry(place.clone()).or_default() += 1;
+        state.places.entry(place.clone()).or_default().insert(id);
         state.open.insert(id, place);
         self.open.store(state.open.len(), Ordering::Release);
     }
@@ -76,17 +76,19 @@ impl Parking {
         let Some(place) = state.open.remove(&id) else {
             return;
         };
-        if let Some(count) = state.places.get_mut(&place) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(letters) = state.places.get_mut(&place) {
+            letters.remove(&id);
+            if letters.is_empty() {
                 state.places.remove(&place);
             }
         }
         self.open.store(state.open.len(), Ordering::Release);
     }
 
-    /// Whether an event of this key, bound for this topic, must become a letter too.
-    pub fn is_parked(&self, topic: &str, key: &[u8]) -> bool {
+    /// Whether this event, of this key and bound for this topic, must become a letter too: an
+    /// **earlier** event has an open one. A relay that reads the log again meets events that come
+    /// before a letter which it wrote the first time.
+    pub fn is_parked(&self, event: LetterId, topic: &str, key: &[u8]) -> bool {
         if self.open.load(Ordering::Acquire) == 0 {
             return false;
         }
@@ -95,7 +97,10 @@ impl Parking {
             key: key.into(),
             topic: topic.map(Into::into),
         };
-        state.places.contains_key(&place(None)) || state.places.contains_key(&place(Some(topic)))
+        [place(None), place(Some(topic))].iter().any(|place| {
+            let first = state.places.get(place).and_then(BTreeSet::first);
+            first.is_some_and(|first| *first < event)
+        })
     }
 
     /// How many letters are open.
@@ -125,32 +130,40 @@ mod tests {
 
     const A: LetterId = LetterId { lsn: 1, row: 0 };
     const B: LetterId = LetterId { lsn: 1, row: 1 };
+    const LATER: LetterId = LetterId { lsn: 2, row: 0 };
 
     #[test]
     fn a_key_is_free_when_its_last_letter_is_resolved() {
         let parking = Parking::new();
-        assert!(!parking.is_parked("t", b"k"));
+        assert!(!parking.is_parked(LATER, "t", b"k"));
         parking.park(A, Some("t"), b"k");
         parking.park(A, Some("t"), b"k");
         parking.park(B, Some("t"), b"k");
-        assert!(parking.is_parked("t", b"k"));
-        assert!(!parking.is_parked("other", b"k") && !parking.is_parked("t", b"other"));
+        let before = LetterId { lsn: 0, row: 7 };
+        assert!(
+            !parking.is_parked(before, "t", b"k"),
+            "it comes before the letter"
+        );
+        assert!(parking.is_parked(LATER, "t", b"k"));
+        assert!(
+            !parking.is_parked(LATER, "other", b"k") && !parking.is_parked(LATER, "t", b"other")
+        );
         parking.resolve(A);
-        assert!(parking.is_parked("t", b"k"));
+        assert!(parking.is_parked(LATER, "t", b"k"));
         parking.resolve(B);
-        assert!(!parking.is_parked("t", b"k"));
+        assert!(!parking.is_parked(LATER, "t", b"k"));
         assert_eq!(parking.open(), 0);
         // A repeat of a letter that was resolved.
         parking.park(A, Some("t"), b"k");
-        assert!(!parking.is_parked("t", b"k"));
+        assert!(!parking.is_parked(LATER, "t", b"k"));
     }
 
     #[test]
     fn a_key_whose_letter_has_no_topic_is_parked_for_all() {
         let parking = Parking::new();
         parking.park(A, None, b"secret-key");
-        assert!(parking.is_parked("any", b"secret-key"));
-        assert!(!parking.is_parked("any", b"other"));
+        assert!(parking.is_parked(LATER, "any", b"secret-key"));
+        assert!(!parking.is_parked(LATER, "any", b"other"));
         assert!(!format!("{parking:?}").contains("secret"), "{parking:?}");
     }
 }

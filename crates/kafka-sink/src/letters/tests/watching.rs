@@ -5,6 +5,12 @@ use walrelay_sink::Parking;
 use super::*;
 use crate::letters::LetterWatcher;
 
+/// An event after all letters of these tests.
+const LATER: LetterId = LetterId {
+    lsn: u64::MAX,
+    row: 0,
+};
+
 fn watch(cluster: &Cluster) -> (LetterWatcher, Arc<Parking>) {
     let parking = Arc::new(Parking::new());
     let watcher = LetterWatcher::start(&config(cluster), TOPIC, "s", Arc::clone(&parking));
@@ -25,7 +31,7 @@ fn what_earlier_runs_left_is_known_before_it_is_ready() {
     eventually("ready", || parking.is_ready());
     assert_eq!(parking.open(), 30);
     for number in 0..50 {
-        let parked = parking.is_parked("orders", format!("k{number}").as_bytes());
+        let parked = parking.is_parked(LATER, "orders", format!("k{number}").as_bytes());
         assert_eq!(parked, number >= 20, "k{number}");
     }
 }
@@ -50,9 +56,9 @@ fn keys_are_parked_and_freed_while_it_watches() {
         topic: None,
         ..draft("0/1 2", "l")
     });
-    eventually("parked", || parking.is_parked("any", b"l"));
+    eventually("parked", || parking.is_parked(LATER, "any", b"l"));
     // The only partition is read in order: what came before was passed over.
-    assert!(!parking.is_parked("orders", b"k"));
+    assert!(!parking.is_parked(LATER, "orders", b"k"));
     assert_eq!(parking.open(), 1);
     // A repeat, as by a relay that was killed; and another slot's letter of the same name.
     writer.letter(&Draft {
@@ -61,11 +67,11 @@ fn keys_are_parked_and_freed_while_it_watches() {
     });
     writer.resolution(Some("l"), "other 0/1 2");
     writer.letter(&draft("0/2 0", "m"));
-    eventually("parked", || parking.is_parked("orders", b"m"));
-    assert!(parking.is_parked("any", b"l"));
+    eventually("parked", || parking.is_parked(LATER, "orders", b"m"));
+    assert!(parking.is_parked(LATER, "any", b"l"));
     writer.resolution(Some("l"), "s 0/1 2");
-    eventually("free", || !parking.is_parked("any", b"l"));
-    assert!(parking.is_parked("orders", b"m"));
+    eventually("free", || !parking.is_parked(LATER, "any", b"l"));
+    assert!(parking.is_parked(LATER, "orders", b"m"));
 }
 
 #[test]
@@ -76,7 +82,7 @@ fn without_a_topic_it_is_ready_and_follows_one_that_appears() {
     cluster.create_topic(TOPIC, 2, 1).expect("created");
     let writer = Writer::new(&cluster);
     writer.letter(&draft("0/1 0", "k"));
-    eventually("parked", || parking.is_parked("orders", b"k"));
+    eventually("parked", || parking.is_parked(LATER, "orders", b"k"));
 }
 
 #[test]
@@ -90,13 +96,13 @@ fn it_is_not_ready_before_a_broker_has_answered() {
     assert!(!parking.is_ready());
     cluster.broker_up(1).expect("up");
     eventually("ready", || parking.is_ready());
-    assert!(parking.is_parked("orders", b"k"));
+    assert!(parking.is_parked(LATER, "orders", b"k"));
     // And again while it tails.
     cluster.broker_down(1).expect("down");
     std::thread::sleep(Duration::from_secs(1));
     cluster.broker_up(1).expect("up");
     Writer::new(&cluster).resolution(Some("k"), "s 0/1 0");
-    eventually("free", || !parking.is_parked("orders", b"k"));
+    eventually("free", || !parking.is_parked(LATER, "orders", b"k"));
 }
 
 #[test]
