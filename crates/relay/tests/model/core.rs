@@ -152,7 +152,7 @@ impl Machine {
             Input::Taken(row) => return self.frame(Piece::Row(row), log, true),
             Input::Reborn(slot) => {
                 let core = self.core.take().expect("it is there between two inputs");
-                *self = Self::new(core.into_router(), slot);
+                *self = Self::new(core.into_parts().0, slot);
             }
         }
         Ok(Output::Done)

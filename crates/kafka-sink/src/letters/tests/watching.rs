@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use walrelay_sink::Parking;
+use walrelay_sink::{LetterId, Parking};
 
 use super::*;
 use crate::letters::LetterWatcher;
