@@ -62,7 +62,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         "relay: SIGKILL at random moments mid-burst, 100 times in one history",
         |ctx| process::sigkill(ctx, 100),
     ),
-    in_all(
+    in_subset(
         "failpoints",
         "relay: SIGKILL after read, after enqueue, after ack, after confirm, while draining; twice each",
         |ctx| process::failpoints(ctx, 2),
@@ -88,7 +88,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         "relay: its clock jumps by days, there and back",
         process::clock_jumps,
     ),
-    in_all(
+    in_subset(
         "takeover-sigkill",
         "two relays on one slot: SIGKILL of the one that streams, 3 times",
         takeover::sigkill,

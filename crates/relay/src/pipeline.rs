@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// The longest pause while the slot is busy: a relay that takes over is to do so within a second.
-const BUSY_DELAY: Duration = Duration::from_millis(500);
+const BUSY_DELAY: Duration = Duration::from_millis(250);
 
 /// One slot, one sink.
 #[derive(Debug)]
