@@ -12,6 +12,57 @@ use crate::table::SCENARIOS;
 const BEGIN: &str = "<!-- faults -->\n";
 const END: &str = "<!-- end of faults -->";
 
+/// Lines of the catalogue that other tests show, and which.
+const ELSEWHERE: &[(&str, &str)] = &[
+    (
+        "slot dropped while it is read: stops",
+        "tests/e2e/crashes.rs::of_the_slot_stop_the_relay",
+    ),
+    (
+        "slot invalidated by `max_slot_wal_keep_size`: stops",
+        "tests/e2e/docs.rs::way_out_when_the_slot_is_lost",
+    ),
+    (
+        "publication loses a table: stops",
+        "tests/e2e/crashes.rs::of_the_publications_table_stop_the_relay",
+    ),
+    (
+        "`wal_level` below logical",
+        "tests/e2e/errors.rs::of_a_server_without_logical_decoding",
+    ),
+    (
+        "role without REPLICATION, wrong password, no such database",
+        "tests/e2e/errors.rs::of_access",
+    ),
+    (
+        "oversize record",
+        "tests/e2e/poison.rs::too_large_for_kafka",
+    ),
+    (
+        "a record of a batch is refused by the broker",
+        "tests/e2e/poison.rs::refused_by_the_broker_is_not_overtaken",
+    ),
+    (
+        "idle outbox, 200 MB of other tables",
+        "tests/e2e/idle.rs::on_postgres_18",
+    ),
+];
+
+/// Each with a test that is there.
+fn elsewhere() -> String {
+    let mut text = String::from("\nElsewhere:\n\n| fault | shown by |\n|---|---|\n");
+    for (fault, test) in ELSEWHERE {
+        let (file, name) = test.split_once("::").expect("a file and a name");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../..")
+            .join(file);
+        let code = fs::read_to_string(&path).expect("the test's file");
+        assert!(code.contains(&format!("fn {name}(")), "there is no {test}");
+        let _ = writeln!(text, "| {fault} | `{test}` |");
+    }
+    text
+}
+
 /// Puts the table between its marks.
 pub(crate) fn write(done: &[Done], seed: u64) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/GUARANTEES.md");
@@ -95,5 +146,6 @@ fn table(done: &[Done], seed: u64) -> String {
             times(|outcome| &outcome.caught_up),
         );
     }
+    text.push_str(&elsewhere());
     text
 }
