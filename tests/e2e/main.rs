@@ -10,6 +10,7 @@
 //! - [`topics`]: they are created where configured, and waited for where not.
 //! - [`errors`]: each mistake has its own word and exit code.
 //! - [`commands`]: `init`, `check`, `completions`, standard output as a sink.
+//! - [`secure`]: TLS, logins, access control; that the relay needs no more, and tells no secret.
 //! - [`docs`]: what README, OPERATIONS and GUARANTEES say is so.
 //!
 //! One Kafka serves all tests that do not stop it; each has topics of its own.
@@ -32,4 +33,5 @@ mod idle;
 mod large;
 mod poison;
 mod rig;
+mod secure;
 mod topics;

@@ -209,7 +209,7 @@ impl ClientContext for Context {
         let kind = code.map_or_else(|| "error".to_owned(), |code| format!("{code:?}"));
         if let Some(held_back) = self.repetitions.pass(&kind) {
             let reason = self.config.scrub(reason);
-            let remedy = remedy(code, &self.config);
+            let remedy = remedy(code, &reason, &self.config);
             tracing::warn!(kind, held_back, "Kafka: {reason}{remedy}");
             if code == Some(RDKafkaErrorCode::SSL) {
                 crate::tls::explain(&self.config);

@@ -113,15 +113,25 @@ pub(crate) fn is_refusal(code: Option<RDKafkaErrorCode>) -> bool {
     )
 }
 
+/// Whether the broker refuses the client's certificate, or wants one. In TLS 1.3 that comes after the
+/// handshake, and librdkafka takes it for a lost connection.
+pub(crate) fn is_alert(reason: &str) -> bool {
+    reason.contains("SSL routines") && reason.contains("alert")
+}
+
 /// What to do about an error of access or encryption, to be put behind librdkafka's words; empty
 /// for others.
-pub(crate) fn remedy(code: Option<RDKafkaErrorCode>, config: &KafkaConfig) -> &'static str {
+pub(crate) fn remedy(
+    code: Option<RDKafkaErrorCode>,
+    reason: &str,
+    config: &KafkaConfig,
+) -> &'static str {
     if is_refusal(code) && config.uses_tokens() {
         "; check who issued the token, its audience and its end: token_file or token_command in \
          [sink.oauthbearer] is asked again by itself"
     } else if is_refusal(code) {
         "; check sasl.mechanism, sasl.username and sasl.password"
-    } else if code == Some(RDKafkaErrorCode::SSL) {
+    } else if code == Some(RDKafkaErrorCode::SSL) || is_alert(reason) {
         "; check ssl.ca.location, the host name in bootstrap.servers against the certificate, and \
          the client certificate if one is asked for"
     } else {

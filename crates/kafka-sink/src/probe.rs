@@ -7,7 +7,7 @@ use rdkafka::error::KafkaError as ClientError;
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext};
 use rdkafka::types::RDKafkaErrorCode;
 
-use crate::error::{is_refusal, remedy};
+use crate::error::{is_alert, is_refusal, remedy};
 use crate::{KafkaConfig, KafkaError, tls};
 
 const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -119,11 +119,11 @@ impl Certain {
         match self {
             Self::Authentication(detail) => KafkaError::Authentication {
                 detail: config.scrub(&detail),
-                remedy: remedy(Some(RDKafkaErrorCode::Authentication), config),
+                remedy: remedy(Some(RDKafkaErrorCode::Authentication), "", config),
             },
             Self::Tls(detail) => {
                 let found = tls::verdict(config).map(|found| format!("; {found}"));
-                let general = || remedy(Some(RDKafkaErrorCode::SSL), config).to_owned();
+                let general = || remedy(Some(RDKafkaErrorCode::SSL), "", config).to_owned();
                 KafkaError::Tls {
                     detail: config.scrub(&detail),
                     remedy: found.unwrap_or_else(general),
@@ -158,6 +158,7 @@ impl ClientContext for Listener {
                 heard.certain = Some(Certain::Authentication(reason.to_owned()));
             }
             Some(RDKafkaErrorCode::SSL) => heard.certain = Some(Certain::Tls(reason.to_owned())),
+            _ if is_alert(reason) => heard.certain = Some(Certain::Tls(reason.to_owned())),
             Some(RDKafkaErrorCode::Resolve) => heard.resolve = Some(reason.to_owned()),
             // The other side hung up or answered with something else: most often a port that does
             // not speak TLS. May be a restart, so it is believed only at the end.

@@ -11,10 +11,13 @@ use crate::ChaosProxy;
 
 use self::node::{Jvm, Node, addresses, on_free_ports};
 
+mod acl;
 mod cluster;
 mod node;
+mod secure;
 
 pub use cluster::{KafkaCluster, KafkaClusterBuilder};
+pub use secure::SecureKafka;
 
 /// What a [`Kafka`] is to be like.
 #[derive(Debug, Clone)]
@@ -24,7 +27,12 @@ pub struct KafkaBuilder {
     proxied: bool,
     full_speed: bool,
     settings: Vec<(String, String)>,
+    listeners: Vec<(String, String)>,
+    format: Vec<String>,
 }
+
+/// Listeners of a test's own, at most.
+const LISTENERS: usize = 6;
 
 impl KafkaBuilder {
     /// How many partitions a topic gets that is created on demand. Default: 3.
@@ -63,6 +71,21 @@ impl KafkaBuilder {
         self
     }
 
+    /// One more listener: its name, in upper case, and its security protocol. It is advertised as
+    /// `localhost`, see [`Kafka::listener`]; its settings are `listener.name.<name in lower case>.…`.
+    #[must_use]
+    pub fn listener(mut self, name: impl Into<String>, protocol: impl Into<String>) -> Self {
+        self.listeners.push((name.into(), protocol.into()));
+        self
+    }
+
+    /// An argument of `kafka.tools.StorageTool format`, such as those that make SCRAM's users.
+    #[must_use]
+    pub fn format_argument(mut self, argument: impl Into<String>) -> Self {
+        self.format.push(argument.into());
+        self
+    }
+
     /// A broker of one's own, ready. (`WALRELAY_TEST_KAFKA` does not count here: who builds, wants
     /// these settings.)
     ///
@@ -98,6 +121,8 @@ enum Server {
 struct Own {
     node: Node,
     proxy: Option<ChaosProxy>,
+    /// Names and ports.
+    listeners: Vec<(String, u16)>,
 }
 
 impl Kafka {
@@ -109,6 +134,8 @@ impl Kafka {
             proxied: false,
             full_speed: false,
             settings: Vec::new(),
+            listeners: Vec::new(),
+            format: Vec::new(),
         }
     }
 
@@ -138,6 +165,18 @@ impl Kafka {
             Server::Own(own) => addresses(&[own.node.port()]),
             Server::Foreign(servers) => servers.clone(),
         }
+    }
+
+    /// `localhost` and the port of a listener that [`KafkaBuilder::listener`] added.
+    ///
+    /// # Panics
+    /// If there is none of that name.
+    #[track_caller]
+    pub fn listener(&self, name: &str) -> String {
+        let listeners = &self.own().listeners;
+        let found = listeners.iter().find(|(listener, _)| listener == name);
+        let (_, port) = found.expect("a listener of this name");
+        format!("localhost:{port}")
     }
 
     /// The proxy before the second listener; its address is for `bootstrap.servers` too.
@@ -223,7 +262,11 @@ impl Kafka {
 
 impl Own {
     fn start(builder: &KafkaBuilder) -> Result<Self, ThrowawayError> {
-        on_free_ports(|[port, controller, behind]| {
+        on_free_ports(|ports: [u16; 3 + LISTENERS]| {
+            let [port, controller, behind, others @ ..] = ports;
+            let names = builder.listeners.iter().map(|(name, _)| name.clone());
+            assert!(names.len() <= LISTENERS, "at most {LISTENERS} listeners");
+            let listeners = names.zip(others).collect();
             let jvm = Jvm {
                 heap: 384,
                 full_speed: builder.full_speed,
@@ -232,9 +275,13 @@ impl Own {
             let proxy = builder
                 .proxied
                 .then(|| ChaosProxy::start(("127.0.0.1", behind)));
-            let own = Self { node, proxy };
-            own.node
-                .format(&own.server_properties(builder, controller, behind))?;
+            let own = Self {
+                node,
+                proxy,
+                listeners,
+            };
+            let properties = own.server_properties(builder, controller, behind);
+            own.node.format(&properties, &builder.format)?;
             own.node.start()?;
             Ok(own)
         })
@@ -248,6 +295,12 @@ impl Own {
             let _ = write!(listeners, ",PROXIED://127.0.0.1:{behind}");
             let _ = write!(advertised, ",PROXIED://127.0.0.1:{}", proxy.port());
         }
+        let mut protocols = "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT".to_owned();
+        for ((name, port), (_, protocol)) in self.listeners.iter().zip(&builder.listeners) {
+            let _ = write!(listeners, ",{name}://127.0.0.1:{port}");
+            let _ = write!(advertised, ",{name}://localhost:{port}");
+            let _ = write!(protocols, ",{name}:{protocol}");
+        }
         let _ = write!(listeners, ",CONTROLLER://127.0.0.1:{controller}");
         let defaults = [
             ("process.roles", "broker,controller".to_owned()),
@@ -260,10 +313,7 @@ impl Own {
             ("advertised.listeners", advertised),
             ("controller.listener.names", "CONTROLLER".to_owned()),
             ("inter.broker.listener.name", "PLAINTEXT".to_owned()),
-            (
-                "listener.security.protocol.map",
-                "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT".to_owned(),
-            ),
+            ("listener.security.protocol.map", protocols),
             ("log.dirs", self.node.data_dir().display().to_string()),
             ("offsets.topic.replication.factor", "1".to_owned()),
             ("transaction.state.log.replication.factor", "1".to_owned()),

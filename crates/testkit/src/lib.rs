@@ -3,6 +3,8 @@
 //! # Contents
 //! - [`servers`]: Postgres by major version; [`Kafka`]: one real broker; [`KafkaCluster`]: three. All
 //!   can be stopped, killed and started again on the same ports and data.
+//! - [`SecureKafka`]: one with TLS, logins and access control, and with certificates that are wrong in
+//!   one way each. [`Authority`] issues them, and others.
 //! - [`Standby`]: a standby of a Postgres server, which can be promoted.
 //! - [`ChaosProxy`]: a TCP proxy that cuts, stalls, delays and resets on command.
 //! - [`Workload`]: concurrent writers to an outbox, with rollbacks and savepoints, in whose rows the
@@ -31,6 +33,7 @@
     reason = "a test's set-up fails by panicking with the reason; nobody could handle it"
 )]
 
+mod authority;
 mod commits;
 mod db;
 mod early;
@@ -43,11 +46,12 @@ mod standby;
 mod wait;
 mod workload;
 
+pub use authority::{Authority, Issued};
 pub use commits::{CommitLog, LoggedRow};
 pub use db::Db;
 pub use early::{EarlyWatch, Sighting, TooEarly, confirmed_early, millis_now};
 pub use history::{Altered, Committed, Delivered, History, OutOfOrder, Verdict, check};
-pub use kafka::{Kafka, KafkaBuilder, KafkaCluster, KafkaClusterBuilder};
+pub use kafka::{Kafka, KafkaBuilder, KafkaCluster, KafkaClusterBuilder, SecureKafka};
 pub use proxy::{ChaosProxy, Cut, Direction};
 pub use slot::{SlotState, SlotWatch};
 pub use standby::Standby;

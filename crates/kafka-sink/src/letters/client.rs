@@ -1,8 +1,10 @@
 //! A consumer with the producer's configuration: the same brokers, the same credentials.
 
+use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+use rdkafka::client::OAuthToken;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::KafkaError as ClientError;
@@ -63,7 +65,7 @@ pub(super) enum Polled {
 }
 
 impl Client {
-    /// Makes the client; talks to nobody yet.
+    /// Makes the client; talks to no broker yet. **Blocks** where a token must be got first.
     pub(super) fn new(config: &KafkaConfig, topic: &str) -> Result<Self, KafkaError> {
         let mut client = config.client_config();
         for property in PRODUCER_ONLY {
@@ -84,10 +86,18 @@ impl Client {
             .set("fetch.queue.backoff.ms", "10")
             .set("fetch.wait.max.ms", "500");
         let consumer = client
-            .create_with_context(Context::default())
+            .create_with_context(Context {
+                repetitions: Repetitions::default(),
+                config: config.clone(),
+            })
             .map_err(|error| KafkaError::Create {
                 reason: config.creation_reason(&error),
             })?;
+        // Partitions are asked for before the first poll, which serves the renewals.
+        let consumer: BaseConsumer<Context> = consumer;
+        config
+            .authorise(consumer.client())
+            .map_err(|reason| KafkaError::Token { reason })?;
         Ok(Self {
             consumer,
             topic: topic.to_owned(),
@@ -207,18 +217,27 @@ impl fmt::Debug for Client {
     }
 }
 
-#[derive(Default)]
-struct Context(Repetitions);
+struct Context {
+    repetitions: Repetitions,
+    config: KafkaConfig,
+}
 
 impl ClientContext for Context {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, _: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
+        self.config.oauth_token()
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        client_log::line(&self.0, level, facility, message);
+        let message = self.config.scrub(message);
+        client_log::line(&self.repetitions, level, facility, &message);
     }
 
     fn stats_raw(&self, _: &[u8]) {}
 
     fn error(&self, error: ClientError, reason: &str) {
-        tracing::debug!(%error, "{reason}");
+        tracing::debug!(%error, "{}", self.config.scrub(reason));
     }
 }
 

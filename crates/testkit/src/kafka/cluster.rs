@@ -101,7 +101,7 @@ impl KafkaCluster {
             .chain([CONTROLLER])
             .map(|id| (cluster.node(id), cluster.server_properties(builder, id)))
             .collect::<Vec<_>>();
-        together(&formats, |(node, properties)| node.format(properties))?;
+        together(&formats, |(node, properties)| node.format(properties, &[]))?;
         cluster.controller.start()?;
         let brokers: Vec<&Node> = cluster.brokers.iter().collect();
         together(&brokers, |node| node.start())?;

@@ -105,13 +105,18 @@ impl Node {
     }
 
     /// Writes `server.properties` and makes the data directory.
-    pub(super) fn format(&self, properties: &str) -> Result<(), ThrowawayError> {
+    pub(super) fn format(
+        &self,
+        properties: &str,
+        arguments: &[String],
+    ) -> Result<(), ThrowawayError> {
         fs::write(self.properties(), properties).map_err(failed_to("write server.properties"))?;
         let format = self
             .java()
             .arg("kafka.tools.StorageTool")
             .args(["format", "-t", CLUSTER_ID, "-c"])
             .arg(self.properties())
+            .args(arguments)
             .stdin(Stdio::null())
             .output()
             .map_err(failed_to(

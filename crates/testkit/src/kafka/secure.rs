@@ -1,0 +1,146 @@
+//! A broker with encryption, logins and access control.
+
+use std::fmt::Write as _;
+
+use super::{Kafka, acl};
+use crate::authority::{Authority, Issued};
+
+/// A broker whose listeners are as they should be, or each wrong in its own way.
+///
+/// | listener | protocol | its certificate |
+/// |---|---|---|
+/// | `SECURE` | SASL_SSL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER | of [`authority`](Self::authority), for `localhost` |
+/// | `MUTUAL` | SSL, asks for the client's certificate | the same |
+/// | `ELSEWHERE` | SASL_SSL: PLAIN | for another host |
+/// | `EXPIRED` | SASL_SSL: PLAIN | ended |
+/// | `STRANGER` | SASL_SSL: PLAIN | of another authority |
+///
+/// The plain listener is there too, [`Kafka::bootstrap_servers`]: who comes that way may do everything.
+/// Users are [`USER`](Self::USER), who may do everything as well, and [`LIMITED`](Self::LIMITED),
+/// who may do what [`allow`](Self::allow) said. Tokens are unsecured ones: whoever writes down a subject
+/// is that subject. The broker ends a session when its token does.
+#[derive(Debug)]
+pub struct SecureKafka {
+    /// The broker.
+    pub kafka: Kafka,
+    /// Whom clients must trust.
+    pub authority: Authority,
+}
+
+impl SecureKafka {
+    /// May do everything.
+    pub const USER: &str = "relay";
+    /// The password of [`USER`](Self::USER), for PLAIN and SCRAM.
+    pub const PASSWORD: &str = "kafka-hunter2";
+    /// May do what it is allowed.
+    pub const LIMITED: &str = "limited";
+    /// The password of [`LIMITED`](Self::LIMITED), for PLAIN.
+    pub const LIMITED_PASSWORD: &str = "kafka-hunter3";
+
+    /// Starts it.
+    ///
+    /// # Panics
+    /// As [`super::KafkaBuilder::start`].
+    #[track_caller]
+    pub fn start() -> Self {
+        let authority = Authority::new("testkit authority");
+        let stranger = Authority::new("another authority");
+        let good = authority.server("localhost");
+        let (user, password) = (Self::USER, Self::PASSWORD);
+        let (limited, limited_password) = (Self::LIMITED, Self::LIMITED_PASSWORD);
+        let module = "org.apache.kafka.common.security";
+        let plain = format!(
+            "{module}.plain.PlainLoginModule required user_{user}=\"{password}\" \
+             user_{limited}=\"{limited_password}\";"
+        );
+        let mut builder = Kafka::builder()
+            .setting(
+                "authorizer.class.name",
+                "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            )
+            .setting(
+                "super.users",
+                format!("User:ANONYMOUS;User:{user};User:CN={user}"),
+            )
+            // A session ends with its token, and at the latest after an hour.
+            .setting("connections.max.reauth.ms", "3600000");
+        for scram in ["SCRAM-SHA-256", "SCRAM-SHA-512"] {
+            builder = builder
+                .format_argument("--add-scram")
+                .format_argument(format!("{scram}=[name={user},password={password}]"));
+        }
+        for (name, certificate) in [
+            ("SECURE", &good),
+            ("ELSEWHERE", &authority.server("elsewhere.example")),
+            ("EXPIRED", &authority.expired_server("localhost")),
+            ("STRANGER", &stranger.server("localhost")),
+        ] {
+            let prefix = format!("listener.name.{}", name.to_lowercase());
+            builder = builder.listener(name, "SASL_SSL");
+            for (setting, value) in keystore(certificate) {
+                builder = builder.setting(format!("{prefix}.{setting}"), value);
+            }
+            let mut mechanisms = vec![("PLAIN", plain.clone())];
+            if name == "SECURE" {
+                let scram = format!("{module}.scram.ScramLoginModule required;");
+                let bearer = format!("{module}.oauthbearer.OAuthBearerLoginModule required;");
+                mechanisms.extend([
+                    ("SCRAM-SHA-256", scram.clone()),
+                    ("SCRAM-SHA-512", scram),
+                    ("OAUTHBEARER", bearer),
+                ]);
+            }
+            let names: Vec<&str> = mechanisms.iter().map(|(name, _)| *name).collect();
+            builder = builder.setting(format!("{prefix}.sasl.enabled.mechanisms"), names.join(","));
+            for (mechanism, login) in mechanisms {
+                let mechanism = mechanism.to_lowercase();
+                builder = builder.setting(format!("{prefix}.{mechanism}.sasl.jaas.config"), login);
+            }
+        }
+        builder = builder
+            .listener("MUTUAL", "SSL")
+            .setting("listener.name.mutual.ssl.client.auth", "required")
+            .setting("listener.name.mutual.ssl.truststore.type", "PEM")
+            .setting(
+                "listener.name.mutual.ssl.truststore.certificates",
+                one_line(&authority.pem()),
+            );
+        for (setting, value) in keystore(&good) {
+            builder = builder.setting(format!("listener.name.mutual.{setting}"), value);
+        }
+        Self {
+            kafka: builder.start(),
+            authority,
+        }
+    }
+
+    /// Allows [`LIMITED`](Self::LIMITED) these operations (`WRITE`, `CREATE`, `DESCRIBE`) on a topic.
+    ///
+    /// # Panics
+    /// If the broker refuses.
+    #[track_caller]
+    pub fn allow(&self, topic: &str, operations: &[&str]) {
+        let address = self.kafka.bootstrap_servers();
+        acl::allow(&address, Self::LIMITED, topic, operations);
+    }
+}
+
+fn keystore(issued: &Issued) -> [(&'static str, String); 3] {
+    [
+        ("ssl.keystore.type", "PEM".to_owned()),
+        ("ssl.keystore.key", one_line(&issued.key)),
+        (
+            "ssl.keystore.certificate.chain",
+            one_line(&issued.certificate),
+        ),
+    ]
+}
+
+/// As Java's property files have a value of several lines.
+fn one_line(pem: &str) -> String {
+    let mut line = String::new();
+    for part in pem.lines() {
+        let _ = write!(line, "{part}\\n");
+    }
+    line
+}

@@ -1,0 +1,279 @@
+use std::fs;
+
+use walrelay_testkit::SecureKafka;
+
+use super::{Recorder, Secured, bearer, contains, jwt, login, refused};
+use crate::rig::output;
+
+const USER: &str = SecureKafka::USER;
+const PASSWORD: &str = SecureKafka::PASSWORD;
+
+/// One relay after another on the same slot, each with another login; nothing is lost between them.
+#[test]
+fn events_arrive_by_each_login() {
+    let secured = Secured::new();
+    let rig = &secured.rig;
+    let token = rig.path("token");
+    fs::write(&token, jwt(USER, 3600)).expect("written");
+    let client = secured.broker.authority.client(USER);
+    fs::write(rig.path("client.pem"), client.certificate).expect("written");
+    fs::write(rig.path("client.key"), client.key).expect("written");
+    let mutual = format!(
+        "\"security.protocol\" = \"SSL\"\n\"ssl.certificate.location\" = \"{}\"\n\
+         \"ssl.key.pem_file\" = \"client.key\"\n",
+        rig.path("client.pem").display()
+    );
+    let from_command = format!("token_command = [\"cat\", \"{}\"]", token.display());
+    let logins = [
+        ("SECURE", login("PLAIN", USER, PASSWORD)),
+        ("SECURE", login("SCRAM-SHA-256", USER, PASSWORD)),
+        ("SECURE", login("SCRAM-SHA-512", USER, PASSWORD)),
+        ("SECURE", bearer("token_file = \"token\"")),
+        ("SECURE", bearer(&from_command)),
+        ("MUTUAL", mutual),
+    ];
+    let mut number = 0;
+    for (listener, lines) in &logins {
+        let config = secured.config(&secured.broker.kafka.listener(listener), lines);
+        let checked = output(&["check", "--config", config.to_str().expect("text")]);
+        let said = String::from_utf8_lossy(&checked.stdout);
+        assert!(said.contains("kafka: fine"), "{lines}\n{checked:?}");
+        assert!(!said.contains("note: "), "nothing to warn about: {said}");
+        let relay = rig.start(&config);
+        relay.streaming();
+        for _ in 0..10 {
+            number += 1;
+            secured.insert(number);
+        }
+        rig.caught_up();
+        let (code, log) = relay.terminate();
+        assert_eq!(code, Some(0), "{log}");
+    }
+    let verdict = rig.verdict();
+    verdict.assert_clean();
+    assert_eq!((verdict.committed, verdict.duplicates), (60, 0));
+}
+
+#[test]
+fn what_is_wrong_is_told_apart() {
+    let secured = Secured::new();
+    let good = login("PLAIN", USER, PASSWORD);
+    let expired = format!("token_file = \"{}\"", secured.rig.path("expired").display());
+    fs::write(secured.rig.path("expired"), jwt(USER, -60)).expect("written");
+    fs::write(secured.rig.path("nonsense"), "nonsense-token").expect("written");
+    let wrong = |mechanism| login(mechanism, USER, "wrong-password");
+    for (listener, lines, id, code, words) in [
+        (
+            "ELSEWHERE",
+            &good,
+            "kafka-tls",
+            78,
+            "is not for this host name",
+        ),
+        ("EXPIRED", &good, "kafka-tls", 78, "has expired"),
+        (
+            "STRANGER",
+            &good,
+            "kafka-tls",
+            78,
+            "no authority that is trusted here",
+        ),
+        // TLS 1.3: the server complains after the handshake.
+        (
+            "MUTUAL",
+            &"\"security.protocol\" = \"SSL\"\n".to_owned(),
+            "kafka-tls",
+            78,
+            "certificate",
+        ),
+        (
+            "SECURE",
+            &wrong("PLAIN"),
+            "kafka-access",
+            77,
+            "sasl.password",
+        ),
+        (
+            "SECURE",
+            &wrong("SCRAM-SHA-256"),
+            "kafka-access",
+            77,
+            "sasl.password",
+        ),
+        (
+            "SECURE",
+            &wrong("SCRAM-SHA-512"),
+            "kafka-access",
+            77,
+            "sasl.password",
+        ),
+        (
+            "SECURE",
+            &login("PLAIN", "nobody-here", PASSWORD),
+            "kafka-access",
+            77,
+            "sasl.username",
+        ),
+        // This listener has PLAIN only.
+        (
+            "EXPIRED",
+            &format!(
+                "{}\"enable.ssl.certificate.verification\" = false\n",
+                wrong("SCRAM-SHA-256")
+            ),
+            "kafka-access",
+            77,
+            "sasl.mechanism",
+        ),
+        (
+            "SECURE",
+            &bearer("token_file = \"nowhere\""),
+            "kafka-token",
+            78,
+            "cannot be read",
+        ),
+        ("SECURE", &bearer(&expired), "kafka-token", 78, "the token expired"),
+        (
+            "SECURE",
+            &bearer("token_command = [\"false\"]"),
+            "kafka-token",
+            78,
+            "exit status: 1",
+        ),
+        (
+            "SECURE",
+            &bearer("token_file = \"nonsense\"\ntoken_lifetime = \"1h\""),
+            "kafka-access",
+            77,
+            "who issued the token",
+        ),
+    ] {
+        let config = secured.config(&secured.broker.kafka.listener(listener), lines);
+        let checked = output(&["check", "--config", config.to_str().expect("text")]);
+        refused(&checked, id, code, &[words]);
+        let error = String::from_utf8_lossy(&checked.stderr);
+        for secret in [
+            PASSWORD,
+            "wrong-password",
+            "nonsense-token",
+            &jwt(USER, 0)[..20],
+        ] {
+            assert!(!error.contains(secret), "{secret} is shown: {error}");
+        }
+    }
+}
+
+/// What is given up knowingly is given up, and said.
+#[test]
+fn verification_that_is_off_is_warned_about() {
+    let secured = Secured::new();
+    let good = login("PLAIN", USER, PASSWORD);
+    for (listener, property, words) in [
+        (
+            "ELSEWHERE",
+            "\"ssl.endpoint.identification.algorithm\" = \"none\"",
+            "identification.algorithm is none",
+        ),
+        (
+            "STRANGER",
+            "\"enable.ssl.certificate.verification\" = false",
+            "verification is off",
+        ),
+    ] {
+        let address = secured.broker.kafka.listener(listener);
+        let config = secured.config(&address, &format!("{good}{property}\n"));
+        let checked = output(&["check", "--config", config.to_str().expect("text")]);
+        let said = String::from_utf8_lossy(&checked.stdout);
+        assert!(
+            said.contains("kafka: fine") && said.contains(words),
+            "{checked:?}"
+        );
+        let relay = secured.rig.start(&config);
+        relay.says(words);
+        relay.streaming();
+        let (code, log) = relay.terminate();
+        assert_eq!(code, Some(0), "{log}");
+    }
+}
+
+/// A broker that speaks no TLS hears the beginning of a handshake, and nothing else.
+#[test]
+fn nothing_is_sent_in_clear_to_a_broker_without_tls() {
+    let secured = Secured::new();
+    let plain = secured.broker.kafka.bootstrap_servers();
+    let (_, port) = plain.rsplit_once(':').expect("a port");
+    let recorder = Recorder::before(port.parse().expect("a port"));
+    let address = format!("localhost:{}", recorder.port);
+    // With TLS the login comes after the handshake, whatever it is.
+    let config = secured.config(&address, &login("PLAIN", USER, PASSWORD));
+    let checked = output(&["check", "--config", config.to_str().expect("text")]);
+    refused(&checked, "kafka-tls", 78, &["security.protocol"]);
+    let heard = recorder.heard();
+    assert!(!heard.is_empty(), "it did not connect");
+    for bytes in heard.iter().filter(|bytes| !bytes.is_empty()) {
+        // A record of type handshake.
+        assert_eq!(bytes[..2], [0x16, 0x03], "{bytes:?}");
+        assert!(!contains(bytes, PASSWORD) && !contains(bytes, USER));
+    }
+}
+
+/// A running relay says what is wrong with the certificate and holds on; nothing is confirmed.
+#[test]
+fn a_running_relay_waits_for_a_better_certificate() {
+    let secured = Secured::new();
+    let lines = login("PLAIN", USER, PASSWORD);
+    let config = secured.config(&secured.broker.kafka.listener("EXPIRED"), &lines);
+    let mut relay = secured.rig.start(&config);
+    relay.streaming();
+    let slot = secured.rig.slot();
+    let before = slot.read().expect("the slot").confirmed_flush;
+    secured.insert(1);
+    relay.says("has expired: the broker needs a new one");
+    assert_eq!(slot.read().expect("the slot").confirmed_flush, before);
+    assert!(!relay.log().contains(PASSWORD), "{}", relay.log());
+    // It would wait for the broker as long as it may.
+    relay.signal("-TERM");
+    relay.says("draining");
+    relay.signal("-TERM");
+    assert_eq!(relay.ended().code(), Some(75), "{}", relay.log());
+
+    let config = secured.config(&secured.secure(), &lines);
+    let relay = secured.rig.start(&config);
+    relay.streaming();
+    secured.rig.caught_up();
+    secured.rig.verdict().assert_clean();
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+}
+
+/// A topic that may not be written: said, with what to grant; granted, everything arrives in order.
+#[test]
+fn access_that_is_granted_late() {
+    let secured = Secured::new();
+    let rig = &secured.rig;
+    let (open, closed) = (
+        format!("{}open", rig.prefix),
+        format!("{}closed", rig.prefix),
+    );
+    for topic in [&open, &closed] {
+        secured.broker.kafka.create_topic(topic, 1, &[]);
+    }
+    secured.broker.allow(&open, &["WRITE", "DESCRIBE"]);
+    let lines = login("PLAIN", SecureKafka::LIMITED, SecureKafka::LIMITED_PASSWORD);
+    let relay = rig.start(&secured.config(&secured.secure(), &lines));
+    relay.streaming();
+    secured.insert_of("open", 1);
+    rig.caught_up();
+    for number in 2..=10 {
+        secured.insert_of(if number % 2 == 0 { "closed" } else { "open" }, number);
+    }
+    relay.says("opic authorization failed");
+    relay.says("allow the principal WRITE");
+    secured.broker.allow(&closed, &["WRITE", "DESCRIBE"]);
+    rig.caught_up();
+    let verdict = rig.verdict();
+    verdict.assert_clean();
+    assert_eq!(verdict.committed, 10);
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+}

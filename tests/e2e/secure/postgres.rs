@@ -1,0 +1,203 @@
+use std::fs;
+
+use walrelay_testkit::{Authority, Db, eventually, servers};
+use walrelay_throwaway::Postgres;
+
+use super::{Recorder, contains, refused};
+use crate::rig::{PATIENCE, Rig, output, shared_kafka};
+
+const PASSWORD: &str = "postgres-hunter2";
+
+/// Postgres 15 that lets nobody in without encryption, and what to trust in files beside.
+struct Encrypted {
+    rig: Rig,
+    authority: Authority,
+    db: Db,
+}
+
+impl Encrypted {
+    fn new() -> Self {
+        let authority = Authority::new("testkit authority");
+        let issued = authority.server("localhost");
+        let postgres = servers::builder(15)
+            .setting("ssl", "on")
+            .setting("ssl_ca_file", "ca.crt")
+            .file("ca.crt", authority.pem())
+            .file("server.crt", issued.certificate)
+            .file("server.key", issued.key)
+            .hba("hostssl all certified 127.0.0.1/32 cert")
+            .hba("hostssl all relay 127.0.0.1/32 scram-sha-256")
+            .hba("hostnossl all all all reject")
+            .start()
+            .expect("Postgres starts");
+        let rig = Rig::with(postgres, shared_kafka_address());
+        rig.workload().create_tables();
+        let db = Db::connect(&rig.postgres.url());
+        db.batch(&format!(
+            "CREATE ROLE relay LOGIN REPLICATION PASSWORD '{PASSWORD}'; \
+             CREATE ROLE certified LOGIN REPLICATION; \
+             CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert')"
+        ));
+        fs::write(rig.path("ca.pem"), authority.pem()).expect("written");
+        Self { rig, authority, db }
+    }
+
+    /// `user` with his password, if he has one, at `host`, which is this machine whatever its name.
+    fn url(&self, user: &str, host: &str, parameters: &str) -> String {
+        format!(
+            "postgres://{user}@{host}:{}/postgres?hostaddr=127.0.0.1&sslrootcert={}&{parameters}",
+            self.rig.postgres.port(),
+            self.rig.path("ca.pem").display()
+        )
+    }
+
+    fn relay_at(&self, host: &str, parameters: &str) -> String {
+        self.url(&format!("relay:{PASSWORD}"), host, parameters)
+    }
+}
+
+/// The broker of the other tests: what it is like does not matter here. It must outlive the caller,
+/// so it is kept for as long as the tests run.
+fn shared_kafka_address() -> String {
+    use std::sync::{Arc, OnceLock};
+    static KEPT: OnceLock<Arc<walrelay_testkit::Kafka>> = OnceLock::new();
+    KEPT.get_or_init(shared_kafka).bootstrap_servers()
+}
+
+#[track_caller]
+fn both_refuse(rig: &Rig, url: &str, id: &str, code: i32, words: &[&str]) {
+    let config = rig.config_with(url, "");
+    for command in ["run", "check"] {
+        let output = output(&[command, "--config", config.to_str().expect("text")]);
+        refused(&output, id, code, words);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!error.contains(PASSWORD), "{error}");
+    }
+}
+
+/// SCRAM, SCRAM bound to the channel, and a client certificate: one relay after another.
+#[test]
+fn events_arrive_by_each_login() {
+    let encrypted = Encrypted::new();
+    let rig = &encrypted.rig;
+    let client = encrypted.authority.client("certified");
+    fs::write(rig.path("client.pem"), client.certificate).expect("written");
+    let key = rig.path("client.key");
+    fs::write(&key, client.key).expect("written");
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    fs::set_permissions(&key, private).expect("private");
+    let certified = format!(
+        "sslmode=verify-full&sslcert={}&sslkey={}",
+        rig.path("client.pem").display(),
+        key.display()
+    );
+    let urls = [
+        encrypted.relay_at("localhost", "sslmode=verify-full"),
+        encrypted.relay_at("localhost", "sslmode=verify-full&channel_binding=require"),
+        encrypted.url("certified", "localhost", &certified),
+    ];
+    let mut number = 0;
+    for url in &urls {
+        let relay = rig.start(&rig.config_with(url, ""));
+        relay.streaming();
+        // Both connections of the relay are encrypted, by whatever is best on both sides.
+        let plain = "SELECT count(*)::text FROM pg_stat_activity a LEFT JOIN pg_stat_ssl USING (pid) \
+                     WHERE a.usename IN ('relay', 'certified') AND ssl IS NOT TRUE";
+        assert_eq!(encrypted.db.text(plain).as_deref(), Some("0"));
+        for _ in 0..10 {
+            number += 1;
+            encrypted.db.batch(&format!(
+                "INSERT INTO outbox VALUES \
+                 (gen_random_uuid(), 'order', 'key', 'T', '{{\"number\": {number}}}')"
+            ));
+        }
+        rig.caught_up();
+        let (code, log) = relay.terminate();
+        assert_eq!(code, Some(0), "{log}");
+        assert!(!log.contains(PASSWORD), "{log}");
+    }
+    let verdict = rig.verdict();
+    verdict.assert_clean();
+    assert_eq!((verdict.committed, verdict.duplicates), (30, 0));
+}
+
+#[test]
+fn what_is_wrong_is_told_apart() {
+    let encrypted = Encrypted::new();
+    let rig = &encrypted.rig;
+    let full = "sslmode=verify-full";
+    both_refuse(
+        rig,
+        &encrypted.relay_at("elsewhere.example", full),
+        "postgres-tls",
+        78,
+        &["is not for this name", "localhost"],
+    );
+    let trusted = rig.path("ca.pem");
+    let ours = fs::read(&trusted).expect("a certificate");
+    fs::write(&trusted, Authority::new("another").pem()).expect("written");
+    both_refuse(
+        rig,
+        &encrypted.relay_at("localhost", full),
+        "postgres-tls",
+        78,
+        &["issued by none of the authorities"],
+    );
+    fs::write(&trusted, ours).expect("written");
+    let wrong = encrypted.url("relay:wrong-password", "localhost", full);
+    both_refuse(rig, &wrong, "password", 77, &["28P01"]);
+    let clear = encrypted.relay_at("localhost", "sslmode=disable");
+    both_refuse(rig, &clear, "access", 77, &["pg_hba.conf"]);
+    // The server wants a certificate, and gets none.
+    let uncertified = encrypted.url("certified", "localhost", full);
+    both_refuse(rig, &uncertified, "access", 77, &["certificate"]);
+
+    let expired = encrypted.authority.expired_server("localhost");
+    for (name, text) in [
+        ("server.crt", expired.certificate),
+        ("server.key", expired.key),
+    ] {
+        rig.postgres
+            .write_file(name, text.as_bytes())
+            .expect("written");
+    }
+    rig.postgres.reload_settings().expect("reloaded");
+    let url = encrypted.relay_at("localhost", full);
+    let config = rig.config_with(&url, "");
+    // The postmaster says that it reloads before it has.
+    eventually(PATIENCE, || {
+        let checked = output(&["check", "--config", config.to_str().expect("text")]);
+        String::from_utf8_lossy(&checked.stderr).contains("certificate expired")
+    });
+    both_refuse(rig, &url, "postgres-tls", 78, &["certificate expired"]);
+}
+
+/// A server without TLS is asked for it, and told nothing else.
+#[test]
+fn nothing_is_sent_in_clear_to_a_server_without_tls() {
+    let postgres: Postgres = servers::postgres(15);
+    let recorder = Recorder::before(postgres.port());
+    let rig = Rig::with(postgres, "127.0.0.1:9".to_owned());
+    fs::write(rig.path("ca.pem"), Authority::new("any").pem()).expect("written");
+    for mode in ["require", "verify-ca", "verify-full"] {
+        let url = format!(
+            "postgres://relay:{PASSWORD}@localhost:{}/postgres?hostaddr=127.0.0.1&sslmode={mode}&sslrootcert={}",
+            recorder.port,
+            rig.path("ca.pem").display()
+        );
+        both_refuse(
+            &rig,
+            &url,
+            "postgres-tls",
+            78,
+            &["does not offer TLS", "sslmode"],
+        );
+    }
+    let heard = recorder.heard();
+    assert!(heard.len() >= 6, "{} connections", heard.len());
+    for bytes in heard {
+        // SSLRequest: its length, and its code, 80877103.
+        assert_eq!(bytes, [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f]);
+        assert!(!contains(&bytes, "relay"));
+    }
+}
