@@ -239,6 +239,7 @@ fn links_lead_somewhere() {
         "README.md",
         "CONTRIBUTING.md",
         "CHANGELOG.md",
+        "SECURITY.md",
         "docs/ARCHITECTURE.md",
         "docs/CONFIGURATION.md",
         "docs/GUARANTEES.md",

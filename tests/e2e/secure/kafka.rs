@@ -132,7 +132,13 @@ fn what_is_wrong_is_told_apart() {
             78,
             "cannot be read",
         ),
-        ("SECURE", &bearer(&expired), "kafka-token", 78, "the token expired"),
+        (
+            "SECURE",
+            &bearer(&expired),
+            "kafka-token",
+            78,
+            "the token expired",
+        ),
         (
             "SECURE",
             &bearer("token_command = [\"false\"]"),
