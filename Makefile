@@ -5,7 +5,7 @@ CARGO ?= cargo
 # What the suite of faults runs beside the versions that `make test` has fetched.
 FAULTS_SERVERS = 14.20.0 16.11.0 17.7.0
 
-.PHONY: help build demo test test-loom test-model-wide test-faults figures lint ci clean
+.PHONY: help build demo test test-loom test-model-wide test-faults fuzz figures lint ci clean
 
 help:
 	@echo "make demo    watch an outbox arrive in Kafka: throwaway Postgres, embedded broker"
@@ -14,6 +14,7 @@ help:
 	@echo "make test    all tests, against real servers"
 	@echo "make test-faults  every fault of docs/GUARANTEES.md on Postgres 14 to 18, and its table there"
 	@echo "             (FAULTS_SEED=1 FAULTS_ONLY=name FAULTS_POSTGRES=17 to repeat one)"
+	@echo "make fuzz    every parser with random input, two minutes each (FUZZ_SECONDS=120 FUZZ_TARGETS=name)"
 	@echo "make figures measures it beside pg_recvlogical; docs/BENCHMARKS.md (FIGURES_RUNS=3)"
 	@echo "make lint    formatting and clippy"
 	@echo "make ci      everything a change must pass (.ci/run)"
@@ -46,6 +47,11 @@ test-faults:
 # The search of the relay's core that is part of `make test`, with more faults: some minutes, 2 GB.
 test-model-wide:
 	WALRELAY_MODEL=wide $(CARGO) test --locked -p walrelay-relay --test model -- --nocapture
+
+# A crash leaves its input in fuzz/artifacts and says the command that repeats it.
+fuzz:
+	@scripts/bootstrap.sh build
+	scripts/fuzz.sh $(or $(FUZZ_SECONDS),120) $(FUZZ_TARGETS)
 
 # The program that measures need not be fast; what it measures is the release build.
 figures: build

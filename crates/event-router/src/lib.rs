@@ -57,6 +57,8 @@
 #![forbid(unsafe_code)]
 
 mod column_type;
+#[doc(hidden)]
+pub mod fuzzing;
 mod options;
 mod plan;
 mod router;

@@ -72,6 +72,8 @@ mod connect;
 mod conninfo;
 mod error;
 pub mod framing;
+#[doc(hidden)]
+pub mod fuzzing;
 mod quote;
 mod session;
 mod stream;

@@ -4,6 +4,7 @@
 #![cfg(test)]
 
 mod allocations;
+mod corpus;
 mod golden;
 mod messages;
 mod properties;

@@ -19,6 +19,8 @@ mod document;
 mod error;
 mod excerpt;
 mod expand;
+#[doc(hidden)]
+pub mod fuzzing;
 mod keys;
 mod oauthbearer;
 mod reader;

@@ -4,7 +4,7 @@ mod build;
 mod error;
 mod format;
 mod parameters;
-mod passfile;
+pub(crate) mod passfile;
 mod split;
 #[cfg(test)]
 mod tests;

@@ -10,10 +10,10 @@ use secrecy::{ExposeSecret, SecretSlice, SecretString};
 use super::{ConnInfoError, DEFAULT_SOCKET_DIR, Host, HostAddr};
 
 /// What a line must match.
-pub(super) struct Wanted<'a> {
-    pub(super) host: &'a Host,
-    pub(super) dbname: &'a str,
-    pub(super) user: &'a str,
+pub(crate) struct Wanted<'a> {
+    pub(crate) host: &'a Host,
+    pub(crate) dbname: &'a str,
+    pub(crate) user: &'a str,
 }
 
 /// What to make of a file that is not there.
@@ -72,7 +72,7 @@ fn read(path: &Path) -> io::Result<Result<SecretSlice<u8>, u32>> {
 
 /// The password in the first line that matches; `Err` is the number of a line whose password is not
 /// UTF-8.
-fn find(text: &[u8], wanted: &Wanted<'_>) -> Result<Option<SecretString>, usize> {
+pub(crate) fn find(text: &[u8], wanted: &Wanted<'_>) -> Result<Option<SecretString>, usize> {
     let host = match &wanted.host.address {
         HostAddr::Tcp(name) => name.as_bytes(),
         HostAddr::Unix(directory) if directory == Path::new(DEFAULT_SOCKET_DIR) => b"localhost",

@@ -4,9 +4,11 @@
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::panic,
     reason = "the lints' own exception for tests ends at functions without #[test]"
 )]
 
+mod corpus;
 mod fake;
 mod login;
 mod real;

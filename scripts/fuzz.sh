@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Fuzzes every target of fuzz/, one after another, from its committed corpus on.
+#
+#   scripts/fuzz.sh SECONDS [TARGET...]
+#
+# With the compiler's coverage counters and the address sanitizer; fuzz/README.md says how that works on
+# the stable toolchain. FUZZ_BLIND=1 does without both, in the folder of the ordinary build, for which
+# nothing but the targets needs building: that is for CI.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+seconds=${1:?how many seconds for each target}
+shift
+[ "$#" -gt 0 ] || set -- $(cd fuzz/fuzz_targets && ls ./*.rs | sed 's,^\./,,; s,\.rs$,,')
+
+if [ "${FUZZ_BLIND:-}" ]; then
+    cargo build --locked --manifest-path fuzz/Cargo.toml --target-dir "${CARGO_TARGET_DIR:-target}"
+    binaries=${CARGO_TARGET_DIR:-target}/debug
+else
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    RUSTC_BOOTSTRAP=1 RUSTFLAGS="--cfg fuzzing -Zsanitizer=address -Ccodegen-units=1 -Cpasses=sancov-module \
+-Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+-Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares" \
+        cargo build --locked --release --manifest-path fuzz/Cargo.toml --target-dir fuzz/target --target "$host"
+    binaries=fuzz/target/$host/release
+fi
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+for target in "$@"; do
+    corpus=fuzz/corpus/$target
+    [ -d "$corpus" ] || { echo "$corpus is not there" >&2; exit 1; }
+    mkdir -p "fuzz/found/$target" "fuzz/artifacts/$target"
+    status=0
+    # 4096 bytes reach everything, and keep a run short. The corpus alone is run in any case.
+    "$binaries/$target" "fuzz/found/$target" "$corpus" -max_total_time="$seconds" -max_len=4096 -timeout=10 \
+        -rss_limit_mb=2048 -artifact_prefix="fuzz/artifacts/$target/" >"$log" 2>&1 || status=$?
+    if [ "$status" != 0 ]; then
+        tail -n 60 "$log" >&2
+        input=$(sed -n 's/.*Test unit written to //p' "$log" | tail -n 1)
+        echo "fuzzing $target failed; once more with the same input:" >&2
+        echo "    $binaries/$target ${input:-$corpus/*}" >&2
+        exit 1
+    fi
+    printf '%-20s %s\n' "$target" "$(grep '^Done' "$log" || tail -n 1 "$log")"
+done
