@@ -14,7 +14,8 @@ use serde_json::json;
 use walrelay_lsn::Lsn;
 use walrelay_testkit::{
     CommitLog, Committed, Db, Delivered, EarlyWatch, History, Kafka, KafkaCluster, LoggedRow,
-    Running, SlotWatch, Workload, check, confirmed_early, eventually, millis_now, servers,
+    Running, Sighting, SlotWatch, Workload, check, confirmed_early, eventually, millis_now,
+    servers,
 };
 use walrelay_throwaway::{Builder, Postgres};
 
@@ -81,6 +82,8 @@ pub(crate) struct Context {
     database: bool,
     commits: Option<CommitLog>,
     watch: Option<EarlyWatch>,
+    /// Of servers that had the slot before.
+    seen: Vec<Sighting>,
     relays: AtomicU32,
     struck: Mutex<Option<Lsn>>,
     faults: Mutex<Vec<Fault>>,
@@ -117,6 +120,7 @@ impl Context {
             database: false,
             commits: None,
             watch: None,
+            seen: Vec::new(),
             relays: AtomicU32::new(0),
             struck: Mutex::new(None),
             faults: Mutex::new(Vec::new()),
@@ -163,6 +167,56 @@ impl Context {
         let tables: Vec<String> = tables.iter().map(|&table| table.to_owned()).collect();
         self.commits = Some(CommitLog::start(&self.url(), &name, &tables, root));
         self.watch = Some(EarlyWatch::start(&self.url(), &self.name));
+    }
+
+    /// The same as [`outbox`](Self::outbox) with slots of which standbys keep copies (Postgres 17 and
+    /// newer), that of the relay among them, and its publication.
+    pub(crate) fn outbox_for_failover(&mut self) {
+        self.database();
+        self.workload().create_tables();
+        let (url, name) = (self.url(), self.name.clone());
+        let db = self.db();
+        db.batch(&format!(
+            "CREATE PUBLICATION {name} FOR TABLE outbox WITH (publish = 'insert')"
+        ));
+        // Nothing is written between the slots and the moment in which the standby copies them: it
+        // can copy a slot that does not advance only as long as no transaction followed.
+        let judge = format!("judge_{name}");
+        let tables = ["outbox".to_owned()];
+        self.commits = Some(CommitLog::start_for_failover(&url, &judge, &tables));
+        db.query(
+            "SELECT FROM pg_create_logical_replication_slot($1, 'pgoutput', failover => true)",
+            &[&name],
+        );
+        self.watch = Some(EarlyWatch::start(&url, &name));
+    }
+
+    /// Everything moved to this server, a standby that was promoted; here its log and the one before
+    /// part.
+    pub(crate) fn move_to(&mut self, server: Postgres, parted: Lsn) {
+        self.seen = self.sightings();
+        // What lies beyond means something else now.
+        self.seen.retain(|seen| seen.confirmed <= parted);
+        self.postgres = Arc::new(server);
+        let url = self.url();
+        if let Some(commits) = &mut self.commits {
+            commits.follow(&url);
+        }
+        self.watch = Some(EarlyWatch::start(&url, &self.name));
+    }
+
+    /// Where the slot was seen. That a copy of it steps back is no news.
+    pub(crate) fn sightings(&self) -> Vec<Sighting> {
+        let mut all = self.seen.clone();
+        for seen in self.watch.iter().flat_map(EarlyWatch::sightings) {
+            if all
+                .last()
+                .is_none_or(|last| last.confirmed < seen.confirmed)
+            {
+                all.push(seen);
+            }
+        }
+        all
     }
 
     /// The superuser at the scenario's database, by the Unix socket.
@@ -285,14 +339,24 @@ impl Context {
             "the log has other rows than the table: a watch that proves nothing"
         );
         let records = self.records(committed.len());
-        let verdict = check(committed, &records);
-        let watch = self.watch.as_ref().expect("a scenario that watches");
-        let early = confirmed_early(&commits, &watch.sightings(), &records);
+        self.judge_records(committed, &commits, &records, ragged)
+    }
+
+    /// Judges these rows, whose commits lie here, against these records.
+    pub(crate) fn judge_records(
+        &self,
+        committed: &[Committed],
+        commits: &[LoggedRow],
+        records: &[Delivered],
+        ragged: Ragged,
+    ) -> Outcome {
+        let verdict = check(committed, records);
+        let early = confirmed_early(commits, &self.sightings(), records);
         let mut outcome = Outcome::of(&verdict, Some(&early), ragged == Ragged::Allowed);
-        let (first, caught_up) = recoveries(&lock(&self.faults), &commits, &records);
+        let (first, caught_up) = recoveries(&lock(&self.faults), commits, records);
         (outcome.first, outcome.caught_up) = (first, caught_up);
         if !outcome.is_clean() {
-            self.leave_history(committed, &records, &commits);
+            self.leave_history(committed, records, commits);
         }
         outcome
     }

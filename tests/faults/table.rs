@@ -4,7 +4,7 @@ use walrelay_throwaway::Shutdown;
 
 use crate::context::Context;
 use crate::outcome::Outcome;
-use crate::{data, kafka, kafka_cluster, network, postgres, process, takeover};
+use crate::{data, failover, kafka, kafka_cluster, network, postgres, process, takeover};
 
 /// One fault, or several of a kind.
 pub(crate) struct Scenario {
@@ -24,6 +24,8 @@ pub(crate) const ALL: &[u32] = &[14, 15, 16, 17, 18];
 /// For what concerns Kafka, and Postgres only in so far as it feeds the relay.
 const OLDEST_AND_NEWEST: &[u32] = &[14, 18];
 const NEWEST: &[u32] = &[18];
+/// Those whose standbys keep copies of slots.
+const FAILOVER_SLOTS: &[u32] = &[17, 18];
 
 const fn in_all(
     name: &'static str,
@@ -312,5 +314,42 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         "idle",
         "idle: other tables take 30 MB, the outbox is silent",
         postgres::idle,
+    ),
+    Scenario {
+        versions: FAILOVER_SLOTS,
+        ..in_all(
+            "failover-synced",
+            "SIGKILL of the primary, a standby with a copy of the slot promoted; the relay has both in its list of hosts",
+            failover::synced,
+        )
+    },
+    Scenario {
+        versions: FAILOVER_SLOTS,
+        ..in_all(
+            "failover-synced-address-moves",
+            "The same, behind one address that leads to the standby before it is promoted",
+            failover::moved_address,
+        )
+    },
+    Scenario {
+        versions: FAILOVER_SLOTS,
+        ..in_all(
+            "failover-synced-relay-killed",
+            "The same, the relay killed too and started after the promotion",
+            failover::relay_too,
+        )
+    },
+    Scenario {
+        versions: FAILOVER_SLOTS,
+        ..in_all(
+            "failover-synced-lagging",
+            "The same with a standby that lags and without `synchronized_standby_slots`: what the new primary has is judged, not what it lacks",
+            failover::diverged,
+        )
+    },
+    in_all(
+        "failover-without-slot",
+        "SIGKILL of the primary, a standby without the slot promoted: the relay stops and names the range; outside of it",
+        failover::without_slot,
     ),
 ];

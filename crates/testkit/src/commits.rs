@@ -34,6 +34,25 @@ impl CommitLog {
     /// If the server refuses.
     #[track_caller]
     pub fn start(url: &str, name: &str, tables: &[String], root: bool) -> Self {
+        Self::make(url, name, tables, root, "")
+    }
+
+    /// The same by a failover slot, of which standbys keep a copy (Postgres 17 and newer).
+    ///
+    /// # Panics
+    /// If the server refuses.
+    #[track_caller]
+    pub fn start_for_failover(url: &str, name: &str, tables: &[String]) -> Self {
+        Self::make(url, name, tables, false, ", failover => true")
+    }
+
+    /// Goes on with the copy of its slot on another server: a standby that was promoted.
+    pub fn follow(&mut self, url: &str) {
+        url.clone_into(&mut self.url);
+    }
+
+    #[track_caller]
+    fn make(url: &str, name: &str, tables: &[String], root: bool, options: &str) -> Self {
         let db = Db::connect(url);
         db.batch(&format!(
             "CREATE PUBLICATION {name} FOR TABLE {} \
@@ -41,7 +60,7 @@ impl CommitLog {
             tables.join(", ")
         ));
         db.query(
-            "SELECT FROM pg_create_logical_replication_slot($1, 'pgoutput')",
+            &format!("SELECT FROM pg_create_logical_replication_slot($1, 'pgoutput'{options})"),
             &[&name],
         );
         Self {

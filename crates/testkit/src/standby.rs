@@ -1,9 +1,9 @@
 use std::time::Duration;
 
 use walrelay_lsn::Lsn;
-use walrelay_throwaway::{Postgres, Shutdown};
+use walrelay_throwaway::Postgres;
 
-use crate::{Db, wait::eventually};
+use crate::{ChaosProxy, Db, wait::eventually};
 
 /// For a standby to do what it is told, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -14,6 +14,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub struct Standby {
     server: Postgres,
+    link: ChaosProxy,
 }
 
 impl Standby {
@@ -32,13 +33,12 @@ impl Standby {
             "SELECT pg_create_physical_replication_slot($1, true)",
             &[&Self::NAME],
         );
-        primary.stop(Shutdown::Fast).expect("the primary stops");
-        let server = match primary.standby(Self::NAME, settings) {
+        let link = ChaosProxy::start(("127.0.0.1", primary.port()));
+        let server = match primary.standby(Self::NAME, link.port(), settings) {
             Ok(server) => server,
             Err(error) => panic!("the standby does not start: {error}"),
         };
-        primary.start_again().expect("the primary starts again");
-        let standby = Self { server };
+        let standby = Self { server, link };
         standby.wait_streaming(primary);
         standby
     }
@@ -46,6 +46,16 @@ impl Standby {
     /// The server.
     pub fn server(&self) -> &Postgres {
         &self.server
+    }
+
+    /// The network between the two.
+    pub fn link(&self) -> &ChaosProxy {
+        &self.link
+    }
+
+    /// The server alone, for whom the link to a primary is of no more concern.
+    pub fn into_server(self) -> Postgres {
+        self.server
     }
 
     /// Waits until it streams from this primary.
@@ -99,26 +109,37 @@ impl Standby {
         });
     }
 
-    /// Makes it a primary, on a new timeline, and waits until it is one. The former primary must be
-    /// gone for good, or there are two.
+    /// Makes it a primary, on a new timeline, waits until it is one, and says where its log and that of
+    /// the former primary part. That must be gone for good, or there are two.
     ///
     /// # Panics
     /// If it is no primary within a minute.
     #[track_caller]
-    pub fn promote(&self) {
+    pub fn promote(&self) -> Lsn {
         let db = Db::connect(&self.server.url());
         let done: bool = db.query("SELECT pg_promote(true, 60)", &[])[0].get(0);
         assert!(done, "not promoted: {}", self.server.log_tail());
+        // A line for each timeline before: its number, where it was left, why.
+        let history = db.text(
+            "SELECT pg_read_file('pg_wal/' || \
+             substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '.history')",
+        );
+        let history = history.expect("a promoted server has a history");
+        let last = history.lines().rfind(|line| !line.trim().is_empty());
+        let left = last.and_then(|line| line.split_whitespace().nth(1));
+        left.and_then(|lsn| lsn.parse().ok())
+            .expect("the history says where the timelines part")
     }
 
-    /// A URL for the superuser that names both servers and asks for the one that takes writes.
+    /// A URL for the superuser and this database that names both servers and asks for the one that
+    /// takes writes.
     ///
     /// # Panics
     /// If either does not listen at TCP.
     #[track_caller]
-    pub fn url_of_both(&self, primary: &Postgres) -> String {
+    pub fn url_of_both(&self, primary: &Postgres, database: &str) -> String {
         format!(
-            "postgresql://postgres:{}@127.0.0.1:{},127.0.0.1:{}/postgres?target_session_attrs=read-write",
+            "postgresql://postgres:{}@127.0.0.1:{},127.0.0.1:{}/{database}?target_session_attrs=read-write",
             self.server.superuser_password(),
             primary.port(),
             self.server.port(),

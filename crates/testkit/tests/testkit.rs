@@ -145,7 +145,7 @@ fn standby_takes_over(major: u32) {
     primary.kill().unwrap();
     standby.promote();
     proxy.lead_to(("127.0.0.1", standby.server().port()));
-    for url in [&url, &standby.url_of_both(&primary)] {
+    for url in [&url, &standby.url_of_both(&primary, "postgres")] {
         eventually(LIMIT, || Db::try_connect(url).is_ok());
         Db::connect(url).batch("INSERT INTO t VALUES (4)");
     }

@@ -84,9 +84,8 @@ pub enum ThrowawayError {
         log_tail: String,
     },
 
-    /// [`start_again`](crate::Postgres::start_again) of a server that runs, or
-    /// [`standby`](crate::Postgres::standby): its data cannot be copied while it does.
-    #[error("the server is running")]
+    /// [`start_again`](crate::Postgres::start_again) of a server that runs.
+    #[error("the server is running already")]
     Running,
 
     /// Something that needs a running server was asked of a stopped one.

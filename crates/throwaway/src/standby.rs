@@ -6,15 +6,18 @@ use std::{
 };
 
 use crate::{
-    Postgres, Scratch, ThrowawayError,
+    Postgres, Scratch, Shutdown, ThrowawayError,
     builder::{make_dir, setting_line, write_private},
     postgres::SUPERUSER,
 };
 
 impl Postgres {
-    /// Copies this server, which must be stopped, and starts the copy as its hot standby: on a port of
-    /// its own, with the same settings, users and passwords. Then start this one again; the standby
-    /// streams from it as soon as it is up.
+    /// Makes a hot standby of this server, on a port of its own, with the same settings, users and
+    /// passwords. **This server is stopped for the copy and started again**, before the standby is: one
+    /// that does not find its primary tries again after seconds or minutes only.
+    ///
+    /// `port` is where it reaches this server at 127.0.0.1: [`port`](Self::port), or that of a proxy
+    /// before it.
     ///
     /// `name` is the `application_name` it streams by, for `synchronous_standby_names`, and the
     /// physical slot it streams from (`primary_slot_name`): make that beforehand. Its
@@ -27,11 +30,12 @@ impl Postgres {
     /// a standby until it was promoted.
     ///
     /// # Errors
-    /// [`ThrowawayError::Running`]; a name or setting that cannot be written; as for
-    /// [`Builder::start`](crate::Builder::start).
+    /// A name or setting that cannot be written; as for [`stop`](Self::stop),
+    /// [`start_again`](Self::start_again) and [`Builder::start`](crate::Builder::start).
     pub fn standby(
         &self,
         name: &str,
+        port: u16,
         settings: &[(&str, &str)],
     ) -> Result<Postgres, ThrowawayError> {
         let slot_name =
@@ -43,10 +47,7 @@ impl Postgres {
                 reason: "the name of a slot is made of a-z, 0-9 and underscores",
             });
         }
-        if self.pid().is_some() {
-            return Err(ThrowawayError::Running);
-        }
-        let conninfo = self.conninfo(name);
+        let conninfo = self.conninfo(name, port);
         let mut conf = String::from("\n# Of this standby\n");
         for (name, value) in [
             ("primary_conninfo", conninfo.as_str()),
@@ -63,7 +64,9 @@ impl Postgres {
         let scratch = Scratch::new("walrelay-pg-", account)
             .map_err(ThrowawayError::io("make a temporary directory"))?;
         let data = scratch.path().join("data");
+        self.stop(Shutdown::Fast)?;
         copy(&self.data_dir(), &data)?;
+        self.start_again()?;
         empty(&data.join("pg_replslot")).map_err(ThrowawayError::io("leave out the slots"))?;
         OpenOptions::new()
             .append(true)
@@ -84,18 +87,12 @@ impl Postgres {
     }
 
     /// How a standby of this name reaches this server.
-    fn conninfo(&self, name: &str) -> String {
-        let host = if self.listens_at_tcp() {
-            "127.0.0.1".to_owned()
-        } else {
-            self.socket_dir().display().to_string()
-        };
-        let quoted = |text: &str| text.replace('\\', "\\\\").replace('\'', "\\'");
+    fn conninfo(&self, name: &str, port: u16) -> String {
+        let password = self.superuser_password();
+        let password = password.replace('\\', "\\\\").replace('\'', "\\'");
         format!(
-            "host='{}' port={} user={SUPERUSER} password='{}' dbname=postgres application_name={name}",
-            quoted(&host),
-            self.port(),
-            quoted(self.superuser_password()),
+            "host=127.0.0.1 port={port} user={SUPERUSER} password='{password}' dbname=postgres \
+             application_name={name}"
         )
     }
 }

@@ -54,10 +54,8 @@ fn starts_stops_and_starts_again_where_it_was() {
         .join(format!(".s.PGSQL.{}", server.port()));
     UnixStream::connect(&socket).unwrap();
     TcpStream::connect(("127.0.0.1", server.port())).unwrap();
-    for running in [server.start_again(), server.standby("s", &[]).map(drop)] {
-        assert!(matches!(running, Err(ThrowawayError::Running)));
-    }
-    let unnameable = server.standby("no slot's name", &[]);
+    assert!(matches!(server.start_again(), Err(ThrowawayError::Running)));
+    let unnameable = server.standby("no slot's name", 1, &[]);
     assert!(matches!(unnameable, Err(ThrowawayError::Invalid { .. })));
     let first = server.pid().unwrap();
 
