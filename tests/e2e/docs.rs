@@ -374,6 +374,10 @@ fn least_role_is_enough() {
     ends(&mut rig.start(&config), 78, "publication-foreign-table");
     db.batch("SELECT pg_drop_replication_slot('walrelay')");
     db.batch(&operations("failover-slot"));
+    let copies = db.query(&operations("failover-copy"), &[]);
+    assert_eq!(copies.len(), 1);
+    let ready: bool = copies[0].get("ready");
+    assert!(!ready, "a slot of a primary is no copy");
     let tables = "source.tables=[\"public.outbox\", \"public.audit_outbox\"]";
     let config = config.to_str().expect("text");
     let checked = succeeded(&output(&["check", "--config", config, "--set", tables]));

@@ -347,9 +347,4 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
             failover::diverged,
         )
     },
-    in_all(
-        "failover-without-slot",
-        "SIGKILL of the primary, a standby without the slot promoted: the relay stops and names the range; outside of it",
-        failover::without_slot,
-    ),
 ];
