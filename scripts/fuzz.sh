@@ -11,7 +11,10 @@ cd "$(dirname "$0")/.."
 
 seconds=${1:?how many seconds for each target}
 shift
-[ "$#" -gt 0 ] || set -- $(cd fuzz/fuzz_targets && ls ./*.rs | sed 's,^\./,,; s,\.rs$,,')
+targets=("$@")
+if [ "$#" = 0 ]; then
+    for file in fuzz/fuzz_targets/*.rs; do targets+=("$(basename "$file" .rs)"); done
+fi
 
 if [ "${FUZZ_BLIND:-}" ]; then
     cargo build --locked --manifest-path fuzz/Cargo.toml --target-dir "${CARGO_TARGET_DIR:-target}"
@@ -27,7 +30,7 @@ fi
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-for target in "$@"; do
+for target in "${targets[@]}"; do
     corpus=fuzz/corpus/$target
     [ -d "$corpus" ] || { echo "$corpus is not there" >&2; exit 1; }
     mkdir -p "fuzz/found/$target" "fuzz/artifacts/$target"
