@@ -256,8 +256,15 @@ impl Context {
         self.workload().rate(1_500.0).seed(seed).start()
     }
 
-    /// Waits until so many more rows are written: the moment of a fault.
+    /// Waits until so many more rows are written: the moment of a fault. What a fault before left
+    /// undone is waited for first, so that its recovery is measured and not that of two at once.
     pub(crate) fn more(&mut self, load: &Running, rows: std::ops::Range<u64>) {
+        let last = lock(&self.faults).last().copied();
+        if lock(&self.struck).is_none()
+            && let Some(backlog) = last.and_then(|fault| fault.backlog)
+        {
+            self.slot().wait_until(backlog, self.patience);
+        }
         let next = load.written().rows + self.rng.u64(rows);
         eventually(PATIENCE, || load.written().rows >= next);
     }
@@ -463,7 +470,9 @@ impl Context {
             });
             db.batch(&format!("DROP DATABASE {name} WITH (FORCE)"));
         }
-        fs::remove_dir_all(&self.dir).expect("the scenario's directory is removed");
+        if std::env::var_os("FAULTS_KEEP").is_none() {
+            fs::remove_dir_all(&self.dir).expect("the scenario's directory is removed");
+        }
     }
 }
 

@@ -17,6 +17,7 @@
 //! | `FAULTS_SEED` | drives the load and the moments of the faults, which are counted in rows. Default: 1, or random with `FAULTS_ALL` |
 //! | `FAULTS_ONLY` | names of scenarios, with commas in between |
 //! | `FAULTS_POSTGRES` | versions of Postgres, with commas in between |
+//! | `FAULTS_KEEP=1` | the logs of what passed are kept too |
 //! | `FAULTS_LANES` | scenarios at once, default 2 |
 
 #![allow(
