@@ -83,6 +83,12 @@ pub enum KafkaError {
 }
 
 impl KafkaError {
+    /// Whether the topic may not be read by us.
+    pub fn is_denied(&self) -> bool {
+        let denied = RDKafkaErrorCode::TopicAuthorizationFailed;
+        matches!(self, Self::Topic { code, .. } if *code == denied)
+    }
+
     /// What the error asks for.
     pub fn disposition(&self) -> Disposition {
         match self {

@@ -3,6 +3,7 @@
 use std::error::Error;
 
 use walrelay_event_router::TopicTemplateError;
+use walrelay_kafka_sink::letters::DeskError;
 use walrelay_kafka_sink::{KafkaConfigError, KafkaError};
 use walrelay_relay::{CoreError, LogError, PipelineError};
 use walrelay_sink::Disposition;
@@ -97,6 +98,48 @@ pub(crate) fn kafka_client(error: &KafkaError) -> Failure {
     Failure::new("kafka-unreachable", Exit::Unavailable, "Kafka cannot be reached")
         .caused_by(error.to_string())
         .remedy("check bootstrap.servers and the security settings in [sink.kafka], and that the brokers advertise addresses that can be reached from here")
+}
+
+/// Of the topic of dead letters.
+pub(crate) fn letters(error: &KafkaError) -> Failure {
+    match error {
+        KafkaError::Topic { .. } => {
+            let exit = if error.is_denied() {
+                Exit::Denied
+            } else {
+                Exit::Unavailable
+            };
+            Failure::new("dlq-topic", exit, "the topic of dead letters cannot be read")
+                .caused_by(error.to_string())
+                .remedy("allow the principal READ and DESCRIBE on it, and see that its partitions have leaders")
+        }
+        error => kafka_client(error),
+    }
+}
+
+pub(crate) fn desk(error: DeskError) -> Failure {
+    let what = error.to_string();
+    match error {
+        DeskError::Kafka(error) => letters(&error),
+        DeskError::NoAnswer { source, .. } => {
+            let failure = Failure::new("dlq-no-answer", Exit::Unavailable, what).remedy(
+                "see to the broker, then run it again: what was done is not repeated, but this \
+                 one letter may be",
+            );
+            match source {
+                Some(source) => failure.caused_by(source),
+                None => failure,
+            }
+        }
+        DeskError::NotRecorded { source, .. } => {
+            Failure::new("dlq-not-recorded", Exit::Unavailable, what)
+                .caused_by(source)
+                .remedy(
+                    "allow the principal WRITE on the topic of dead letters, then run it again: \
+                     this one letter is repeated",
+                )
+        }
+    }
 }
 
 pub(crate) fn postgres(error: PostgresError) -> Failure {

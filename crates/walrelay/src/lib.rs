@@ -5,7 +5,7 @@
 //! - [`cli`]: arguments, failures as people read them, exit codes.
 //! - [`config`]: the configuration file.
 //! - [`postgres`]: catalogs, what is created in them, the replication connection.
-//! - `commands`: one module per command, `run`, `init`, `check`, `demo`.
+//! - `commands`: one module per command, `run`, `init`, `check`, `demo`, `dlq`.
 //! - `sinks`: standard output as a sink. Kafka is a crate of its own.
 //! - `failures`: each error of the crates below, with what to do about it.
 //! - `tokens`: where Kafka's OAUTHBEARER tokens come from.
@@ -22,6 +22,7 @@ pub mod cli;
 mod commands;
 pub mod config;
 mod failures;
+mod json;
 pub mod postgres;
 mod sinks;
 mod telemetry;
@@ -44,6 +45,7 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
         Command::Init(args) => commands::init(&args, &env),
         Command::Check(args) => commands::check(&args, &env),
         Command::Demo(args) => commands::demo(&args, &env),
+        Command::Dlq(args) => commands::dlq(&args, &env),
         Command::Completions { shell } => {
             cli::completions(shell, &mut std::io::stdout()).map_err(|error| {
                 vec![Failure::new("output", Exit::Unavailable, "cannot write").caused_by(error)]

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
+use super::dlq::DlqArgs;
 use super::exit::{self, Exit};
 
 /// Moves committed rows of a Postgres outbox to Kafka, through logical replication.
@@ -60,6 +61,17 @@ pub enum Command {
   walrelay demo
   walrelay demo --seconds 10 --rate 500")]
     Demo(DemoArgs),
+
+    /// Look at dead letters, send them again, or close them.
+    ///
+    /// A dead letter is an event that could not be delivered and that `[poison]` did not let stop
+    /// the relay. Needs Kafka only; the relay may be running.
+    #[command(after_help = "Examples:
+  walrelay dlq list
+  walrelay dlq show 0/16B3748 0
+  walrelay dlq redrive --class rejected --dry-run
+  walrelay dlq drop --id '0/16B3748 0' --yes")]
+    Dlq(Box<DlqArgs>),
 
     /// Print completions for a shell.
     #[command(after_help = "Examples:

@@ -10,9 +10,13 @@
 //! - Whatever comes from a server or a file is freed of control characters before it is shown.
 
 mod args;
+mod dlq;
 mod exit;
 mod failure;
 
 pub use args::{CheckArgs, Cli, Command, ConfigArgs, DemoArgs, InitArgs, completions};
+pub use dlq::{
+    DlqArgs, DlqCommand, DropArgs, FilterArgs, LetterArgs, ListArgs, Output, RedriveArgs, ShowArgs,
+};
 pub use exit::Exit;
 pub use failure::{Failure, colours, report};

@@ -3,11 +3,13 @@
 mod check;
 mod connect;
 mod demo;
+mod dlq;
 mod init;
 mod run;
 
 pub(crate) use check::check;
 pub(crate) use demo::demo;
+pub(crate) use dlq::dlq;
 pub(crate) use init::init;
 pub(crate) use run::run;
 

@@ -1,0 +1,347 @@
+//! Arguments of `walrelay dlq`.
+
+use clap::{Args, Subcommand, ValueEnum};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use walrelay_sink::{LetterId, Poison, letter};
+
+use super::args::ConfigArgs;
+
+/// Arguments of `dlq`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct DlqArgs {
+    /// What to do with them.
+    #[command(subcommand)]
+    pub command: DlqCommand,
+}
+
+/// What can be done with dead letters.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub enum DlqCommand {
+    /// List open letters, oldest first. No values of rows but the event's id.
+    #[command(after_help = "Examples:
+  walrelay dlq list
+  walrelay dlq list --class unroutable --class undecodable
+  walrelay dlq list --since 2026-01-02T00:00:00Z --output json
+  walrelay dlq list --resolved --all-slots --limit 50")]
+    List(ListArgs),
+
+    /// Print one letter with its headers, and its value where asked for.
+    #[command(after_help = "Examples:
+  walrelay dlq show 0/16B3748 0
+  walrelay dlq show 0/16B3748 0 --value > event.json
+  walrelay dlq show 0/16B3748 0 --output json --value")]
+    Show(ShowArgs),
+
+    /// Send letters where they were bound for, and close them.
+    ///
+    /// One after the other in the order of the log. Behind a letter that is refused, no other of
+    /// its key is sent. Letters that were parked behind the selected ones follow them.
+    #[command(after_help = "Examples:
+  walrelay dlq redrive --all --dry-run
+  walrelay dlq redrive --class rejected --topic orders.events
+  walrelay dlq redrive --id '0/16B3748 0' --topic-override orders.events")]
+    Redrive(RedriveArgs),
+
+    /// Close letters without sending them: their events are given up.
+    #[command(after_help = "Examples:
+  walrelay dlq drop --class oversize --dry-run
+  walrelay dlq drop --id '0/16B3748 0' --yes")]
+    Drop(DropArgs),
+}
+
+/// Where the letters are.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct LetterArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+
+    /// The topic of dead letters, instead of the configured one.
+    #[arg(long, value_name = "TOPIC")]
+    pub dead_letter_topic: Option<String>,
+
+    /// Letters of this replication slot, instead of the configured one.
+    #[arg(long, value_name = "SLOT", conflicts_with = "all_slots")]
+    pub slot: Option<String>,
+
+    /// Letters of all slots.
+    #[arg(long)]
+    pub all_slots: bool,
+}
+
+/// Which letters. A letter must fit each kind of filter that is given; of one kind, any.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Filters")]
+pub struct FilterArgs {
+    /// Why they are letters.
+    #[arg(long, value_name = "CLASS", value_parser = classes())]
+    pub class: Vec<String>,
+
+    /// The topic they were bound for.
+    #[arg(long, value_name = "TOPIC")]
+    pub topic: Vec<String>,
+
+    /// The table, as schema.table.
+    #[arg(long, value_name = "TABLE")]
+    pub table: Vec<String>,
+
+    /// The key.
+    #[arg(long, value_name = "KEY")]
+    pub key: Vec<String>,
+
+    /// The event's id.
+    #[arg(long, value_name = "ID")]
+    pub event_id: Vec<String>,
+
+    /// One letter, as LSN and row.
+    #[arg(long, value_name = "LSN ROW")]
+    pub id: Vec<LetterId>,
+
+    /// Committed then or later, RFC 3339.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub since: Option<OffsetDateTime>,
+
+    /// Committed before, RFC 3339.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub until: Option<OffsetDateTime>,
+
+    /// No more letters than this, the oldest.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: Option<u32>,
+}
+
+/// How things are shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    #[default]
+    Table,
+    /// An object a line.
+    Json,
+}
+
+/// Arguments of `dlq list`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct ListArgs {
+    /// Where.
+    #[command(flatten)]
+    pub letters: LetterArgs,
+
+    /// Also letters that were redriven or dropped.
+    #[arg(long)]
+    pub resolved: bool,
+
+    /// Show keys too.
+    #[arg(long)]
+    pub keys: bool,
+
+    /// For people, or for programs.
+    #[arg(long, value_enum, default_value_t)]
+    pub output: Output,
+
+    /// Which.
+    #[command(flatten)]
+    pub filter: FilterArgs,
+}
+
+/// Arguments of `dlq show`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct ShowArgs {
+    /// The letter, as `list` names it: LSN and row.
+    #[arg(value_name = "LSN ROW", num_args = 1..=2, required = true)]
+    pub id: Vec<String>,
+
+    /// Where.
+    #[command(flatten)]
+    pub letters: LetterArgs,
+
+    /// Nothing but the value's bytes; with `--output json`, the value too.
+    #[arg(long)]
+    pub value: bool,
+
+    /// For people, or for programs.
+    #[arg(long, value_enum, default_value_t)]
+    pub output: Output,
+}
+
+/// Arguments of `dlq redrive`.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct RedriveArgs {
+    /// Where.
+    #[command(flatten)]
+    pub letters: LetterArgs,
+
+    /// All open letters.
+    #[arg(long)]
+    pub all: bool,
+
+    /// Show what would be sent, and send nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Send to this topic, instead of the letters' own.
+    #[arg(long, value_name = "TOPIC")]
+    pub topic_override: Option<String>,
+
+    /// Also letters in front of which there is an open one of their key that is not selected: the
+    /// order of the key is lost.
+    #[arg(long)]
+    pub out_of_order: bool,
+
+    /// Leave letters that are parked behind the selected ones.
+    #[arg(long)]
+    pub without_parked: bool,
+
+    /// For people, or for programs.
+    #[arg(long, value_enum, default_value_t)]
+    pub output: Output,
+
+    /// Which.
+    #[command(flatten)]
+    pub filter: FilterArgs,
+}
+
+/// Arguments of `dlq drop`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct DropArgs {
+    /// Where.
+    #[command(flatten)]
+    pub letters: LetterArgs,
+
+    /// All open letters.
+    #[arg(long)]
+    pub all: bool,
+
+    /// Show what would be dropped, and drop nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Yes, these events are not to be sent.
+    #[arg(long)]
+    pub yes: bool,
+
+    /// For people, or for programs.
+    #[arg(long, value_enum, default_value_t)]
+    pub output: Output,
+
+    /// Which.
+    #[command(flatten)]
+    pub filter: FilterArgs,
+}
+
+impl FilterArgs {
+    /// Nothing is filtered, but for the number.
+    pub fn is_empty(&self) -> bool {
+        *self
+            == Self {
+                limit: self.limit,
+                ..Self::default()
+            }
+    }
+}
+
+impl ShowArgs {
+    /// The letter; `None` if it is none.
+    pub fn letter(&self) -> Option<LetterId> {
+        self.id.join(" ").parse().ok()
+    }
+}
+
+fn classes() -> Vec<&'static str> {
+    let poison = Poison::ALL.iter().map(|poison| poison.name());
+    poison.chain([letter::PARKED]).collect()
+}
+
+fn time(text: &str) -> Result<OffsetDateTime, String> {
+    OffsetDateTime::parse(text, &Rfc3339)
+        .map_err(|_| "a time has the form 2026-01-02T03:04:05Z or 2026-01-02T03:04:05+01:00".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn parse(args: &[&str]) -> Result<DlqCommand, clap::Error> {
+        let all = ["walrelay", "dlq"].iter().chain(args);
+        Cli::try_parse_from(all).map(|cli| match cli.command {
+            Command::Dlq(args) => args.command,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    #[test]
+    fn filters_are_read() {
+        let DlqCommand::List(list) = parse(&[
+            "list",
+            "--class",
+            "rejected",
+            "--class",
+            "parked",
+            "--id",
+            "1/A 2",
+            "--since",
+            "2026-01-02T03:04:05+01:00",
+            "--limit",
+            "3",
+            "--set",
+            "source.slot=x",
+        ])
+        .unwrap() else {
+            panic!("not list")
+        };
+        assert_eq!(list.filter.class, ["rejected", "parked"]);
+        assert_eq!(
+            list.filter.id,
+            [LetterId {
+                lsn: 0x1_0000_000A,
+                row: 2
+            }]
+        );
+        let since = list.filter.since.map(OffsetDateTime::unix_timestamp);
+        assert_eq!(since, Some(1_767_319_445));
+        assert_eq!(list.filter.limit, Some(3));
+        assert_eq!(list.letters.config.set, ["source.slot=x"]);
+        assert!(!list.filter.is_empty());
+    }
+
+    #[test]
+    fn a_limit_alone_selects_everything() {
+        let DlqCommand::Redrive(redrive) = parse(&["redrive", "--limit", "3"]).unwrap() else {
+            panic!("not redrive")
+        };
+        assert!(redrive.filter.is_empty());
+    }
+
+    #[test]
+    fn a_letter_is_named_by_one_or_two_words() {
+        for words in [&["show", "0/1 2"][..], &["show", "0/1", "2", "--value"]] {
+            let DlqCommand::Show(show) = parse(words).unwrap() else {
+                panic!("not show")
+            };
+            assert_eq!(show.letter(), Some(LetterId { lsn: 1, row: 2 }));
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (args, about) in [
+            (&["list", "--class", "wrong"][..], "unroutable"),
+            (&["list", "--id", "16"], "LSN and row"),
+            (&["list", "--since", "yesterday"], "2026-01-02T03:04:05Z"),
+            (&["list", "--slot", "a", "--all-slots"], "--all-slots"),
+            (&["list", "--limit", "0"], "1.."),
+            (&["show"], "LSN ROW"),
+        ] {
+            let error = parse(args).unwrap_err().to_string();
+            assert!(error.contains(about), "{error}");
+        }
+    }
+}

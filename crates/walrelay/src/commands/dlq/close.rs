@@ -1,0 +1,275 @@
+use std::io::{self, Write};
+use std::time::Duration;
+
+use walrelay_kafka_sink::letters::{
+    Action, Letter, LetterDesk, LetterName, Listed, NotRedriven, Orders, OutOfOrder, Outcome, Step,
+    Tally,
+};
+
+use super::filter::Filter;
+use super::render::{Columns, Fields, Table, line};
+use super::{Ended, Env, Letters, note, note_foreign, output};
+use crate::cli::{DropArgs, Exit, Failure, FilterArgs, Output, RedriveArgs};
+use crate::failures;
+
+/// For one acknowledgement. That there is no such topic takes librdkafka half a minute to believe.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Letters that are named; more are counted.
+const NAMED: usize = 20;
+
+/// What both commands have.
+struct Job<'a> {
+    filter: &'a FilterArgs,
+    all: bool,
+    dry_run: bool,
+    output: Output,
+    orders: Orders,
+    outcome: Outcome,
+}
+
+/// `walrelay dlq redrive`.
+pub(super) fn redrive(args: &RedriveArgs, env: Env<'_>) -> Ended {
+    let job = Job {
+        filter: &args.filter,
+        all: args.all,
+        dry_run: args.dry_run,
+        output: args.output,
+        orders: Orders {
+            action: Action::Redrive {
+                topic: args.topic_override.clone(),
+                follow: !args.without_parked,
+            },
+            limit: args.filter.limit.map(|limit| limit as usize),
+            patience: PATIENCE,
+        },
+        outcome: Outcome::Redriven,
+    };
+    job.check()?;
+    let letters = Letters::new(&args.letters, env)?;
+    job.run(&letters, |desk| {
+        let broken = desk.out_of_order();
+        if args.out_of_order || broken.is_empty() {
+            Ok(())
+        } else {
+            Err(out_of_order(&broken))
+        }
+    })
+}
+
+/// `walrelay dlq drop`.
+pub(super) fn drop(args: &DropArgs, env: Env<'_>) -> Ended {
+    let job = Job {
+        filter: &args.filter,
+        all: args.all,
+        dry_run: args.dry_run,
+        output: args.output,
+        orders: Orders {
+            action: Action::Drop,
+            limit: args.filter.limit.map(|limit| limit as usize),
+            patience: PATIENCE,
+        },
+        outcome: Outcome::Dropped,
+    };
+    job.check()?;
+    if !args.yes && !args.dry_run {
+        let failure = Failure::new(
+            "dlq-not-confirmed",
+            Exit::Usage,
+            "the events of dropped letters are not sent, now or later",
+        )
+        .remedy("see which they are with --dry-run, then say --yes");
+        return Err(vec![failure]);
+    }
+    let letters = Letters::new(&args.letters, env)?;
+    // What is not sent is in nobody's way.
+    job.run(&letters, |_| Ok(()))
+}
+
+impl Job<'_> {
+    fn check(&self) -> Result<(), Failure> {
+        if self.filter.is_empty() && !self.all {
+            return Err(Failure::new(
+                "dlq-no-filter",
+                Exit::Usage,
+                "this would concern all letters",
+            )
+            .remedy("give a filter, such as --class or --id, or --all if all are meant"));
+        }
+        Ok(())
+    }
+
+    fn run(
+        &self,
+        letters: &Letters,
+        check: impl FnOnce(&LetterDesk) -> Result<(), Failure>,
+    ) -> Ended {
+        let filter = Filter::new(self.filter, letters.slot.as_deref());
+        let fits = |letter: &Letter| filter.fits(letter);
+        let mut desk = match letters.open()? {
+            Some(desk) => desk,
+            None if self.filter.id.is_empty() => return Ok(()),
+            None => return Err(vec![nothing()]),
+        };
+        desk.read(fits).map_err(|error| failures::letters(&error))?;
+        note_foreign(desk.index());
+        let plan = desk.plan(&self.orders);
+        if plan.is_empty() && !self.filter.id.is_empty() {
+            return Err(vec![nothing()]);
+        }
+        check(&desk)?;
+        if self.dry_run {
+            return self.pretend(&mut desk, &plan);
+        }
+        let mut written = Ok(());
+        let mut failed = Failed::default();
+        let carried = desk.carry_out(&self.orders, fits, |step| match step {
+            Step::Done(letter) => {
+                if written.is_ok() {
+                    written = self.say(letter);
+                }
+            }
+            Step::Failed(name, letter, why) => failed.add(name, letter, why),
+            Step::HeldBack { letter, behind } => {
+                if failed.held_back == 0 {
+                    note(&format!("{letter} waits: {behind} stays open"));
+                }
+                failed.held_back += 1;
+            }
+        });
+        let mut failures = failed.failures;
+        match carried {
+            Ok(tally) => self.sum_up(tally, failed.count),
+            // First: its exit code counts.
+            Err(error) => failures.insert(0, failures::desk(error)),
+        }
+        // Last: the letters are closed, whoever reads of it or not.
+        failures.extend(written.err().map(output));
+        if failures.is_empty() {
+            Ok(())
+        } else {
+            Err(failures)
+        }
+    }
+
+    fn pretend(&self, desk: &mut LetterDesk, plan: &[Listed]) -> Ended {
+        let columns = Columns::default();
+        let mut table = Table::new(columns);
+        let mut written = Ok(());
+        desk.each(plan, |listed, letter| {
+            let Some(letter) = letter else { return };
+            match self.output {
+                Output::Table => table.add(columns, listed, letter),
+                Output::Json if written.is_ok() => {
+                    let line = line("open", letter, Fields::default());
+                    written = io::stdout().write_all(&line);
+                }
+                Output::Json => {}
+            }
+        })
+        .map_err(|error| failures::letters(&error))?;
+        written.map_err(output)?;
+        if self.output == Output::Table && !plan.is_empty() {
+            table.write(&mut io::stdout().lock()).map_err(output)?;
+        }
+        note(&format!("{} letters would be {}", plan.len(), self.outcome));
+        Ok(())
+    }
+
+    fn say(&self, letter: &Letter) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        match self.output {
+            Output::Table => writeln!(out, "{} {}", self.outcome, letter.id),
+            Output::Json => out.write_all(&line(self.outcome.name(), letter, Fields::default())),
+        }
+    }
+
+    fn sum_up(&self, tally: Tally, failed: usize) {
+        let Tally {
+            done, held_back, ..
+        } = tally;
+        let mut parts = vec![format!("{done} letters {}", self.outcome)];
+        if failed > 0 {
+            parts.push(format!("{failed} failed"));
+        }
+        if held_back > 0 {
+            parts.push(format!("{held_back} wait behind them"));
+        }
+        note(&parts.join(", "));
+    }
+}
+
+/// Letters that stay open, as failures: the first ones.
+#[derive(Default)]
+struct Failed {
+    failures: Vec<Failure>,
+    count: usize,
+    held_back: usize,
+}
+
+impl Failed {
+    fn add(&mut self, name: &LetterName, letter: Option<&Letter>, why: NotRedriven) {
+        self.count += 1;
+        if self.failures.len() < NAMED {
+            self.failures.push(not_redriven(name, letter, why));
+        }
+    }
+}
+
+fn not_redriven(name: &LetterName, letter: Option<&Letter>, why: NotRedriven) -> Failure {
+    let what = format!("letter {name} was not redriven");
+    match why {
+        NotRedriven::Omitted { .. } => {
+            let event = letter
+                .and_then(|letter| letter.event_id.as_deref())
+                .map_or_else(
+                    || "the event (its id is not known)".to_owned(),
+                    |id| format!("event {}", String::from_utf8_lossy(id)),
+                );
+            let xid = letter
+                .and_then(|letter| letter.xid)
+                .map_or_else(String::new, |xid| format!("transaction {xid}, "));
+            Failure::new("dlq-value-omitted", Exit::Data, what)
+                .caused_by(why)
+                .remedy(format!(
+                    "insert {event} into the outbox anew, in parts that fit ({xid}commit at LSN {}), \
+                     then close the letter: walrelay dlq drop --slot {} --id '{}' --yes",
+                    name.id.to_string().split(' ').next().unwrap_or_default(),
+                    name.slot,
+                    name.id
+                ))
+        }
+        NotRedriven::NoTopic => Failure::new("dlq-no-topic", Exit::Data, what)
+            .caused_by(why)
+            .remedy("say where it is to go with --topic-override, or drop it"),
+        NotRedriven::Gone => Failure::new("dlq-gone", Exit::Data, what)
+            .caused_by(why)
+            .remedy("set retention.ms=-1 on the topic of dead letters: what it removes is lost"),
+        why => Failure::new("dlq-refused", Exit::Data, what)
+            .caused_by(why)
+            .remedy(
+                "mend the cause and redrive it again, or send it elsewhere with --topic-override",
+            ),
+    }
+}
+
+fn out_of_order(broken: &[OutOfOrder]) -> Failure {
+    let first = broken.iter().take(5);
+    let first: Vec<String> = first
+        .map(|OutOfOrder { letter, behind }| format!("\n  {letter} is behind {behind}"))
+        .collect();
+    let what = format!(
+        "{} selected letters would overtake earlier ones of the same key{}",
+        broken.len(),
+        first.concat()
+    );
+    Failure::new("dlq-out-of-order", Exit::Usage, what).remedy(
+        "select the earlier ones too (the same --key does), drop them first, or give up the order \
+         with --out-of-order",
+    )
+}
+
+fn nothing() -> Failure {
+    Failure::new("dlq-letter", Exit::Usage, "there is no such open letter").remedy(
+        "`walrelay dlq list` lists those of the configured slot, --resolved also closed ones",
+    )
+}

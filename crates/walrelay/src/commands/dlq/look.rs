@@ -1,0 +1,133 @@
+use std::io::{self, Write};
+
+use walrelay_kafka_sink::letters::{Letter, Listed};
+
+use super::filter::Filter;
+use super::render::{Columns, Fields, Table, describe, line, status};
+use super::{Ended, Env, Letters, note, note_foreign, output};
+use crate::cli::{Exit, Failure, ListArgs, Output, ShowArgs};
+use crate::failures;
+
+/// `walrelay dlq list`.
+pub(super) fn list(args: &ListArgs, env: Env<'_>) -> Ended {
+    let letters = Letters::new(&args.letters, env)?;
+    let filter = Filter::new(&args.filter, letters.slot.as_deref());
+    let columns = Columns {
+        slot: letters.slot.is_none(),
+        status: args.resolved,
+        key: args.keys,
+    };
+    let mut table = Table::new(columns);
+    let mut count = 0;
+    if let Some(mut desk) = letters.open()? {
+        let failed = |error| failures::letters(&error);
+        if let Some(since) = filter.written_since() {
+            desk.start_at(since).map_err(failed)?;
+        }
+        desk.read(|letter| filter.fits(letter)).map_err(failed)?;
+        let mut listed = desk.index().selected(args.resolved);
+        listed.truncate(args.filter.limit.map_or(usize::MAX, |limit| limit as usize));
+        let mut written = Ok(());
+        desk.each(&listed, |listed, letter| {
+            let Some(letter) = letter else { return };
+            count += 1;
+            match args.output {
+                Output::Table => table.add(columns, listed, letter),
+                Output::Json if written.is_ok() => {
+                    let fields = Fields {
+                        key: args.keys,
+                        ..Fields::default()
+                    };
+                    written = io::stdout().write_all(&line(status(listed.outcome), letter, fields));
+                }
+                Output::Json => {}
+            }
+        })
+        .map_err(failed)?;
+        written.map_err(output)?;
+        note_foreign(desk.index());
+    }
+    if args.output == Output::Table {
+        if count > 0 {
+            table.write(&mut io::stdout().lock()).map_err(output)?;
+        }
+        let open = if args.resolved { "" } else { " open" };
+        note(&format!("{count}{open} letters"));
+    }
+    Ok(())
+}
+
+/// `walrelay dlq show`.
+pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> Ended {
+    let Some(id) = args.letter() else {
+        let failure = Failure::new("dlq-letter", Exit::Usage, "this names no letter").remedy(
+            "a letter is named as LSN and row, as `walrelay dlq list` shows it: 0/16B3748 0",
+        );
+        return Err(vec![failure]);
+    };
+    let letters = Letters::new(&args.letters, env)?;
+    let unknown = || {
+        Failure::new(
+            "dlq-letter",
+            Exit::Usage,
+            format!("there is no letter {id}"),
+        )
+        .remedy("`walrelay dlq list --resolved --all-slots` lists all")
+    };
+    let mut desk = letters.open()?.ok_or_else(unknown)?;
+    let slot = letters.slot.as_deref();
+    let wanted = |letter: &Letter| letter.id == id && slot.is_none_or(|slot| slot == letter.slot);
+    let failed = |error| failures::letters(&error);
+    desk.read(wanted).map_err(failed)?;
+    let listed: Vec<Listed> = desk.index().selected(true);
+    if listed.is_empty() {
+        return Err(vec![unknown()]);
+    }
+    if args.value && args.output == Output::Table && listed.len() > 1 {
+        let failure = Failure::new(
+            "dlq-letter",
+            Exit::Usage,
+            format!("several slots have a letter {id}"),
+        )
+        .remedy("name one with --slot");
+        return Err(vec![failure]);
+    }
+    let mut done = Ok(());
+    desk.each(&listed, |listed, letter| {
+        if done.is_ok() {
+            done = letter
+                .ok_or_else(unknown)
+                .and_then(|letter| print(args, listed, letter));
+        }
+    })
+    .map_err(failed)?;
+    done?;
+    Ok(())
+}
+
+fn print(args: &ShowArgs, listed: &Listed, letter: &Letter) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let written = match args.output {
+        Output::Json => {
+            let fields = Fields {
+                key: true,
+                headers: true,
+                value: args.value,
+            };
+            out.write_all(&line(status(listed.outcome), letter, fields))
+        }
+        Output::Table if args.value => {
+            if let Some(bytes) = letter.omitted_bytes {
+                return Err(Failure::new(
+                    "dlq-value-omitted",
+                    Exit::Data,
+                    format!("the letter has no value: its {bytes} bytes were left out"),
+                )
+                .remedy("look for the event's id in the outbox table"));
+            }
+            out.write_all(letter.value.as_deref().unwrap_or_default())
+        }
+        Output::Table => describe(&mut out, listed, letter),
+    };
+    written.and_then(|()| out.flush()).map_err(output)
+}
