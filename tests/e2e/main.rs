@@ -11,6 +11,7 @@
 //! - [`errors`]: each mistake has its own word and exit code.
 //! - [`commands`]: `init`, `check`, `completions`, standard output as a sink.
 //! - [`secure`]: TLS, logins, access control; that the relay needs no more, and tells no secret.
+//! - [`dlq`]: dead letters are listed, shown, redriven and dropped.
 //! - [`docs`]: what README, OPERATIONS and GUARANTEES say is so.
 //!
 //! One Kafka serves all tests that do not stop it; each has topics of its own.
@@ -26,6 +27,7 @@ mod commands;
 mod confirming;
 mod crashes;
 mod dead_letters;
+mod dlq;
 mod docs;
 mod errors;
 mod history;

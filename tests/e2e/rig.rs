@@ -17,7 +17,7 @@ use walrelay_throwaway::Postgres;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) const SLOT: &str = "walrelay";
 
-static TESTS: AtomicU32 = AtomicU32::new(0);
+pub(crate) static TESTS: AtomicU32 = AtomicU32::new(0);
 
 /// The broker that tests share. It goes when the last of them does.
 pub(crate) fn shared_kafka() -> std::sync::Arc<Kafka> {

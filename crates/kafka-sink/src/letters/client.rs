@@ -1,8 +1,9 @@
 //! A consumer with the producer's configuration: the same brokers, the same credentials.
 
-use std::error::Error;
+use std::cell::Cell;
 use std::fmt;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 use rdkafka::client::OAuthToken;
 use rdkafka::config::RDKafkaLogLevel;
@@ -14,6 +15,7 @@ use rdkafka::{ClientContext, Offset, TopicPartitionList};
 
 use super::Entry;
 use crate::client_log::{self, Repetitions};
+use crate::error::is_refusal;
 use crate::tail::own;
 use crate::{KafkaConfig, KafkaError};
 
@@ -47,10 +49,14 @@ const PRODUCER_ONLY: &[&str] = &[
     "sticky.partitioning.linger.ms",
 ];
 
+/// How often a token that the broker refuses is replaced by what its source has by then.
+const RENEWAL: Duration = Duration::from_secs(2);
+
 /// Reads one topic: belongs to no group, commits nothing.
 pub(super) struct Client {
     consumer: BaseConsumer<Context>,
     topic: String,
+    renewed: Cell<Instant>,
 }
 
 /// What came of waiting for a record.
@@ -85,23 +91,32 @@ impl Client {
             .set("queued.max.messages.kbytes", "8192")
             .set("fetch.queue.backoff.ms", "10")
             .set("fetch.wait.max.ms", "500");
+        let context = Context {
+            repetitions: Repetitions::default(),
+            config: config.clone(),
+            refused: AtomicBool::new(false),
+        };
         let consumer = client
-            .create_with_context(Context {
-                repetitions: Repetitions::default(),
-                config: config.clone(),
-            })
+            .create_with_context(context)
             .map_err(|error| KafkaError::Create {
                 reason: config.creation_reason(&error),
             })?;
-        // Partitions are asked for before the first poll, which serves the renewals.
-        let consumer: BaseConsumer<Context> = consumer;
-        config
-            .authorise(consumer.client())
-            .map_err(|reason| KafkaError::Token { reason })?;
-        Ok(Self {
+        let client = Self {
             consumer,
             topic: topic.to_owned(),
-        })
+            renewed: Cell::new(Instant::now()),
+        };
+        // Its events are served by polling, and it is asked for partitions before.
+        client.authorise();
+        Ok(client)
+    }
+
+    /// Gives it a token, if it needs one.
+    fn authorise(&self) {
+        let context = self.consumer.context();
+        if let Err(reason) = context.config.authorise(self.consumer.client()) {
+            context.complain_of_tokens(&reason);
+        }
     }
 
     /// The topic's partitions; `None` when the broker says that there is no such topic.
@@ -200,6 +215,11 @@ impl Client {
 
     /// **Blocks** for `timeout` at most.
     pub(super) fn poll(&self, timeout: Duration) -> Polled {
+        let refused = &self.consumer.context().refused;
+        if self.renewed.get().elapsed() > RENEWAL && refused.swap(false, SeqCst) {
+            self.renewed.set(Instant::now());
+            self.authorise();
+        }
         match self.consumer.poll(timeout) {
             None => Polled::Nothing,
             Some(Ok(message)) => Polled::Entry(Entry::of(own(&message))),
@@ -220,13 +240,30 @@ impl fmt::Debug for Client {
 struct Context {
     repetitions: Repetitions,
     config: KafkaConfig,
+    /// A broker refused who we are.
+    refused: AtomicBool,
+}
+
+impl Context {
+    fn complain_of_tokens(&self, reason: &str) {
+        if let Some(held_back) = self.repetitions.pass("OAUTHBEARER") {
+            tracing::warn!(held_back, "no OAUTHBEARER token for Kafka: {reason}");
+        }
+    }
 }
 
 impl ClientContext for Context {
     const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
 
-    fn generate_oauth_token(&self, _: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
-        self.config.oauth_token()
+    fn generate_oauth_token(
+        &self,
+        _: Option<&str>,
+    ) -> Result<OAuthToken, Box<dyn std::error::Error>> {
+        let token = self.config.oauth_token();
+        if let Err(error) = &token {
+            self.complain_of_tokens(&error.to_string());
+        }
+        token
     }
 
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
@@ -237,6 +274,9 @@ impl ClientContext for Context {
     fn stats_raw(&self, _: &[u8]) {}
 
     fn error(&self, error: ClientError, reason: &str) {
+        if is_refusal(error.rdkafka_error_code()) {
+            self.refused.store(true, SeqCst);
+        }
         tracing::debug!(%error, "{}", self.config.scrub(reason));
     }
 }

@@ -14,12 +14,10 @@ use walrelay_kafka_sink::letters::{LetterDesk, LetterIndex};
 use super::connect::kafka;
 use super::{Ended, Env, load};
 use crate::cli::{DlqArgs, DlqCommand, Exit, Failure, LetterArgs};
-use crate::config::{Config, Log, LogLevel, SinkConfig};
+use crate::config::{Log, LogLevel, SinkConfig};
 use crate::failures;
 use crate::telemetry::log_to_stderr;
 
-/// Where letters go that no configuration says otherwise of.
-const TOPIC: &str = "walrelay.dead-letters";
 /// How long a broker may take to answer.
 const BROKER_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -60,7 +58,10 @@ impl Letters {
         };
         Ok(Self {
             kafka: kafka(sink, &config.delivery)?,
-            topic: topic(args, &config),
+            topic: args
+                .dead_letter_topic
+                .clone()
+                .unwrap_or(config.poison.topic),
             slot: match (&args.slot, args.all_slots) {
                 (_, true) => None,
                 (Some(slot), false) => Some(slot.clone()),
@@ -81,12 +82,6 @@ impl Letters {
         }
         Ok(desk)
     }
-}
-
-fn topic(args: &LetterArgs, _config: &Config) -> String {
-    args.dead_letter_topic
-        .clone()
-        .unwrap_or_else(|| TOPIC.to_owned())
 }
 
 /// What else lies in the topic.
