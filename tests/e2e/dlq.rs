@@ -18,9 +18,9 @@ use tempfile::TempDir;
 use walrelay_kafka_sink::letters::LetterWatcher;
 use walrelay_kafka_sink::{KafkaConfig, KafkaOptions};
 use walrelay_sink::{Parking, letter};
-use walrelay_testkit::{Delivered, History, Kafka, eventually};
+use walrelay_testkit::{Db, Delivered, History, Kafka, eventually};
 
-use crate::rig::{PATIENCE, SLOT, TESTS, shared_kafka, walrelay};
+use crate::rig::{PATIENCE, Rig, SLOT, TESTS, shared_kafka, walrelay};
 
 /// A topic of letters, topics that they were bound for, and a configuration.
 pub(crate) struct Desk {
@@ -528,6 +528,81 @@ fn a_relay_that_watches_learns_of_letters_and_of_their_end() {
     let note = String::from_utf8_lossy(&output.stderr);
     assert!(note.contains("there is no topic"), "{note}");
     assert_eq!(output.status.code(), Some(0), "{note}");
+}
+
+/// A whole story: an event without a topic, what follows of its key is parked, the event is sent where
+/// it belongs while more is written, and the key flows again. The history checker is the judge.
+#[test]
+fn a_parked_key_flows_again_in_order() {
+    let rig = Rig::new(15);
+    rig.workload().create_tables();
+    let db = Db::connect(&rig.postgres.url());
+    db.batch("ALTER TABLE outbox ALTER aggregatetype DROP NOT NULL");
+    let topic = format!("letters-{}park", rig.prefix);
+    let poison =
+        format!("\n[poison]\nunroutable = \"dead-letter\"\npark_key = true\ntopic = \"{topic}\"\n");
+    let config = rig.config_with(&rig.postgres.url(), &poison);
+    let relay = rig.start(&config);
+    relay.streaming();
+    let insert = |kind: &str, key: &str, number: u32| {
+        db.batch(&format!(
+            "INSERT INTO outbox VALUES (gen_random_uuid(), {kind}, '{key}', 'T', \
+             '{{\"number\": {number}}}')"
+        ));
+    };
+    let dlq = |args: &[&str]| {
+        let output = walrelay(&["dlq"])
+            .args(args)
+            .arg("--config")
+            .arg(&config)
+            .output();
+        let output = output.expect("walrelay runs");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {error}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let open = || dlq(&["list", "--output", "json"]).lines().count();
+
+    insert("'order'", "k1", 1);
+    insert("NULL", "k1", 2);
+    for number in 3..10 {
+        insert("'order'", "k1", number);
+        insert("'order'", "k2", number - 2);
+    }
+    rig.caught_up();
+    assert_eq!(open(), 8, "the event, and seven behind it");
+    let orders = format!("{}order", rig.prefix);
+    let redrive = [
+        "redrive",
+        "--class",
+        "unroutable",
+        "--topic-override",
+        &orders,
+    ];
+    std::thread::scope(|scope| {
+        let redriven = scope.spawn(|| dlq(&redrive));
+        for number in 10..60 {
+            insert("'order'", "k1", number);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let redriven = redriven.join().expect("it ends");
+        assert!(redriven.lines().count() >= 8, "{redriven}");
+    });
+    let mut number = 60;
+    eventually(PATIENCE, || {
+        dlq(&["redrive", "--all"]);
+        insert("'order'", "k1", number);
+        number += 1;
+        rig.caught_up();
+        open() == 0
+    });
+    // The checker wants to know where it belongs. No relay sees an UPDATE.
+    db.batch("UPDATE outbox SET aggregatetype = 'order' WHERE aggregatetype IS NULL");
+    let verdict = rig.verdict();
+    verdict.assert_clean();
+    assert_eq!(verdict.delivered as u32, number - 1 + 7);
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
 }
 
 #[test]

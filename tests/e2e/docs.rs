@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use walrelay_testkit::{Db, History, eventually, eventually_some, servers};
 
+use crate::dlq::{Desk, Draft, draft};
 use crate::rig::{PATIENCE, Relay, Rig, output, shared_kafka, walrelay};
 
 fn root() -> PathBuf {
@@ -432,4 +433,29 @@ fn way_out_when_the_publication_is_gone_on_15() {
 #[test]
 fn way_out_when_the_publication_is_gone_on_18() {
     way_out_when_the_publication_is_gone(18);
+}
+
+/// The commands of the section, one after the other, on a letter of each kind.
+#[test]
+fn dead_letters_of_the_manual() {
+    let desk = Desk::new();
+    desk.letter(&draft("0/16B3748 0", "a"));
+    desk.letter(&Draft {
+        class: "unroutable",
+        topic: None,
+        ..draft("0/16B3748 1", "b")
+    });
+    desk.letter(&Draft {
+        class: "oversize",
+        omitted: Some("5000000"),
+        ..draft("0/16B3748 2", "c")
+    });
+    for line in block("docs/OPERATIONS.md", "dead-letters").lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(words[..2], ["walrelay", "dlq"], "{line}");
+        succeeded(&desk.dlq(&words[2..]));
+    }
+    let left = desk.dlq(&["list"]);
+    let note = String::from_utf8_lossy(&left.stderr);
+    assert!(note.contains("0 open letters"), "{note}");
 }
