@@ -17,7 +17,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use walrelay_kafka_sink::letters::LetterWatcher;
 use walrelay_kafka_sink::{KafkaConfig, KafkaOptions};
-use walrelay_sink::{Parking, letter};
+use walrelay_sink::{LetterId, Parking, letter};
 use walrelay_testkit::{Db, Delivered, History, Kafka, eventually};
 
 use crate::rig::{PATIENCE, Rig, SLOT, TESTS, shared_kafka, walrelay};
@@ -504,12 +504,13 @@ fn a_relay_that_watches_learns_of_letters_and_of_their_end() {
     let _watcher = watch(&desk.topic, &parking);
     eventually(PATIENCE, || parking.is_ready());
     let orders = format!("{}orders", desk.prefix);
-    assert!(parking.is_parked(&orders, b"left"));
+    let later: LetterId = "1/0 0".parse().expect("a letter");
+    assert!(parking.is_parked(later, &orders, b"left"));
     desk.letter(&draft("0/B00 0", "new"));
-    eventually(PATIENCE, || parking.is_parked(&orders, b"new"));
+    eventually(PATIENCE, || parking.is_parked(later, &orders, b"new"));
     desk.stdout(&["redrive", "--key", "new"]);
-    eventually(PATIENCE, || !parking.is_parked(&orders, b"new"));
-    assert!(parking.is_parked(&orders, b"left"));
+    eventually(PATIENCE, || !parking.is_parked(later, &orders, b"new"));
+    assert!(parking.is_parked(later, &orders, b"left"));
     desk.stdout(&["drop", "--all", "--yes"]);
     eventually(PATIENCE, || parking.open() == 0);
 
