@@ -243,18 +243,23 @@ fn way_out_when_the_slot_is_lost() {
     assert_eq!(status[0].get::<_, String>("wal_status"), "lost");
 
     let config = without_create(&rig);
+    let mut log = String::new();
     for _ in 0..2 {
-        ends(&mut rig.start(&config), 65, "slot-lost");
+        log = ends(&mut rig.start(&config), 65, "slot-lost");
     }
-    let way_out = block("docs/OPERATIONS.md", "slot-lost");
-    let (drop, create) = way_out.split_once('\n').expect("two statements");
-    db.batch(drop);
-    // What a supervisor's restart would find now.
-    ends(&mut rig.start(&config), 78, "slot-missing");
-    db.batch(create);
-    let relay = rig.start(&config);
+    let (_, xid) = log.rsplit_once("age('").expect("a transaction");
+    let (xid, _) = xid.split_once("'::xid)").expect("a transaction");
+    let accept = with(
+        &block("docs/OPERATIONS.md", "accept-gap"),
+        "/etc/walrelay/walrelay.toml",
+        config.to_str().expect("text"),
+    );
+    let words: Vec<&str> = accept.split_whitespace().skip(1).collect();
+    let relay = Relay::spawn(&mut walrelay(&words), &rig.path("accepting.log"));
     relay.streaming();
-    db.batch(&block("docs/OPERATIONS.md", "republish"));
+    relay.says("accepted by --accept-gap");
+    let republish = block("docs/OPERATIONS.md", "republish-after");
+    db.batch(&with(&republish, "'751'", &format!("'{xid}'")));
     rig.caught_up();
     let verdict = rig.verdict();
     verdict.assert_clean();
@@ -407,8 +412,7 @@ fn way_out_when_the_publication_is_gone(major: u32) {
     let config = rig.config();
     ends(&mut rig.start(&config), 78, "publication-gone");
 
-    let statements = block("docs/OPERATIONS.md", "slot-lost");
-    db.batch(statements.lines().next().expect("drop the slot"));
+    db.batch(&block("docs/OPERATIONS.md", "drop-slot"));
     succeeded(&output(&[
         "init",
         "--config",

@@ -151,8 +151,9 @@ fn of_the_database() {
 #[test]
 fn of_a_column_dropped_midway() {
     let rig = rig();
-    let mut relay = rig.relay();
     let db = Db::connect(&rig.postgres.url());
+    db.batch("SELECT pg_create_logical_replication_slot('walrelay', 'pgoutput')");
+    let mut relay = rig.relay();
     db.batch(
         "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'key', 'T', '{\"number\": 1}')",
     );

@@ -4,6 +4,7 @@
 //! - [`history`]: what was committed arrives, in order per key, from Postgres 15 and 18.
 //! - [`confirming`]: no position is confirmed before the broker has what lies before it.
 //! - [`crashes`]: SIGKILL, SIGTERM, servers that go away, connections that are cut.
+//! - [`slots`]: slots that are lost, dropped, moved or another cluster's stop the relay with the range.
 //! - [`idle`], [`large`]: the primary is not hurt: idle slots move, memory is bounded.
 //! - [`poison`]: what cannot be delivered stops the relay, and nothing is lost; [`dead_letters`]: or
 //!   goes elsewhere, as the policy says.
@@ -36,4 +37,5 @@ mod large;
 mod poison;
 mod rig;
 mod secure;
+mod slots;
 mod topics;

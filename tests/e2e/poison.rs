@@ -138,6 +138,7 @@ fn updates_deletes_and_truncates_are_none() {
     rig.workload().create_tables();
     let db = Db::connect(&rig.postgres.url());
     db.batch("CREATE PUBLICATION walrelay FOR TABLE outbox");
+    db.batch("SELECT pg_create_logical_replication_slot('walrelay', 'pgoutput')");
     let relay = rig.relay();
     let insert = |number: u32| {
         db.batch(&format!(

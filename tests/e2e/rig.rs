@@ -112,6 +112,13 @@ impl Rig {
         Relay::start(config, &self.path(&format!("relay-{number}.log")))
     }
 
+    /// The same with more arguments.
+    pub(crate) fn start_with(&self, config: &Path, arguments: &[&str]) -> Relay {
+        let number = TESTS.fetch_add(1, Ordering::Relaxed);
+        let log = self.path(&format!("relay-{number}.log"));
+        Relay::spawn(Relay::command(config).args(arguments), &log)
+    }
+
     /// Waits until the slot has reached the end of the log as of now.
     pub(crate) fn caught_up(&self) {
         let slot = self.slot();

@@ -271,6 +271,10 @@ pub(crate) fn partitioned(ctx: &mut Context, via_root: bool) -> Outcome {
             "CREATE PUBLICATION {} FOR TABLE outbox WITH (publish = 'insert')",
             ctx.name
         ));
+        db.batch(&format!(
+            "SELECT pg_create_logical_replication_slot('{}', 'pgoutput')",
+            ctx.name
+        ));
         config.tables = vec!["public.outbox_0".to_owned(), "public.outbox_1".to_owned()];
     }
     let relay = ctx.start(&config);

@@ -23,7 +23,11 @@ pub enum Continuity {
     /// The server was promoted, and the slot stands before the place where the two logs part:
     /// nothing is missing. Positions beyond that place mean something else now, so everything
     /// must be taken anew from the slot on.
-    Promoted,
+    Promoted {
+        /// Where the old timeline was left. What was relayed of it beyond is of transactions that
+        /// the promoted server does not have.
+        parted: Lsn,
+    },
 }
 
 /// The stream does not continue the log that was read: events are missing, or were undone. Each
@@ -129,16 +133,15 @@ impl Resume {
             let from = parted.map_or(self.confirmed, |lsn| {
                 self.confirmed.min(CommitEnd::from_slot(lsn))
             });
-            return if parted.is_some() && to <= from {
-                Ok(Continuity::Promoted)
-            } else {
-                Err(LogError::OtherTimeline {
+            return match parted {
+                Some(parted) if to <= from => Ok(Continuity::Promoted { parted }),
+                _ => Err(LogError::OtherTimeline {
                     before: self.timeline,
                     now: opened.timeline,
                     parted,
                     from,
                     to,
-                })
+                }),
             };
         }
         // Records in flight may have been acknowledged since the connection was lost; the server
@@ -258,7 +261,9 @@ mod tests {
         for (confirmed, ended) in [(100, 150), (99, 150), (80, 80)] {
             assert_eq!(
                 resume().continued_by(&promoted(confirmed, ended)),
-                Ok(Continuity::Promoted)
+                Ok(Continuity::Promoted {
+                    parted: Lsn::new(ended)
+                })
             );
         }
         for (confirmed, ended, from) in [(101, 150, 100), (81, 80, 80), (100, 80, 80)] {

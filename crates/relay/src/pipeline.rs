@@ -267,7 +267,15 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         };
         match resume.continued_by(opened)? {
             Continuity::Same => Ok(()),
-            Continuity::Promoted => {
+            Continuity::Promoted { parted } => {
+                if parted < resume.seen.lsn() {
+                    warn!(
+                        from = %parted,
+                        to = %resume.seen,
+                        "the promoted server has not got all that was received from the old one: \
+                         events of this range may be of transactions that it does not have"
+                    );
+                }
                 let error = PipelineError::OtherTimeline {
                     before: resume.timeline,
                     now: opened.timeline,

@@ -86,7 +86,11 @@ pub trait Source: Send {
     /// Looks whether what the stream rests on (publication, tables, slot) is still as it must be.
     /// Called every few seconds while streaming; an error ends the pipeline's attempt. A look that
     /// cannot be had now is no error.
-    fn still_sound(&mut self) -> impl Future<Output = Result<(), Self::Error>>;
+    ///
+    /// `blocked`: the stream is not being read, because the sink takes nothing. A server that wants
+    /// to end the stream may then be waiting for us to read its last words: a reason for an error
+    /// that is worth a retry.
+    fn still_sound(&mut self, blocked: bool) -> impl Future<Output = Result<(), Self::Error>>;
 
     /// The slot's `confirmed_flush_lsn` as the server reports it now, read beside the stream.
     fn confirmed_on_server(&mut self) -> impl Future<Output = Result<Lsn, Self::Error>>;

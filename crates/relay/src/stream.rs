@@ -216,7 +216,10 @@ where
                 return Err(PipelineError::Silent { silent_for });
             }
             if now >= look_at && drain_until.is_none() {
-                source.still_sound().await.map_err(PipelineError::Source)?;
+                source
+                    .still_sound(walk.blocked)
+                    .await
+                    .map_err(PipelineError::Source)?;
                 look_at = Instant::now() + LOOK_INTERVAL;
                 named = 0;
             }

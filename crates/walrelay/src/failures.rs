@@ -10,7 +10,7 @@ use walrelay_sink::Disposition;
 use walrelay_walsender::{ConnInfoError, ErrorClass};
 
 use crate::cli::{Exit, Failure};
-use crate::postgres::{PostgresError, SetupError};
+use crate::postgres::{GO_ON, PUBLISH, PostgresError, SetupError};
 
 /// An error of a sink factory.
 pub(crate) trait SinkFailure: Error + Send + Sync + Sized + 'static {
@@ -149,13 +149,40 @@ pub(crate) fn postgres(error: PostgresError) -> Failure {
             Failure::new("slot-busy", Exit::Unavailable, error.to_string())
                 .remedy("stop the other relay, or give this one a slot of its own")
         }
-        error @ (PostgresError::NoAnswer { .. } | PostgresError::TwoServers { .. }) => {
+        error @ (PostgresError::NoAnswer { .. }
+        | PostgresError::TwoServers { .. }
+        | PostgresError::MakeWay { .. }) => {
             Failure::new("postgres-unreachable", Exit::Unavailable, error.to_string()).remedy(
                 "check the hosts in [source] url; with several, add \
                  target_session_attrs=read-write so that both connections reach the primary",
             )
         }
         PostgresError::Wal(error) => connection(error),
+        PostgresError::Log(error) => log(&error),
+        PostgresError::StateFile(error) => {
+            let exit = match error.disposition() {
+                Disposition::Configuration => Exit::Config,
+                Disposition::Retryable | Disposition::Fatal => Exit::Unavailable,
+            };
+            let remedy = error.remedy();
+            let failure = Failure::new("state-file", exit, error.to_string()).remedy(remedy);
+            match error.into_cause() {
+                Some(cause) => failure.caused_by(cause),
+                None => failure,
+            }
+        }
+        error @ PostgresError::WalGone { .. } => {
+            let what = error.to_string();
+            let failure = Failure::new("wal-gone", Exit::Data, what).remedy(format!(
+                "drop the slot with pg_drop_replication_slot, {GO_ON} with a new one, and \
+                 {PUBLISH}: docs/OPERATIONS.md, \"The slot is lost\". So that it does not happen \
+                 again, raise max_slot_wal_keep_size"
+            ));
+            match error {
+                PostgresError::WalGone { source, .. } => failure.caused_by(source),
+                _ => failure,
+            }
+        }
     }
 }
 
@@ -258,12 +285,12 @@ fn connection(error: walrelay_walsender::Error) -> Failure {
             "Postgres cannot be reached",
             "check host and port in [source] url, and that the server is running",
         ),
+        // With a slot and a range it is `PostgresError::WalGone`.
         (ErrorClass::WalGone, _) => (
             "wal-gone",
             Exit::Data,
             "the log that the slot needs is gone",
-            "drop the slot, start walrelay again to create a new one, and publish the rows of the \
-             meantime by inserting them anew; raise max_slot_wal_keep_size",
+            "see docs/OPERATIONS.md, \"The slot is lost\"; raise max_slot_wal_keep_size",
         ),
         (ErrorClass::Protocol, _) => (
             "protocol",
@@ -313,24 +340,27 @@ pub(crate) fn pipeline<K: SinkFailure>(error: PipelineError<PostgresError, K>) -
 fn log(error: &LogError) -> Failure {
     let what = error.to_string();
     match error {
-        LogError::SlotMoved { .. } => Failure::new("slot-moved", Exit::Data, what).remedy(
-            "find out who reads, advances or drops the slot: one slot belongs to one relay. Publish \
-             the rows between the two positions by inserting them anew if nobody else did, then \
-             start again",
-        ),
-        LogError::LogWentBack { .. } => Failure::new("log-went-back", Exit::Data, what).remedy(
-            "the server was restored from an older state, and what was committed since is gone from \
-             it: consumers may have events that the database has not. Start again to go on from \
-             the slot as it is now, once that is settled",
-        ),
-        LogError::OtherServer { .. } => Failure::new("other-server", Exit::Data, what).remedy(
-            "the address now leads to another cluster: check it, and start again if that is \
-                 meant. Positions of the old cluster say nothing about the new one",
-        ),
-        _ => Failure::new("other-timeline", Exit::Data, what).remedy(
-            "a standby was promoted whose slot is not a copy of the old primary's. Publish the rows \
-             between the two positions by inserting them anew, then start again",
-        ),
+        LogError::SlotMoved { .. } => Failure::new("slot-moved", Exit::Data, what).remedy(format!(
+            "find out who reads, advances or drops the slot: one slot belongs to one relay. \
+                 Then {GO_ON} from where it stands, and if nobody else did, {PUBLISH}: \
+                 docs/OPERATIONS.md, \"The slot is gone or was moved\""
+        )),
+        LogError::LogWentBack { .. } => {
+            Failure::new("log-went-back", Exit::Data, what).remedy(format!(
+                "the server was restored from an older state: consumers may have events that the \
+                 database has not. Settle that, then {GO_ON} from the slot as it is now"
+            ))
+        }
+        LogError::OtherServer { .. } => {
+            Failure::new("other-server", Exit::Data, what).remedy(format!(
+                "the address now leads to another cluster. If that is not meant, correct it; if it \
+                 is, {GO_ON} with the slot of the new one, and {PUBLISH}"
+            ))
+        }
+        _ => Failure::new("other-timeline", Exit::Data, what).remedy(format!(
+            "a standby was promoted whose slot is not a copy of the old primary's: {GO_ON} with \
+             it, and {PUBLISH}: docs/OPERATIONS.md, \"Failover of Postgres\""
+        )),
     }
 }
 

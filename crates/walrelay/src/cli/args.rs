@@ -30,14 +30,15 @@ pub struct Cli {
 pub enum Command {
     /// Relay until asked to stop.
     ///
-    /// Creates slot and publication when they are absent. SIGTERM or Ctrl-C drains: reading ends,
+    /// Creates slot and publication when both are absent. SIGTERM or Ctrl-C drains: reading ends,
     /// what was sent is awaited and confirmed. A second signal stops at once.
     #[command(after_help = "Examples:
   walrelay run
   walrelay run --config /etc/walrelay.toml
   walrelay run --set sink.kind=stdout --set log.level=debug
-  walrelay run --set 'source.tables=[\"app.outbox\", \"app.audit\"]'")]
-    Run(ConfigArgs),
+  walrelay run --set 'source.tables=[\"app.outbox\", \"app.audit\"]'
+  walrelay run --accept-gap        once, after an error that named what is gone")]
+    Run(RunArgs),
 
     /// Prepare a database: outbox table, publication, slot, and a role where asked for.
     ///
@@ -101,6 +102,23 @@ pub struct ConfigArgs {
     /// The value is plain text, or TOML for numbers, booleans and lists.
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = assignment)]
     pub set: Vec<String>,
+}
+
+/// Arguments of `run`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct RunArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+
+    /// Go on over a gap in the log that the first connection finds, and log its range: a slot that
+    /// is missing or lost is made anew, one that was moved, and another server or timeline than in
+    /// the state file, are taken as they are. The events in the gap are NOT relayed.
+    ///
+    /// For one start by hand, never for a unit file. Without a gap it changes nothing; a gap that
+    /// is found later stops the relay as usual.
+    #[arg(long)]
+    pub accept_gap: bool,
 }
 
 /// Arguments of `init`.
@@ -240,7 +258,12 @@ mod tests {
         let Command::Run(run) = parse("run").unwrap() else {
             panic!("not run")
         };
-        assert_eq!(run.config, PathBuf::from("walrelay.toml"));
+        assert_eq!(run.config.config, PathBuf::from("walrelay.toml"));
+        assert!(!run.accept_gap);
+        let Command::Run(run) = parse("run --accept-gap -c a.toml").unwrap() else {
+            panic!("not run")
+        };
+        assert!(run.accept_gap);
         let line = "init -c a.toml --dry-run --role r --set source.slot=x --set a=b=c";
         let Command::Init(init) = parse(line).unwrap() else {
             panic!("not init")

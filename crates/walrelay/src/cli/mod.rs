@@ -14,7 +14,7 @@ mod dlq;
 mod exit;
 mod failure;
 
-pub use args::{CheckArgs, Cli, Command, ConfigArgs, DemoArgs, InitArgs, completions};
+pub use args::{CheckArgs, Cli, Command, ConfigArgs, DemoArgs, InitArgs, RunArgs, completions};
 pub use dlq::{
     DlqArgs, DlqCommand, DropArgs, FilterArgs, LetterArgs, ListArgs, Output, RedriveArgs, ShowArgs,
 };

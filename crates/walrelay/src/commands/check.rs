@@ -9,7 +9,9 @@ use super::{Ended, Env, load};
 use crate::cli::{CheckArgs, Failure};
 use crate::config::SinkConfig;
 use crate::failures;
-use crate::postgres::{Action, Facts, Plan, PostgresError, Wanted, inspect, plan};
+use crate::postgres::{
+    Action, Facts, Moment, Plan, PostgresError, Retention, Wanted, inspect, plan, read_state_file,
+};
 
 /// How long a broker may take to answer.
 const BROKER_PATIENCE: Duration = Duration::from_secs(10);
@@ -47,7 +49,16 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Ended {
             // The second connection shows whether the role may replicate.
             let mut session = Session::connect(&info, SessionKind::Sql, &[]).await?;
             let facts = inspect(&mut session, &wanted).await?;
-            let plan = plan(&wanted, &facts, false)?;
+            // As `run` would find it.
+            let kept = match &config.source.state_file {
+                Some(path) => read_state_file(path)?,
+                None => None,
+            };
+            let moment = Moment::Start {
+                known: kept.map(|kept| kept.confirmed),
+                accept_gap: false,
+            };
+            let plan = plan(&wanted, &facts, moment)?;
             let mut replication = Session::connect(&info, SessionKind::Replication, &[]).await?;
             replication.identify_system().await?;
             replication.close().await;
@@ -55,7 +66,10 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Ended {
             Ok::<_, PostgresError>((facts, plan))
         })?;
         match seen {
-            Ok((facts, plan)) => say_postgres(&wanted, &facts, &plan),
+            Ok((facts, plan)) => {
+                say_postgres(&wanted, &facts, &plan);
+                say_retention(&facts, config.source.retained_wal_warning);
+            }
             Err(error) => failures.push(failures::postgres(error)),
         }
     }
@@ -88,7 +102,7 @@ fn say_postgres(wanted: &Wanted, facts: &Facts, plan: &Plan) {
                 "  publication {} does not exist: run creates it",
                 wanted.publication
             )),
-            Action::CreateSlot => {
+            Action::CreateSlot | Action::RecreateSlot => {
                 say(&format!(
                     "  slot {} does not exist: run creates it",
                     wanted.slot
@@ -98,6 +112,19 @@ fn say_postgres(wanted: &Wanted, facts: &Facts, plan: &Plan) {
     }
     for note in &plan.notes {
         say(&format!("  note: {note}"));
+    }
+}
+
+fn say_retention(facts: &Facts, warn_above: u64) {
+    let Some(slot) = &facts.slot else {
+        return;
+    };
+    let retention = Retention::of(&facts.server, slot);
+    if let Some(concern) = retention.concern(warn_above) {
+        say(&format!(
+            "  note: {concern} ({} bytes are kept)",
+            retention.retained
+        ));
     }
 }
 

@@ -72,6 +72,7 @@ pub(super) fn wanted(config: &Config) -> Wanted {
         tables: config.source.tables.clone(),
         columns,
         create: config.source.create,
+        failover: config.source.failover,
     }
 }
 

@@ -6,7 +6,7 @@ use super::connect::{block_on, conn_info, wanted};
 use super::{Ended, Env, load};
 use crate::cli::{Exit, Failure, InitArgs};
 use crate::failures;
-use crate::postgres::{Action, SetupError, Wanted, inspect, plan, script};
+use crate::postgres::{Action, Moment, SetupError, Wanted, inspect, plan, script, turn};
 
 /// The role that the printed script creates where none is named. The relay itself takes whatever
 /// role its URL names.
@@ -60,7 +60,7 @@ pub(crate) fn whole_script(wanted: &Wanted, role: &str) -> String {
         (
             "From here on Postgres keeps the log until the relay has confirmed it: last, and not\n\
              -- long before the relay is started.",
-            script::create_slot(&wanted.slot),
+            script::create_slot(&wanted.slot, wanted.failover),
         ),
     ];
     parts
@@ -75,9 +75,11 @@ async fn create(
     role: Option<&str>,
 ) -> Result<String, crate::postgres::PostgresError> {
     let mut lines = Vec::new();
+    // Until the session ends.
+    turn(session, &wanted.slot).await?;
     let mut facts = inspect(session, wanted).await?;
     // What creating tables cannot mend is said before anything is created.
-    match plan(wanted, &facts, false) {
+    match plan(wanted, &facts, Moment::Init) {
         Err(SetupError::TableMissing { .. }) | Ok(_) => {}
         Err(error) => return Err(error.into()),
     }
@@ -90,7 +92,7 @@ async fn create(
     if !lines.is_empty() {
         facts = inspect(session, wanted).await?;
     }
-    let plan = plan(wanted, &facts, false)?;
+    let plan = plan(wanted, &facts, Moment::Init)?;
     if let Some(role) = role {
         let known = format!(
             "SELECT FROM pg_catalog.pg_roles WHERE rolname = {}",
@@ -109,9 +111,12 @@ async fn create(
                 lines.push(format!("created publication {}", wanted.publication));
             }
             Action::CreateSlot => {
-                session.query(&script::create_slot(&wanted.slot)).await?;
+                let sql = script::create_slot(&wanted.slot, wanted.failover);
+                session.query(&sql).await?;
                 lines.push(format!("created slot {}", wanted.slot));
             }
+            // Somebody must accept the gap first, see `plan`.
+            Action::RecreateSlot => unreachable!("init drops nothing"),
         }
     }
     for note in plan.notes {
@@ -140,6 +145,7 @@ mod tests {
             }],
             columns: Vec::new(),
             create: true,
+            failover: false,
         };
         let migration = include_str!("../../../../migrations/0001_outbox.sql");
         assert_eq!(whole_script(&wanted, ROLE), migration);

@@ -10,16 +10,16 @@ use walrelay_sink::{Parking, SinkFactory};
 
 use super::connect::{block_on, conn_info, kafka, router, settings, wanted};
 use super::{Ended, Env, load};
-use crate::cli::{ConfigArgs, Exit, Failure};
+use crate::cli::{Exit, Failure, RunArgs};
 use crate::config::{Config, SinkConfig};
 use crate::failures::{self, SinkFailure};
-use crate::postgres::PostgresSource;
+use crate::postgres::{PostgresSource, SourceOptions};
 use crate::sinks::StdoutSinkFactory;
 use crate::telemetry::{World, log_to_stderr};
 
 /// `walrelay run`.
-pub(crate) fn run(args: &ConfigArgs, env: Env<'_>) -> Ended {
-    let config = load(args, env)?;
+pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Ended {
+    let config = load(&args.config, env)?;
     log_to_stderr(config.log, env);
     match &config.sink {
         SinkConfig::Kafka(sink) => {
@@ -37,7 +37,13 @@ pub(crate) fn run(args: &ConfigArgs, env: Env<'_>) -> Ended {
                 })
                 .transpose()
                 .map_err(|error| failures::kafka_client(&error))?;
-            relay(&config, env, KafkaSinkFactory::new(kafka), parking)?;
+            relay(
+                &config,
+                args.accept_gap,
+                env,
+                KafkaSinkFactory::new(kafka),
+                parking,
+            )?;
         }
         SinkConfig::Stdout => {
             let factory = StdoutSinkFactory::new(&config.delivery);
@@ -46,7 +52,7 @@ pub(crate) fn run(args: &ConfigArgs, env: Env<'_>) -> Ended {
             if let Some(parking) = &parking {
                 parking.set_ready();
             }
-            relay(&config, env, factory, parking)?;
+            relay(&config, args.accept_gap, env, factory, parking)?;
         }
     }
     Ok(())
@@ -54,6 +60,7 @@ pub(crate) fn run(args: &ConfigArgs, env: Env<'_>) -> Ended {
 
 fn relay<F>(
     config: &Config,
+    accept_gap: bool,
     env: Env<'_>,
     factory: F,
     parking: Option<Arc<Parking>>,
@@ -70,7 +77,13 @@ where
         publication = config.source.publication,
         "starting"
     );
-    let source = PostgresSource::new(info, wanted(config), config.source.wal_sender_timeout);
+    let options = SourceOptions {
+        wal_sender_timeout: config.source.wal_sender_timeout,
+        state_file: config.source.state_file.clone(),
+        accept_gap,
+        retained_wal_warning: config.source.retained_wal_warning,
+    };
+    let source = PostgresSource::new(info, wanted(config), options);
     let router = router(&config.router)?;
     let mut pipeline = Pipeline::new(
         source,

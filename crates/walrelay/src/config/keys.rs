@@ -174,7 +174,25 @@ pub(super) const KEYS: &[Key] = &[
         "source.create",
         Kind::Bool,
         Is("true"),
-        "Whether slot and publication are created when absent.",
+        "Whether slot and publication are created when both are absent.",
+    ),
+    key(
+        "source.failover",
+        Kind::Bool,
+        Is("false"),
+        "Whether the slot is created as a failover slot, of which standbys keep a copy; Postgres 17 and newer.",
+    ),
+    key(
+        "source.state_file",
+        Kind::Text,
+        Unset,
+        "A file in which the relay notes how far it has come, before it tells the slot: so that one that starts notices a slot that was moved or made anew.",
+    ),
+    key(
+        "source.retained_wal_warning",
+        Kind::Size,
+        Is("10GiB"),
+        "Warn when Postgres keeps more WAL than this for the slot; `0B` for never.",
     ),
     key(
         "source.status_interval",

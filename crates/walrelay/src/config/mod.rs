@@ -180,6 +180,9 @@ fn source(reader: &mut Reader<'_>) -> Option<Source> {
     });
     let tables = tables(reader);
     let create = reader.boolean("source.create");
+    let failover = reader.boolean("source.failover");
+    let state_file = reader.path("source.state_file");
+    let retained_wal_warning = reader.size("source.retained_wal_warning", &(0..=(1 << 60)));
     let second = Duration::from_secs(1);
     let status_interval = reader.duration(
         "source.status_interval",
@@ -197,6 +200,9 @@ fn source(reader: &mut Reader<'_>) -> Option<Source> {
         publication: publication?,
         tables,
         create,
+        failover,
+        state_file,
+        retained_wal_warning: retained_wal_warning?,
         status_interval: status_interval?,
         receive_timeout: receive_timeout?,
         wal_sender_timeout: wal_sender_timeout?,

@@ -386,6 +386,16 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// A file that `path` names.
+    pub(super) fn path(&mut self, path: &str) -> Option<PathBuf> {
+        let named = self.text(path)?;
+        if named.value.is_empty() {
+            self.invalid(path, &named.origin, "the name of a file is not empty");
+            return None;
+        }
+        Some(self.beside(&named.value))
+    }
+
     /// A relative name is looked up beside the configuration file.
     pub(super) fn beside(&self, name: &str) -> PathBuf {
         let path = PathBuf::from(name);

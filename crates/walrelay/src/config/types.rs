@@ -42,6 +42,12 @@ pub struct Source {
     pub tables: Vec<TableName>,
     /// Whether slot and publication are created when absent.
     pub create: bool,
+    /// Whether the slot is created as a failover slot.
+    pub failover: bool,
+    /// Where the relay notes how far it has come.
+    pub state_file: Option<PathBuf>,
+    /// Bytes of WAL kept for the slot from which on a warning is due; 0 for never.
+    pub retained_wal_warning: u64,
     /// Longest time between two status updates; at most a second.
     pub status_interval: Duration,
     /// Silence after which the connection counts as dead.

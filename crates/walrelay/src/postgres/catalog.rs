@@ -20,12 +20,18 @@ pub struct Facts {
 /// The server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerFacts {
+    /// The major version.
+    pub major: u32,
     /// `wal_level`.
     pub wal_level: String,
     /// `current_database()`.
     pub database: String,
     /// `pg_is_in_recovery()`: a standby.
     pub in_recovery: bool,
+    /// How far the log is on disk; on a standby, how far it has been replayed.
+    pub wal_end: Option<Lsn>,
+    /// `max_slot_wal_keep_size` in bytes; `None` where it is switched off.
+    pub max_slot_wal_keep_size: Option<u64>,
 }
 
 /// A table.
@@ -73,8 +79,27 @@ pub struct SlotFacts {
     pub active_pid: Option<i64>,
     /// `confirmed_flush_lsn`.
     pub confirmed: Option<Lsn>,
+    /// `restart_lsn`: from where the server keeps the log for it.
+    pub restart: Option<Lsn>,
     /// `wal_status`: `reserved`, `extended`, `unreserved` or `lost`.
     pub wal_status: Option<String>,
+    /// `safe_wal_size` in bytes; below zero counts as zero.
+    pub safe_wal_size: Option<u64>,
+    /// Why it cannot be read any more: `invalidation_reason` (17 and newer), `conflicting` (16).
+    pub invalidated: Option<String>,
+    /// Rows of transactions that committed after `confirmed` have this `xmin` or a later one.
+    pub catalog_xmin: Option<u32>,
+    /// Whether standbys keep a copy of it; `None` before 17.
+    pub failover: Option<bool>,
+}
+
+impl SlotFacts {
+    /// Why the slot cannot be read any more.
+    pub fn lost(&self) -> Option<String> {
+        let removed = self.wal_status.as_deref() == Some("lost");
+        let reason = self.invalidated.clone();
+        reason.or_else(|| removed.then(|| "wal_status = lost".to_owned()))
+    }
 }
 
 /// Reads the [`Facts`] over an ordinary session.
@@ -108,18 +133,30 @@ async fn server(session: &mut Session) -> Result<ServerFacts, Error> {
     let rows = session
         .query(
             "SELECT current_setting('wal_level') AS wal_level, current_database() AS database, \
-             pg_catalog.pg_is_in_recovery() AS in_recovery",
+             pg_catalog.pg_is_in_recovery() AS in_recovery, \
+             (SELECT setting FROM pg_catalog.pg_settings \
+              WHERE name = 'max_slot_wal_keep_size') AS keep_size, \
+             CASE WHEN pg_catalog.pg_is_in_recovery() \
+              THEN pg_catalog.pg_last_wal_replay_lsn() \
+              ELSE pg_catalog.pg_current_wal_flush_lsn() END AS wal_end",
         )
         .await?;
     let mut facts = ServerFacts {
+        major: session.server_version().major,
         wal_level: String::new(),
         database: String::new(),
         in_recovery: false,
+        wal_end: None,
+        max_slot_wal_keep_size: None,
     };
     if let Some(row) = rows.iter().next() {
         facts.wal_level = text(&row, "wal_level");
         facts.database = text(&row, "database");
         facts.in_recovery = row.get("in_recovery") == Some("t");
+        // In MB; -1 is off.
+        let megabytes: Option<u64> = row.get("keep_size").and_then(|size| size.parse().ok());
+        facts.max_slot_wal_keep_size = megabytes.map(|megabytes| megabytes << 20);
+        facts.wal_end = lsn(&row, "wal_end");
     }
     Ok(facts)
 }
@@ -182,21 +219,40 @@ async fn publication(session: &mut Session, name: &str) -> Result<Option<Publica
     Ok(Some(PublicationFacts { insert, tables }))
 }
 
+fn lsn(row: &Row<'_>, column: &str) -> Option<Lsn> {
+    row.get(column).and_then(|lsn| lsn.parse().ok())
+}
+
 pub(super) async fn slot(session: &mut Session, name: &str) -> Result<Option<SlotFacts>, Error> {
+    let news = match session.server_version().major {
+        ..16 => "NULL AS invalidated, NULL AS failover",
+        16 => {
+            "CASE WHEN conflicting THEN 'conflicting with recovery' END AS invalidated, \
+             NULL AS failover"
+        }
+        17.. => "invalidation_reason AS invalidated, failover",
+    };
     let sql = format!(
-        "SELECT slot_type, plugin, database, active_pid, confirmed_flush_lsn, wal_status \
+        "SELECT slot_type, plugin, database, active_pid, confirmed_flush_lsn, restart_lsn, \
+         wal_status, safe_wal_size, catalog_xmin, {news} \
          FROM pg_catalog.pg_replication_slots WHERE slot_name = {}",
         quote_literal(name)
     );
     let rows = session.query(&sql).await?;
-    Ok(rows.iter().next().map(|row| SlotFacts {
-        kind: text(&row, "slot_type"),
-        plugin: row.get("plugin").map(str::to_owned),
-        database: row.get("database").map(str::to_owned),
-        active_pid: row.get("active_pid").and_then(|pid| pid.parse().ok()),
-        confirmed: row
-            .get("confirmed_flush_lsn")
-            .and_then(|lsn| lsn.parse().ok()),
-        wal_status: row.get("wal_status").map(str::to_owned),
+    Ok(rows.iter().next().map(|row| {
+        let safe: Option<i64> = row.get("safe_wal_size").and_then(|size| size.parse().ok());
+        SlotFacts {
+            kind: text(&row, "slot_type"),
+            plugin: row.get("plugin").map(str::to_owned),
+            database: row.get("database").map(str::to_owned),
+            active_pid: row.get("active_pid").and_then(|pid| pid.parse().ok()),
+            confirmed: lsn(&row, "confirmed_flush_lsn"),
+            restart: lsn(&row, "restart_lsn"),
+            wal_status: row.get("wal_status").map(str::to_owned),
+            safe_wal_size: safe.map(|bytes| u64::try_from(bytes).unwrap_or(0)),
+            invalidated: row.get("invalidated").map(str::to_owned),
+            catalog_xmin: row.get("catalog_xmin").and_then(|xid| xid.parse().ok()),
+            failover: row.get("failover").map(|failover| failover == "t"),
+        }
     }))
 }

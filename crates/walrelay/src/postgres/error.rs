@@ -1,9 +1,12 @@
+use std::fmt;
 use std::time::Duration;
 
 use walrelay_lsn::Lsn;
-use walrelay_relay::{SourceError, TableName};
+use walrelay_relay::{LogError, SourceError, TableName};
 use walrelay_sink::Disposition;
 use walrelay_walsender::quote_ident;
+
+use super::state_file::StateFileError;
 
 /// Something about the database is not as the relay needs it. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -94,17 +97,24 @@ pub enum SetupError {
         /// Its name.
         slot: String,
     },
-    /// There is no slot and none may be created.
-    #[error("replication slot {slot} does not exist")]
+    /// There is no slot, and none may be created silently.
+    #[error("replication slot {slot} does not exist{}", missing(gap.as_ref()))]
     SlotMissing {
         /// Its name.
         slot: String,
+        /// What is not relayed if it was dropped; `None` where no relay was set up before.
+        gap: Option<Gap>,
     },
     /// The slot this process was reading is gone, and with it the log it retained.
-    #[error("replication slot {slot}, which was being relayed, does not exist any more")]
+    #[error(
+        "replication slot {slot}, which was being relayed, does not exist any more: what was \
+         committed {gap} is not relayed"
+    )]
     SlotGone {
         /// Its name.
         slot: String,
+        /// What is not relayed for it.
+        gap: Gap,
     },
     /// The slot is of another kind.
     #[error(
@@ -128,18 +138,62 @@ pub enum SetupError {
         /// The one connected to.
         connected: String,
     },
-    /// The server has removed log that the slot needs.
+    /// The server has invalidated the slot, as a rule because it removed log that the slot needs.
     #[error(
-        "replication slot {slot} is lost: the server removed the log from {} on",
-        confirmed.map_or_else(|| "its position".to_owned(), |lsn| lsn.to_string())
+        "replication slot {slot} is lost ({reason}): what was committed {gap} cannot be relayed \
+         from it"
     )]
     SlotLost {
         /// Its name.
         slot: String,
-        /// The last position that was confirmed.
-        confirmed: Option<Lsn>,
+        /// In Postgres' words.
+        reason: String,
+        /// What cannot be relayed.
+        gap: Gap,
+        /// No row of the gap has an `xmin` before this.
+        catalog_xmin: Option<u32>,
+    },
+    /// A failover slot is wanted, and the server does not know them.
+    #[error("[source] failover needs Postgres 17 or newer; the server is Postgres {major}")]
+    FailoverTooOld {
+        /// The server's major version.
+        major: u32,
     },
 }
+
+/// A range of the log that is not relayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gap {
+    /// Up to here it was relayed, as far as it is known.
+    pub from: Option<Lsn>,
+    /// Where the server's log ended when the gap was found, or where a new slot begins.
+    pub to: Option<Lsn>,
+}
+
+impl fmt::Display for Gap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.from {
+            Some(from) => write!(f, "from {from} "),
+            None => f.write_str("from the slot's last position, which nobody knows, "),
+        }?;
+        match self.to {
+            Some(to) => write!(f, "to {to}"),
+            None => f.write_str("on"),
+        }
+    }
+}
+
+fn missing(gap: Option<&Gap>) -> String {
+    gap.map_or_else(String::new, |gap| {
+        format!(
+            ", though a relay was set up here: if it was dropped, what was committed {gap} is not \
+             relayed"
+        )
+    })
+}
+
+pub(crate) const GO_ON: &str = "run walrelay run --accept-gap once to go on";
+pub(crate) const PUBLISH: &str = "publish the rows of the gap by inserting them anew";
 
 fn list(tables: &[TableName]) -> String {
     tables
@@ -169,17 +223,20 @@ impl SetupError {
             SetupError::SlotPlugin { .. } => "slot-plugin",
             SetupError::SlotDatabase { .. } => "slot-database",
             SetupError::SlotLost { .. } => "slot-lost",
+            SetupError::FailoverTooOld { .. } => "failover-too-old",
         }
     }
 
     /// What to do about it.
     pub fn remedy(&self) -> String {
         match self {
-            SetupError::WalLevel { .. } => "run ALTER SYSTEM SET wal_level = 'logical' and restart \
+            SetupError::WalLevel { .. } => {
+                "run ALTER SYSTEM SET wal_level = 'logical' and restart \
                 the server; managed services name it rds.logical_replication = 1 (Amazon RDS, \
                 Aurora), cloudsql.logical_decoding = on (Google Cloud SQL) or wal_level in the \
                 server parameters (Azure)"
-                .to_owned(),
+                    .to_owned()
+            }
             SetupError::TableMissing { table } => format!(
                 "create {table} (walrelay init --dry-run prints the SQL), or correct [source] \
                  tables or the database in [source] url"
@@ -193,10 +250,11 @@ impl SetupError {
                 present.join(", ")
             ),
             SetupError::PublicationMissing { .. } => "run walrelay init".to_owned(),
-            SetupError::SlotMissing { .. } => "on the first day run walrelay init; if the slot was \
-                there before, somebody dropped it, and what was committed since is not relayed: see \
-                docs/OPERATIONS.md, \"The slot is gone or was moved\""
-                .to_owned(),
+            SetupError::SlotMissing { .. } => format!(
+                "on the first day run walrelay init. If the slot was there before, find out who \
+                 dropped it, {GO_ON}, and {PUBLISH}: docs/OPERATIONS.md, \"The slot is gone or was \
+                 moved\""
+            ),
             SetupError::PublicationGone { slot, .. } => format!(
                 "if nothing was written to the outbox since the publication was dropped, create it \
                  again with walrelay init and start the relay; otherwise drop the slot as well \
@@ -207,11 +265,18 @@ impl SetupError {
                 "run ALTER PUBLICATION {} SET (publish = 'insert')",
                 quote_ident(publication)
             ),
-            SetupError::PublicationLacks { publication, tables } => format!(
+            SetupError::PublicationLacks {
+                publication,
+                tables,
+            } => format!(
                 "run ALTER PUBLICATION {} ADD TABLE {}; rows written before that are not carried. \
                  If the table is partitioned, SET (publish_via_partition_root = true)",
                 quote_ident(publication),
-                tables.iter().map(super::script::table).collect::<Vec<_>>().join(", ")
+                tables
+                    .iter()
+                    .map(super::script::table)
+                    .collect::<Vec<_>>()
+                    .join(", ")
             ),
             SetupError::PublicationForeign { publication, .. } => format!(
                 "add them to [source] tables if they are outbox tables, or give the relay a \
@@ -219,7 +284,9 @@ impl SetupError {
                  (publish_via_partition_root = true)",
                 quote_ident(publication)
             ),
-            SetupError::PublicationColumns { publication, table, .. } => format!(
+            SetupError::PublicationColumns {
+                publication, table, ..
+            } => format!(
                 "run ALTER PUBLICATION {} SET TABLE {} without a column list, or with these columns",
                 quote_ident(publication),
                 super::script::table(table)
@@ -227,21 +294,26 @@ impl SetupError {
             SetupError::Standby { .. } => "name all hosts in [source] url and add \
                 target_session_attrs=read-write, so that the primary is found"
                 .to_owned(),
-            SetupError::SlotGone { .. } => "events committed since may be lost to the relay: find \
-                out who dropped it, start walrelay again to create a new slot, and publish the rows \
-                of the meantime by inserting them anew"
-                .to_owned(),
+            SetupError::SlotGone { .. } => format!(
+                "find out who dropped it, {GO_ON} with a new one, and {PUBLISH}: \
+                 docs/OPERATIONS.md, \"The slot is gone or was moved\""
+            ),
             SetupError::SlotPlugin { .. } => {
                 "give the relay a slot of its own: another name in [source] slot".to_owned()
             }
             SetupError::SlotDatabase { found, .. } => format!(
                 "connect to database {found} in [source] url, or give the relay a slot of its own"
             ),
-            SetupError::SlotLost { slot, .. } => format!(
-                "drop it (SELECT pg_drop_replication_slot('{slot}')), start walrelay again to \
-                 create a new one, and publish the rows committed from that position on by inserting \
-                 them anew; raise max_slot_wal_keep_size so that it does not happen again"
+            SetupError::SlotLost { catalog_xmin, .. } => format!(
+                "{GO_ON} with a new one in its place, and {PUBLISH}{}: docs/OPERATIONS.md, \"The \
+                 slot is lost\". So that it does not happen again, raise max_slot_wal_keep_size",
+                catalog_xmin.map_or_else(String::new, |xmin| format!(
+                    " (none of them has an age(xmin) above age('{xmin}'::xid))"
+                ))
             ),
+            SetupError::FailoverTooOld { .. } => {
+                "remove failover from [source]; failover slots came with Postgres 17".to_owned()
+            }
         }
     }
 
@@ -264,6 +336,33 @@ pub enum PostgresError {
     /// The database is not as it must be.
     #[error(transparent)]
     Setup(#[from] SetupError),
+    /// Position and slot do not go together: what is noted in the state file says so.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The state file cannot be used.
+    #[error(transparent)]
+    StateFile(#[from] StateFileError),
+    /// The server has no more log for the slot, though its catalogs do not say so.
+    #[error("the log that slot {slot} needs is gone: what was committed {gap} cannot be relayed")]
+    WalGone {
+        /// The slot.
+        slot: String,
+        /// What cannot be relayed.
+        gap: Gap,
+        /// The server's words.
+        #[source]
+        source: walrelay_walsender::Error,
+    },
+    /// The server may be about to end the stream to take the slot's WAL away, and a walsender whose
+    /// client does not read cannot end. Until it has, the server's checkpoints wait.
+    #[error(
+        "slot {slot} keeps more WAL than the server allows, and nothing is read: giving the \
+         connection back, so that the server can do as it must"
+    )]
+    MakeWay {
+        /// The slot.
+        slot: String,
+    },
     /// The server took a command and did not answer.
     #[error("Postgres did not answer within {after:?}: {doing}")]
     NoAnswer {
@@ -302,7 +401,10 @@ impl SourceError for PostgresError {
         match self {
             PostgresError::Wal(error) => error.disposition(),
             PostgresError::Setup(error) => error.disposition(),
+            PostgresError::StateFile(error) => error.disposition(),
+            PostgresError::Log(_) | PostgresError::WalGone { .. } => Disposition::Fatal,
             PostgresError::SlotBusy { .. }
+            | PostgresError::MakeWay { .. }
             | PostgresError::NoAnswer { .. }
             | PostgresError::TwoServers { .. } => Disposition::Retryable,
         }

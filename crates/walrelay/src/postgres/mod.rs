@@ -2,17 +2,27 @@
 //!
 //! - [`Wanted`]: what the configuration asks for; [`Facts`]: what the catalogs hold ([`inspect`]).
 //! - [`plan`]: from both, what has to be created, or what is wrong. Pure: each case has a test.
+//! - [`Position`], in a state file: how far a relay has come, noted before the slot is told.
+//! - [`Retention`]: how much WAL the server keeps for the slot, looked at while it is read.
 //! - [`script`]: the SQL that creates things, as `init --dry-run` prints and `migrations/` holds it.
 //! - [`PostgresSource`]: the replication connection, with a control connection beside it.
 //! - [`SetupError`], [`PostgresError`]: what can be wrong, and what to do about it.
 
 mod catalog;
 mod error;
+mod keeper;
 mod plan;
+mod prepare;
+mod retention;
 pub mod script;
 mod source;
+mod state_file;
 
 pub use catalog::{Facts, PublicationFacts, ServerFacts, SlotFacts, TableFacts, inspect};
-pub use error::{PostgresError, SetupError};
-pub use plan::{Action, Plan, Wanted, plan};
-pub use source::PostgresSource;
+pub(crate) use error::{GO_ON, PUBLISH};
+pub use error::{Gap, PostgresError, SetupError};
+pub use plan::{Action, Moment, Plan, Wanted, plan};
+pub use prepare::{turn, turn_over};
+pub use retention::Retention;
+pub use source::{PostgresSource, SourceOptions};
+pub use state_file::{Position, StateFileError, read as read_state_file};

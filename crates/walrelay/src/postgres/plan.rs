@@ -1,6 +1,7 @@
+use walrelay_lsn::Lsn;
 use walrelay_relay::TableName;
 
-use super::{Facts, SetupError};
+use super::{Facts, Gap, SetupError};
 
 /// What the configuration asks of the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +16,28 @@ pub struct Wanted {
     pub columns: Vec<String>,
     /// Whether what is missing may be created.
     pub create: bool,
+    /// Whether standbys are to keep a copy of the slot (17 and newer).
+    pub failover: bool,
+}
+
+/// In which moment of a relay's life the database is looked at. It decides what a slot that is
+/// missing or lost means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// `walrelay init`: somebody wants made what is missing.
+    Init,
+    /// A process starts.
+    Start {
+        /// Up to where it was relayed before, as far as it is known.
+        known: Option<Lsn>,
+        /// Whether somebody wants to go on over a gap.
+        accept_gap: bool,
+    },
+    /// A process has streamed from the slot already.
+    Relayed {
+        /// Up to where.
+        upto: Lsn,
+    },
 }
 
 /// Something to create, in the order of a [`Plan`].
@@ -25,6 +48,8 @@ pub enum Action {
     CreatePublication,
     /// The slot.
     CreateSlot,
+    /// The slot is lost: drops it and creates it anew.
+    RecreateSlot,
 }
 
 /// What to do before streaming, and what is worth a word.
@@ -34,24 +59,30 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// For people.
     pub notes: Vec<String>,
+    /// What is not relayed for it, and was accepted.
+    pub gap: Option<Gap>,
 }
 
 /// Compares what is wanted with what is there.
 ///
-/// `relayed_before`: this process has streamed from the slot already. Then nothing may be created:
-/// a slot that is gone took events with it.
-pub fn plan(wanted: &Wanted, facts: &Facts, relayed_before: bool) -> Result<Plan, SetupError> {
+/// The publication marks a database in which a relay was set up. A slot that is missing there was
+/// dropped, or never made; only somebody who knows can say which, so it is not created silently.
+pub fn plan(wanted: &Wanted, facts: &Facts, moment: Moment) -> Result<Plan, SetupError> {
     if facts.server.wal_level != "logical" {
         return Err(SetupError::WalLevel {
             found: facts.server.wal_level.clone(),
         });
     }
+    if wanted.failover && facts.server.major < 17 {
+        return Err(SetupError::FailoverTooOld {
+            major: facts.server.major,
+        });
+    }
     tables(wanted, facts)?;
     let mut plan = Plan::default();
-    slot(wanted, facts, relayed_before, &mut plan)?;
-    publication(wanted, facts, &mut plan)?;
     // The publication first, see `Action`.
-    plan.actions.reverse();
+    publication(wanted, facts, &mut plan)?;
+    slot(wanted, facts, moment, &mut plan)?;
     Ok(plan)
 }
 
@@ -84,26 +115,53 @@ fn tables(wanted: &Wanted, facts: &Facts) -> Result<(), SetupError> {
     Ok(())
 }
 
-fn slot(
+fn no_slot(
     wanted: &Wanted,
     facts: &Facts,
-    relayed_before: bool,
+    moment: Moment,
     plan: &mut Plan,
 ) -> Result<(), SetupError> {
+    let slot = wanted.slot.clone();
+    // The slot is on the primary, which is away for the moment or has not been found yet.
+    if facts.server.in_recovery {
+        return Err(SetupError::Standby { slot });
+    }
+    let gap = |from| Gap {
+        from,
+        to: facts.server.wal_end,
+    };
+    let set_up = facts.publication.is_some();
+    match moment {
+        Moment::Relayed { upto } => {
+            let gap = gap(Some(upto));
+            return Err(SetupError::SlotGone { slot, gap });
+        }
+        Moment::Init if set_up => plan.notes.push(format!(
+            "publication {} was there already: if there was a slot before, what was committed since \
+             it was dropped is not relayed",
+            wanted.publication
+        )),
+        Moment::Start { known, accept_gap } if known.is_some() || set_up => {
+            let gap = gap(known);
+            if !accept_gap {
+                let gap = Some(gap);
+                return Err(SetupError::SlotMissing { slot, gap });
+            }
+            plan.gap = Some(gap);
+        }
+        Moment::Start { .. } if !wanted.create => {
+            return Err(SetupError::SlotMissing { slot, gap: None });
+        }
+        Moment::Init | Moment::Start { .. } => {}
+    }
+    plan.actions.push(Action::CreateSlot);
+    Ok(())
+}
+
+fn slot(wanted: &Wanted, facts: &Facts, moment: Moment, plan: &mut Plan) -> Result<(), SetupError> {
     let name = &wanted.slot;
     let Some(slot) = &facts.slot else {
-        // The slot is on the primary, which is away for the moment or has not been found yet.
-        if facts.server.in_recovery {
-            return Err(SetupError::Standby { slot: name.clone() });
-        }
-        if relayed_before {
-            return Err(SetupError::SlotGone { slot: name.clone() });
-        }
-        if !wanted.create {
-            return Err(SetupError::SlotMissing { slot: name.clone() });
-        }
-        plan.actions.push(Action::CreateSlot);
-        return Ok(());
+        return no_slot(wanted, facts, moment, plan);
     };
     let plugin = slot.plugin.as_deref().unwrap_or("none");
     if slot.kind != "logical" || plugin != "pgoutput" {
@@ -121,16 +179,33 @@ fn slot(
             connected: facts.server.database.clone(),
         });
     }
-    if slot.wal_status.as_deref() == Some("lost") {
-        return Err(SetupError::SlotLost {
-            slot: name.clone(),
-            confirmed: slot.confirmed,
-        });
+    if let Some(reason) = slot.lost() {
+        let known = match moment {
+            Moment::Init => None,
+            Moment::Start { known, .. } => known,
+            Moment::Relayed { upto } => Some(upto),
+        };
+        let gap = Gap {
+            // What was relayed may be ahead of what the slot knows.
+            from: known.max(slot.confirmed),
+            to: facts.server.wal_end,
+        };
+        if !matches!(moment, Moment::Start { accept_gap, .. } if accept_gap) {
+            return Err(SetupError::SlotLost {
+                slot: name.clone(),
+                reason,
+                gap,
+                catalog_xmin: slot.catalog_xmin,
+            });
+        }
+        plan.gap = Some(gap);
+        plan.actions.push(Action::RecreateSlot);
+        return Ok(());
     }
-    if slot.wal_status.as_deref() == Some("unreserved") {
+    if wanted.failover && slot.failover == Some(false) {
         plan.notes.push(format!(
-            "slot {name} is about to lose WAL it needs (wal_status = unreserved): raise \
-             max_slot_wal_keep_size"
+            "slot {name} is no failover slot, though [source] failover is set: no standby keeps a \
+             copy of it"
         ));
     }
     if let Some(pid) = slot.active_pid {

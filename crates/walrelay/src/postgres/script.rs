@@ -39,10 +39,20 @@ pub fn create_role(role: &str) -> String {
     )
 }
 
-/// Creates the slot. From here on the server keeps the log for the relay.
-pub fn create_slot(slot: &str) -> String {
+/// Creates the slot. From here on the server keeps the log for the relay. `failover`: standbys keep
+/// a copy of it (17 and newer).
+pub fn create_slot(slot: &str, failover: bool) -> String {
     format!(
-        "SELECT pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput');",
+        "SELECT pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput'{});",
+        quote_literal(slot),
+        if failover { ", failover => true" } else { "" }
+    )
+}
+
+/// Drops the slot.
+pub fn drop_slot(slot: &str) -> String {
+    format!(
+        "SELECT pg_catalog.pg_drop_replication_slot({});",
         quote_literal(slot)
     )
 }

@@ -1,164 +1,238 @@
 use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tracing::{debug, info, warn};
 use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_relay::{Ancestor, Opened, Resume, Source, WalStream};
+use walrelay_relay::{Ancestor, Continuity, Opened, Resume, Source, WalStream};
 use walrelay_walsender::{
-    ConnInfo, Error, ErrorClass, Frame, ReplicationStream, Session, SessionKind, SlotOptions,
-    StartReplication, StatusUpdate,
+    ConnInfo, Error, ErrorClass, Frame, ReplicationStream, Session, SessionKind, StartReplication,
+    StatusUpdate,
 };
 
-use super::catalog::slot;
-use super::{Action, Plan, PostgresError, SetupError, Wanted, inspect, plan, script};
+use super::catalog::{ServerFacts, SlotFacts, slot};
+use super::keeper::Keeper;
+use super::prepare::prepare;
+use super::retention::RetentionWatch;
+use super::{
+    Facts, Gap, Moment, Position, PostgresError, Retention, SetupError, Wanted, inspect, plan,
+};
 
 /// How long the server may take to answer what costs it nothing. A server that was stopped behind a
 /// living TCP stack would otherwise be waited for without end.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(30);
 /// The same for a look beside the stream, which waits for it.
 const LOOK_PATIENCE: Duration = Duration::from_millis(500);
-/// SQLSTATE of an object that exists already.
-const DUPLICATE_OBJECT: &str = "42710";
+
+/// How a source behaves.
+#[derive(Debug, Clone)]
+pub struct SourceOptions {
+    /// `wal_sender_timeout` of the replication session. The server's own may be long, or off: a relay
+    /// whose machine has vanished would keep the slot for as long, and a connection that is dead would
+    /// go unnoticed while the server decodes.
+    pub wal_sender_timeout: Duration,
+    /// A file that notes how far the relay has come, before the slot is told.
+    pub state_file: Option<PathBuf>,
+    /// Whether the first connection may go on over a gap in the log.
+    pub accept_gap: bool,
+    /// Bytes of WAL kept for the slot from which on a warning is due; 0 for never.
+    pub retained_wal_warning: u64,
+}
 
 /// Opens the replication connection of one slot, with an ordinary control connection beside it.
 #[derive(Debug)]
 pub struct PostgresSource {
     info: ConnInfo,
     wanted: Wanted,
-    /// `wal_sender_timeout` of the replication session. The server's own may be long, or off: a relay
-    /// whose machine has vanished would keep the slot for as long, and a connection that is dead would
-    /// go unnoticed while the server decodes.
     wal_sender_timeout: Duration,
     /// For catalogs and for the slot's position; opened anew with each stream.
     control: Option<Session>,
+    keeper: Option<Keeper>,
+    /// Until the first stream is open.
+    accept_gap: bool,
+    /// Whether there was a gap to accept.
+    accepted: bool,
+    /// Whether a stream was open.
+    started: bool,
+    /// Up to where everything is acknowledged, as far as the source was told; shared with the
+    /// stream, whose errors name it.
+    relayed: Arc<AtomicU64>,
+    watch: RetentionWatch,
+    retention: watch::Sender<Option<Retention>>,
+}
+
+/// Both connections, and what was found over them.
+struct Connected {
+    control: Session,
+    replication: Session,
+    server: ServerFacts,
+    system_id: String,
+    timeline: u32,
+    flushed: Lsn,
 }
 
 impl PostgresSource {
     /// A source that has not connected yet.
-    pub fn new(info: ConnInfo, wanted: Wanted, wal_sender_timeout: Duration) -> Self {
+    pub fn new(info: ConnInfo, wanted: Wanted, options: SourceOptions) -> Self {
         Self {
+            watch: RetentionWatch::new(wanted.slot.clone(), options.retained_wal_warning),
             info,
             wanted,
-            wal_sender_timeout,
+            wal_sender_timeout: options.wal_sender_timeout,
             control: None,
+            keeper: options.state_file.map(Keeper::new),
+            accept_gap: options.accept_gap,
+            accepted: false,
+            started: false,
+            relayed: Arc::default(),
+            retention: watch::Sender::new(None),
         }
     }
 
-    async fn create_all(
-        &self,
-        control: &mut Session,
-        replication: &mut Session,
-        actions: &[Action],
-    ) -> Result<(), Error> {
-        let Wanted {
-            slot,
-            publication,
-            tables,
-            ..
-        } = &self.wanted;
-        for action in actions {
-            match action {
-                Action::CreatePublication => {
-                    let sql = script::create_publication(publication, tables);
-                    control.query(&sql).await?;
-                    info!(
-                        publication,
-                        "created the publication: inserts of the outbox tables only"
-                    );
-                }
-                Action::CreateSlot => {
-                    if !actions.contains(&Action::CreatePublication) {
-                        warn!(
-                            slot,
-                            publication,
-                            "there is a publication and no slot: if there was one, what was \
-                             committed since it was dropped will not be relayed"
-                        );
-                    }
-                    // Takes as long as the oldest transaction that is open now, so without limit.
-                    info!(
-                        slot,
-                        "creating the slot: Postgres waits for open transactions first"
-                    );
-                    let options = SlotOptions {
-                        failover: false,
-                        temporary: false,
-                    };
-                    let created = replication.create_logical_slot(slot, options).await?;
-                    info!(
-                        slot,
-                        consistent_point = %created.consistent_point,
-                        "created the slot: rows committed from here on are relayed, earlier ones \
-                         are not"
-                    );
-                }
-            }
-        }
-        Ok(())
+    /// What the server keeps for the slot, as of the last look; `None` before the first.
+    pub fn retention(&self) -> watch::Receiver<Option<Retention>> {
+        self.retention.subscribe()
     }
 
-    async fn confirmed(&self, control: &mut Session) -> Result<Lsn, PostgresError> {
-        let name = &self.wanted.slot;
-        let found = bounded("reading the slot", slot(control, name)).await?;
-        found
-            .and_then(|slot| slot.confirmed)
-            .ok_or_else(|| SetupError::SlotGone { slot: name.clone() }.into())
+    /// What the state file says, if one is kept.
+    fn kept(&self) -> Option<&Position> {
+        self.keeper.as_ref().and_then(Keeper::kept)
     }
 
-    /// The server lets one process read a slot: say which one does.
-    async fn busy(&self, control: &mut Session, source: Error) -> PostgresError {
-        let name = self.wanted.slot.clone();
-        // Who reads it is an aside: the error stands without.
-        let found = bounded("reading the slot", slot(control, &name)).await;
-        let pid = found.ok().flatten().and_then(|slot| slot.active_pid);
-        PostgresError::SlotBusy {
-            slot: name,
-            pid,
-            source,
+    fn relayed(&self) -> Lsn {
+        Lsn::new(self.relayed.load(Ordering::Relaxed))
+    }
+
+    fn moment(&self, resume: Option<&Resume>) -> Moment {
+        match resume {
+            Some(resume) => Moment::Relayed {
+                upto: resume.confirmed.lsn(),
+            },
+            None => Moment::Start {
+                known: self.kept().map(|kept| kept.confirmed),
+                accept_gap: self.accept_gap,
+            },
         }
     }
-}
 
-impl Source for PostgresSource {
-    type Stream = Stream;
-    type Error = PostgresError;
-
-    async fn open(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
-        self.control = None;
+    async fn connect(&mut self, moment: Moment) -> Result<Connected, PostgresError> {
         let mut control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
-        let mut facts =
-            bounded("reading the catalogs", inspect(&mut control, &self.wanted)).await?;
+        let facts = bounded("reading the catalogs", inspect(&mut control, &self.wanted)).await?;
+        if let Some(keeper) = &self.keeper {
+            keeper.belongs_to(&self.wanted.slot, &facts.server.database)?;
+        }
         let millis = self.wal_sender_timeout.as_millis().to_string();
         let settings = [("wal_sender_timeout", millis.as_str())];
         let mut replication =
             Session::connect(&self.info, SessionKind::Replication, &settings).await?;
         let system = bounded("IDENTIFY_SYSTEM", replication.identify_system()).await?;
-        let promoted = resume.is_some_and(|resume| resume.timeline != system.timeline);
-        let ancestors = if promoted {
-            let history = replication.timeline_history(system.timeline);
-            bounded("TIMELINE_HISTORY", history).await?
-        } else {
-            Vec::new()
-        };
-
-        let mut again = true;
-        loop {
-            let Plan { actions, notes } = plan(&self.wanted, &facts, resume.is_some())?;
-            for note in notes {
-                warn!("{note}");
+        let gap = prepare(&self.wanted, moment, &facts, &mut control, &mut replication).await?;
+        if gap.is_some() {
+            self.accepted = true;
+            // What it says is known to be behind the new slot.
+            if let Some(keeper) = &mut self.keeper {
+                keeper.forget();
             }
-            match self
-                .create_all(&mut control, &mut replication, &actions)
-                .await
-            {
-                Ok(()) => break,
-                // Another relay that starts at the same time was quicker.
-                Err(error) if again && error.sqlstate() == Some(DUPLICATE_OBJECT) => again = false,
-                Err(error) => return Err(error.into()),
-            }
-            facts = bounded("reading the catalogs", inspect(&mut control, &self.wanted)).await?;
         }
+        Ok(Connected {
+            control,
+            replication,
+            server: facts.server,
+            system_id: system.system_id,
+            timeline: system.timeline,
+            flushed: system.flushed,
+        })
+    }
 
+    /// The timelines that the server's continues, where it is not the one that is known.
+    async fn ancestors(
+        &self,
+        replication: &mut Session,
+        timeline: u32,
+        resume: Option<&Resume>,
+    ) -> Result<Vec<Ancestor>, PostgresError> {
+        let of_process = resume.map(|resume| resume.timeline);
+        let of_file = self.kept().map(|kept| kept.timeline);
+        let promoted = [of_process, of_file]
+            .into_iter()
+            .flatten()
+            .any(|known| known != timeline);
+        if !promoted {
+            return Ok(Vec::new());
+        }
+        let history = replication.timeline_history(timeline);
+        let history = bounded("TIMELINE_HISTORY", history).await?;
+        let ancestors = history.into_iter().map(|ancestor| Ancestor {
+            timeline: ancestor.timeline,
+            ended: ancestor.ended,
+        });
+        Ok(ancestors.collect())
+    }
+
+    /// Holds the stream against the state file, and writes the file anew: if that fails, nothing
+    /// has been streamed.
+    async fn continue_file(
+        &mut self,
+        opened: &Opened<Stream>,
+        database: String,
+    ) -> Result<(), PostgresError> {
+        let Some(keeper) = &mut self.keeper else {
+            return Ok(());
+        };
+        let here = Position {
+            system_id: opened.system_id.clone(),
+            timeline: opened.timeline,
+            database,
+            slot: self.wanted.slot.clone(),
+            confirmed: opened.confirmed.lsn(),
+        };
+        let position = match keeper.kept() {
+            None => here,
+            Some(kept) => match kept.resume().continued_by(opened) {
+                Ok(Continuity::Same) => kept.clone(),
+                Ok(Continuity::Promoted { parted }) => {
+                    // A process that has streamed already says so itself.
+                    if !self.started && parted < kept.confirmed {
+                        warn!(
+                            from = %parted,
+                            to = %kept.confirmed,
+                            "the promoted server has not got all that was relayed of the old one: \
+                             events of this range may be of transactions that it does not have"
+                        );
+                    }
+                    here
+                }
+                Err(error) if self.accept_gap => {
+                    warn!(slot = self.wanted.slot, "accepted by --accept-gap: {error}");
+                    self.accepted = true;
+                    here
+                }
+                Err(error) => return Err(error.into()),
+            },
+        };
+        Ok(keeper.set(position).await?)
+    }
+
+    async fn attempt(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
+        if !self.started
+            && let Some(keeper) = &mut self.keeper
+            && !self.accepted
+        {
+            keeper.load().await?;
+        }
+        let moment = self.moment(resume);
+        let Connected {
+            mut control,
+            mut replication,
+            server,
+            system_id,
+            timeline,
+            flushed,
+        } = self.connect(moment).await?;
+        let ancestors = self.ancestors(&mut replication, timeline, resume).await?;
         let command = StartReplication {
             slot: self.wanted.slot.clone(),
             // From where the slot stands. An own position ahead of it would be honoured, and what
@@ -173,16 +247,26 @@ impl Source for PostgresSource {
         let stream = match started {
             Ok(stream) => stream,
             Err(PostgresError::Wal(error)) if error.class() == ErrorClass::SlotInUse => {
-                return Err(self.busy(&mut control, error).await);
+                return Err(busy(&self.wanted.slot, &mut control, error).await);
+            }
+            Err(PostgresError::Wal(source)) if source.class() == ErrorClass::WalGone => {
+                let gap = Gap {
+                    from: match moment {
+                        Moment::Relayed { upto } => Some(upto),
+                        Moment::Start { known, .. } => known,
+                        Moment::Init => None,
+                    },
+                    to: server.wal_end,
+                };
+                let slot = self.wanted.slot.clone();
+                return Err(PostgresError::WalGone { slot, gap, source });
             }
             Err(error) => return Err(error),
         };
         // Again, now that nobody else can move it: the stream begins here.
         let slot = bounded("reading the slot", slot(&mut control, &self.wanted.slot))
             .await?
-            .ok_or_else(|| SetupError::SlotGone {
-                slot: self.wanted.slot.clone(),
-            })?;
+            .ok_or_else(|| self.gone())?;
         // Several hosts, or an address that moves: both connections must see the same slot, or the
         // position of one server would be confirmed to another.
         if slot.active_pid != Some(i64::from(walsender)) {
@@ -190,25 +274,53 @@ impl Source for PostgresSource {
                 slot: self.wanted.slot.clone(),
             });
         }
+        if let Some(keeper) = &mut self.keeper
+            && !self.started
+            && !self.accepted
+        {
+            // Whoever had the slot until now may have written it since.
+            keeper.load().await?;
+        }
         let confirmed = slot.confirmed.unwrap_or(Lsn::ZERO);
         debug!(slot = self.wanted.slot, %confirmed, host = %self.info.redacted(), "started");
+        self.look(&server, &slot);
         self.control = Some(control);
-        let ancestors = ancestors.into_iter().map(|ancestor| Ancestor {
-            timeline: ancestor.timeline,
-            ended: ancestor.ended,
-        });
-        Ok(Opened {
-            stream: Stream(stream),
-            system_id: system.system_id,
-            timeline: system.timeline,
-            ancestors: ancestors.collect(),
-            flushed: system.flushed,
+        let opened = Opened {
+            stream: Stream {
+                stream,
+                place: Place {
+                    slot: self.wanted.slot.clone(),
+                    relayed: Arc::clone(&self.relayed),
+                },
+            },
+            system_id,
+            timeline,
+            ancestors,
+            flushed,
             confirmed: CommitEnd::from_slot(confirmed),
             server_timeout: Some(self.wal_sender_timeout),
-        })
+        };
+        self.continue_file(&opened, server.database).await?;
+        self.relayed.fetch_max(confirmed.get(), Ordering::Relaxed);
+        if std::mem::take(&mut self.accept_gap) && !self.accepted {
+            info!("there is no gap in the log: --accept-gap changes nothing");
+        }
+        self.started = true;
+        Ok(opened)
     }
 
-    async fn still_sound(&mut self) -> Result<(), PostgresError> {
+    fn gone(&self) -> SetupError {
+        SetupError::SlotGone {
+            slot: self.wanted.slot.clone(),
+            gap: Gap {
+                from: Some(self.relayed()),
+                to: None,
+            },
+        }
+    }
+
+    /// A look at the catalogs, which the stream waits for; `None` if it takes too long.
+    async fn facts(&mut self) -> Option<Result<Facts, Error>> {
         let look = async {
             let mut control = match self.control.take() {
                 Some(control) => control,
@@ -216,15 +328,88 @@ impl Source for PostgresSource {
             };
             let facts = inspect(&mut control, &self.wanted).await?;
             self.control = Some(control);
-            Ok::<_, Error>(facts)
+            Ok(facts)
+        };
+        tokio::time::timeout(LOOK_PATIENCE, look).await.ok()
+    }
+
+    fn look(&mut self, server: &ServerFacts, slot: &SlotFacts) {
+        let retention = Retention::of(server, slot);
+        self.watch.look(&retention);
+        self.retention.send_replace(Some(retention));
+    }
+
+    async fn confirmed(&self, control: &mut Session) -> Result<Lsn, PostgresError> {
+        let found = bounded("reading the slot", slot(control, &self.wanted.slot)).await?;
+        found
+            .and_then(|slot| slot.confirmed)
+            .ok_or_else(|| self.gone().into())
+    }
+}
+
+/// The server lets one process read a slot: say which one does.
+async fn busy(name: &str, control: &mut Session, source: Error) -> PostgresError {
+    // Who reads it is an aside: the error stands without.
+    let found = bounded("reading the slot", slot(control, name)).await;
+    let pid = found.ok().flatten().and_then(|slot| slot.active_pid);
+    PostgresError::SlotBusy {
+        slot: name.to_owned(),
+        pid,
+        source,
+    }
+}
+
+impl Source for PostgresSource {
+    type Stream = Stream;
+    type Error = PostgresError;
+
+    async fn open(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
+        self.control = None;
+        match self.attempt(resume).await {
+            // The slot may have been lost between the look at it and the start: then the catalogs
+            // say so now.
+            Err(PostgresError::WalGone { .. }) => self.attempt(resume).await,
+            result => result,
+        }
+    }
+
+    fn note(&mut self, position: CommitEnd) -> Result<CommitEnd, PostgresError> {
+        self.relayed
+            .fetch_max(position.lsn().get(), Ordering::Relaxed);
+        match &mut self.keeper {
+            Some(keeper) => Ok(keeper.note(position)?),
+            None => Ok(position),
+        }
+    }
+
+    async fn still_sound(&mut self, blocked: bool) -> Result<(), PostgresError> {
+        let looked = match self.facts().await {
+            // The connection may have been idle for days, and ended by something in between.
+            Some(Err(_)) => self.facts().await,
+            looked => looked,
         };
         // The stream does not depend on this connection; it is made again the next time.
-        match tokio::time::timeout(LOOK_PATIENCE, look).await {
-            Ok(Ok(facts)) => {
-                plan(&self.wanted, &facts, true)?;
+        match looked {
+            Some(Ok(facts)) => {
+                if let Some(slot) = &facts.slot {
+                    self.look(&facts.server, slot);
+                    if blocked && slot.wal_status.as_deref() == Some("unreserved") {
+                        return Err(PostgresError::MakeWay {
+                            slot: self.wanted.slot.clone(),
+                        });
+                    }
+                }
+                let moment = Moment::Relayed {
+                    upto: self.relayed(),
+                };
+                plan(&self.wanted, &facts, moment)?;
             }
-            Ok(Err(error)) => debug!(%error, "the catalogs cannot be looked at"),
-            Err(_) => debug!("the catalogs cannot be looked at in time"),
+            // A server that shuts down waits for its walsenders, and this one for us to read.
+            Some(Err(error)) if blocked && error.class() == ErrorClass::ServerUnavailable => {
+                return Err(error.into());
+            }
+            Some(Err(error)) => debug!(%error, "the catalogs cannot be looked at"),
+            None => debug!("the catalogs cannot be looked at in time"),
         }
         Ok(())
     }
@@ -246,7 +431,7 @@ impl Source for PostgresSource {
 }
 
 /// Waits for a command whose answer takes the server no time of its own.
-async fn bounded<T, E>(
+pub(super) async fn bounded<T, E>(
     doing: &'static str,
     command: impl Future<Output = Result<T, E>>,
 ) -> Result<T, PostgresError>
@@ -264,32 +449,61 @@ where
 
 /// The walsender's stream, with this module's error.
 #[derive(Debug)]
-pub struct Stream(ReplicationStream);
+pub struct Stream {
+    stream: ReplicationStream,
+    place: Place,
+}
+
+/// Where a stream is, for its errors.
+#[derive(Debug)]
+struct Place {
+    slot: String,
+    relayed: Arc<AtomicU64>,
+}
+
+impl Place {
+    fn error(&self, source: Error) -> PostgresError {
+        if source.class() != ErrorClass::WalGone {
+            return source.into();
+        }
+        PostgresError::WalGone {
+            slot: self.slot.clone(),
+            gap: Gap {
+                from: Some(Lsn::new(self.relayed.load(Ordering::Relaxed))),
+                to: None,
+            },
+            source,
+        }
+    }
+}
 
 impl WalStream for Stream {
     type Error = PostgresError;
 
     fn peek(&mut self) -> Result<Option<Frame<'_>>, PostgresError> {
-        Ok(self.0.peek()?)
+        let place = &self.place;
+        self.stream.peek().map_err(|error| place.error(error))
     }
 
     fn consume(&mut self) {
-        self.0.consume();
+        self.stream.consume();
     }
 
     async fn read(&mut self) -> Result<usize, PostgresError> {
-        Ok(self.0.read().await?)
+        let read = self.stream.read().await;
+        read.map_err(|error| self.place.error(error))
     }
 
     fn queue_status(&mut self, update: StatusUpdate) {
-        self.0.queue_status(update);
+        self.stream.queue_status(update);
     }
 
     async fn flush(&mut self) -> Result<(), PostgresError> {
-        Ok(self.0.flush().await?)
+        let flushed = self.stream.flush().await;
+        flushed.map_err(|error| self.place.error(error))
     }
 
     async fn finish(self) -> Result<(), PostgresError> {
-        Ok(self.0.finish().await?)
+        Ok(self.stream.finish().await?)
     }
 }

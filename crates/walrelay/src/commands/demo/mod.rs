@@ -28,7 +28,7 @@ use super::{Ended, Env};
 use crate::cli::{DemoArgs, Exit, Failure, colours};
 use crate::config::{Log, LogFormat, LogLevel};
 use crate::failures;
-use crate::postgres::{PostgresSource, Wanted, script};
+use crate::postgres::{PostgresSource, SourceOptions, Wanted, script};
 use crate::telemetry::{World, log_to_stderr};
 use ledger::Ledger;
 
@@ -228,6 +228,7 @@ fn relay(
             router_options.event_id.clone(),
         ],
         create: true,
+        failover: false,
     };
     let settings = Settings {
         tables: Arc::from([outbox()]),
@@ -239,8 +240,14 @@ fn relay(
         backoff_max: Duration::from_secs(5),
         poison: PoisonPolicy::default(),
     };
+    let options = SourceOptions {
+        wal_sender_timeout: Duration::from_secs(5),
+        state_file: None,
+        accept_gap: false,
+        retained_wal_warning: 0,
+    };
     let mut pipeline = Pipeline::new(
-        PostgresSource::new(info, wanted, Duration::from_secs(5)),
+        PostgresSource::new(info, wanted, options),
         Router::new(router_options),
         KafkaSinkFactory::new(kafka),
         World::announcing(ready),

@@ -1,0 +1,318 @@
+//! How much WAL the server keeps for the slot, and when that deserves a word.
+
+use std::time::{Duration, Instant};
+
+use tracing::{info, warn};
+
+use super::catalog::{ServerFacts, SlotFacts};
+
+/// The first reminder comes after this, each further one after twice the time.
+const FIRST_REMINDER: Duration = Duration::from_secs(60);
+const LAST_REMINDER: Duration = Duration::from_secs(3600);
+/// So long must all be well before that is said: a busy server swings about a threshold.
+const CALM: Duration = Duration::from_secs(60);
+/// WAL is removed by whole segments, and `safe_wal_size` counts in them: 16 MiB by default.
+const SEGMENT: u64 = 16 << 20;
+
+/// What the server keeps for the slot, as of the last look.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Retention {
+    /// Bytes of log from the slot's `restart_lsn` to the end: what may not be removed.
+    pub retained: u64,
+    /// Bytes of log from the slot's `confirmed_flush_lsn` to the end: what is still to be relayed,
+    /// or is not the outbox's.
+    pub unconfirmed: u64,
+    /// `wal_status`: `reserved`, `extended`, `unreserved` or `lost`.
+    pub wal_status: Option<String>,
+    /// Bytes that may still be written before the slot is in danger; `None` without
+    /// `max_slot_wal_keep_size`.
+    pub safe: Option<u64>,
+    /// `max_slot_wal_keep_size` in bytes; `None` where it is switched off.
+    pub limit: Option<u64>,
+}
+
+impl Retention {
+    /// From what the catalogs say.
+    pub fn of(server: &ServerFacts, slot: &SlotFacts) -> Self {
+        let behind = |position: Option<walrelay_lsn::Lsn>| {
+            server
+                .wal_end
+                .zip(position)
+                .map_or(0, |(end, position)| end.bytes_since(position))
+        };
+        Self {
+            retained: behind(slot.restart),
+            unconfirmed: behind(slot.confirmed),
+            wal_status: slot.wal_status.clone(),
+            safe: slot.safe_wal_size,
+            limit: server.max_slot_wal_keep_size,
+        }
+    }
+
+    /// What deserves a word; `warn_above` bytes are much, 0 for never.
+    pub fn concern(&self, warn_above: u64) -> Option<&'static str> {
+        match self.danger(warn_above) {
+            Danger::None => None,
+            danger => Some(danger.words()),
+        }
+    }
+
+    /// How grave it is; `warn_above` bytes are much, 0 for never.
+    fn danger(&self, warn_above: u64) -> Danger {
+        let share = |percent: u64| {
+            self.safe
+                .zip(self.limit)
+                .is_some_and(|(safe, limit)| safe < limit.max(SEGMENT) / 100 * percent)
+        };
+        match self.wal_status.as_deref() {
+            Some("lost" | "unreserved") => Danger::Imminent,
+            _ if share(20) => Danger::Imminent,
+            _ if share(50) => Danger::Half,
+            Some("extended") => Danger::Much,
+            _ if warn_above > 0 && self.retained > warn_above => Danger::Much,
+            _ => Danger::None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Danger {
+    None,
+    /// More than `max_wal_size`, or than what is configured as much.
+    Much,
+    /// Half of what the server will keep is used up.
+    Half,
+    /// Four fifths are, or the server may remove WAL at its next checkpoint.
+    Imminent,
+}
+
+impl Danger {
+    fn words(self) -> &'static str {
+        match self {
+            Danger::None => "the server keeps little WAL for the slot",
+            Danger::Much => "the server keeps much WAL for the slot",
+            Danger::Half => {
+                "more than half of the WAL that the server will keep for the slot is used up"
+            }
+            Danger::Imminent => {
+                "the slot is about to lose WAL it needs: raise max_slot_wal_keep_size now, or see \
+                 why nothing is confirmed"
+            }
+        }
+    }
+}
+
+/// What to say after a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Word {
+    Warn(Danger),
+    /// It is over.
+    Over,
+}
+
+/// Since something was said.
+#[derive(Debug)]
+struct Episode {
+    worst: Danger,
+    remind_at: Instant,
+    interval: Duration,
+    calm_since: Option<Instant>,
+}
+
+/// Warns once when it gets worse, reminds at growing intervals, and says when it is over.
+#[derive(Debug)]
+pub(super) struct RetentionWatch {
+    slot: String,
+    warn_above: u64,
+    episode: Option<Episode>,
+}
+
+impl RetentionWatch {
+    pub(super) fn new(slot: String, warn_above: u64) -> Self {
+        Self {
+            slot,
+            warn_above,
+            episode: None,
+        }
+    }
+
+    /// After a look at the slot.
+    pub(super) fn look(&mut self, retention: &Retention) {
+        let Some(word) = self.word(retention, Instant::now()) else {
+            return;
+        };
+        let Retention {
+            retained,
+            unconfirmed,
+            wal_status,
+            safe,
+            limit,
+        } = retention;
+        let wal_status = wal_status.as_deref().unwrap_or("unknown");
+        let slot = &self.slot;
+        // A field of its own for each figure: whoever collects logs can alert on them.
+        match word {
+            Word::Warn(danger) => warn!(
+                slot,
+                wal_status,
+                retained,
+                unconfirmed,
+                safe_wal_size = safe,
+                max_slot_wal_keep_size = limit,
+                "{}",
+                danger.words()
+            ),
+            Word::Over => info!(
+                slot,
+                wal_status, retained, unconfirmed, "the server keeps little WAL for the slot again"
+            ),
+        }
+    }
+
+    fn word(&mut self, retention: &Retention, now: Instant) -> Option<Word> {
+        let danger = retention.danger(self.warn_above);
+        let Some(episode) = &mut self.episode else {
+            if danger == Danger::None {
+                return None;
+            }
+            self.episode = Some(Episode {
+                worst: danger,
+                remind_at: now + FIRST_REMINDER,
+                interval: FIRST_REMINDER,
+                calm_since: None,
+            });
+            return Some(Word::Warn(danger));
+        };
+        if danger == Danger::None {
+            let since = *episode.calm_since.get_or_insert(now);
+            if now.duration_since(since) < CALM {
+                return None;
+            }
+            self.episode = None;
+            return Some(Word::Over);
+        }
+        episode.calm_since = None;
+        if danger > episode.worst {
+            episode.worst = danger;
+            episode.interval = FIRST_REMINDER;
+            episode.remind_at = now + FIRST_REMINDER;
+            return Some(Word::Warn(danger));
+        }
+        if now < episode.remind_at {
+            return None;
+        }
+        episode.interval = (episode.interval * 2).min(LAST_REMINDER);
+        episode.remind_at = now + episode.interval;
+        // If it gets as bad again after this, that is news.
+        episode.worst = danger;
+        Some(Word::Warn(danger))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn kept(retained: u64, wal_status: &str, safe: Option<u64>) -> Retention {
+        Retention {
+            retained,
+            unconfirmed: retained,
+            wal_status: Some(wal_status.to_owned()),
+            safe,
+            limit: safe.map(|_| 10 * GIB),
+        }
+    }
+
+    #[test]
+    fn dangers() {
+        for (retention, danger) in [
+            (kept(0, "reserved", None), Danger::None),
+            (kept(GIB, "reserved", None), Danger::None),
+            (kept(GIB + 1, "reserved", None), Danger::Much),
+            (kept(0, "extended", None), Danger::Much),
+            (kept(0, "reserved", Some(10 * GIB)), Danger::None),
+            (kept(0, "reserved", Some(5 * GIB)), Danger::None),
+            (kept(0, "extended", Some(5 * GIB - 100)), Danger::Half),
+            (kept(0, "reserved", Some(2 * GIB)), Danger::Half),
+            (kept(0, "reserved", Some(2 * GIB - 100)), Danger::Imminent),
+            (kept(0, "extended", Some(0)), Danger::Imminent),
+            (kept(0, "unreserved", Some(0)), Danger::Imminent),
+            (kept(0, "unreserved", None), Danger::Imminent),
+            (kept(0, "lost", None), Danger::Imminent),
+            (Retention::default(), Danger::None),
+        ] {
+            assert_eq!(retention.danger(GIB), danger, "{retention:?}");
+        }
+        assert_eq!(kept(u64::MAX, "reserved", None).danger(0), Danger::None);
+        // With a limit below a segment the server keeps the one that it writes nevertheless.
+        let small = Retention {
+            limit: Some(1 << 20),
+            ..kept(0, "reserved", Some(15 << 20))
+        };
+        assert_eq!(small.danger(GIB), Danger::None);
+    }
+
+    /// What is said in looks ten seconds apart.
+    fn said(looks: impl IntoIterator<Item = (u32, Retention)>) -> Vec<(u64, Word)> {
+        let mut watch = RetentionWatch::new("s".into(), GIB);
+        let begin = Instant::now();
+        let mut said = Vec::new();
+        let mut seconds = 0;
+        for (times, retention) in looks {
+            for _ in 0..times {
+                let now = begin + Duration::from_secs(seconds);
+                said.extend(watch.word(&retention, now).map(|word| (seconds, word)));
+                seconds += 10;
+            }
+        }
+        said
+    }
+
+    #[test]
+    fn each_step_for_the_worse_is_said_once() {
+        let fine = kept(0, "reserved", Some(10 * GIB));
+        let half = kept(0, "extended", Some(4 * GIB));
+        let nearly = kept(0, "extended", Some(GIB));
+        let looks = [(3, fine), (3, half.clone()), (2, nearly), (2, half)];
+        assert_eq!(
+            said(looks),
+            [
+                (30, Word::Warn(Danger::Half)),
+                (60, Word::Warn(Danger::Imminent)),
+            ]
+        );
+    }
+
+    #[test]
+    fn reminders_come_at_growing_intervals() {
+        let much = kept(2 * GIB, "reserved", None);
+        let at: Vec<u64> = said([(1_500, much)]).iter().map(|(at, _)| *at).collect();
+        assert_eq!(
+            at,
+            [0, 60, 180, 420, 900, 1_860, 3_780, 7_380, 10_980, 14_580]
+        );
+    }
+
+    #[test]
+    fn that_it_is_over_is_said_when_it_has_been_for_a_while() {
+        let much = kept(2 * GIB, "reserved", None);
+        let fine = kept(0, "reserved", None);
+        let looks = [
+            (1, much.clone()),
+            (3, fine.clone()),
+            (1, much.clone()),
+            (8, fine),
+            (1, much),
+        ];
+        assert_eq!(
+            said(looks),
+            [
+                (0, Word::Warn(Danger::Much)),
+                (110, Word::Over),
+                (130, Word::Warn(Danger::Much)),
+            ]
+        );
+    }
+}

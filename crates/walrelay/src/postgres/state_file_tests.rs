@@ -1,0 +1,131 @@
+use tempfile::TempDir;
+
+use super::*;
+
+fn position() -> Position {
+    Position {
+        system_id: "7431234567890123456".into(),
+        timeline: 3,
+        database: "an \"odd\" näme".into(),
+        slot: "walrelay".into(),
+        confirmed: "16/B374D848".parse().unwrap(),
+    }
+}
+
+fn dir() -> (TempDir, PathBuf) {
+    let dir = TempDir::with_prefix("walrelay-state-").unwrap();
+    let path = dir.path().join("state");
+    (dir, path)
+}
+
+#[test]
+fn what_was_written_is_read() {
+    let (dir, path) = dir();
+    assert_eq!(read(&path).unwrap(), None);
+    write(&path, &position()).unwrap();
+    assert_eq!(read(&path).unwrap(), Some(position()));
+    let later = Position {
+        confirmed: Lsn::new(u64::MAX),
+        ..position()
+    };
+    write(&path, &later).unwrap();
+    assert_eq!(read(&path).unwrap(), Some(later));
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
+    assert_eq!(left.len(), 1, "only the file itself is left: {left:?}");
+}
+
+#[test]
+fn people_can_read_it_and_check_its_seal() {
+    let text = position().text();
+    for line in [
+        "version = 1\n",
+        "system_identifier = \"7431234567890123456\"\n",
+        "timeline = 3\n",
+        "slot = \"walrelay\"\n",
+        "confirmed = \"16/B374D848\"\n",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    // head -n -1 | sha256sum
+    assert_eq!(
+        seal("abc"),
+        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    );
+}
+
+#[test]
+fn a_torn_or_changed_file_is_no_position() {
+    let (_dir, path) = dir();
+    let text = position().text();
+    for cut in 0..text.len() {
+        fs::write(&path, &text.as_bytes()[..cut]).unwrap();
+        let error = read(&path).unwrap_err();
+        assert!(
+            matches!(error, StateFileError::Broken { .. }),
+            "cut at {cut}: {error}"
+        );
+    }
+    for at in 0..text.len() {
+        let mut bytes = text.clone().into_bytes();
+        bytes[at] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        assert!(read(&path).is_err(), "changed at {at}");
+    }
+    fs::write(&path, format!("{text}{text}")).unwrap();
+    assert!(read(&path).is_err(), "twice");
+}
+
+#[test]
+fn other_versions_are_named() {
+    let (_dir, path) = dir();
+    let sealed = |text: String| format!("{text}{SEAL}{}\"\n", seal(&text));
+    fs::write(&path, sealed("version = 2\nnews = true\n".into())).unwrap();
+    let error = read(&path).unwrap_err();
+    assert!(
+        matches!(error, StateFileError::Version { found: Some(2), .. }),
+        "{error}"
+    );
+    assert!(error.to_string().contains("version 2"), "{error}");
+    // Whole, but with a key that this version does not know, or without one it needs.
+    let (body, _) = position()
+        .text()
+        .rsplit_once(SEAL)
+        .map(|(body, rest)| (body.to_owned(), rest.to_owned()))
+        .unwrap();
+    for strange in [
+        format!("{body}more = 1\n"),
+        body.replace("timeline = 3\n", ""),
+        body.replace("16/B374D848", "16"),
+    ] {
+        fs::write(&path, sealed(strange)).unwrap();
+        let error = read(&path).unwrap_err();
+        assert!(matches!(error, StateFileError::Broken { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_path_that_cannot_be_is_a_matter_of_configuration() {
+    let (dir, path) = dir();
+    let nowhere = dir.path().join("nowhere").join("state");
+    assert_eq!(read(&nowhere).unwrap(), None);
+    let below_a_file = path.join("state");
+    fs::write(&path, "").unwrap();
+    // A directory where the file should be.
+    let directory = dir.path().join("directory");
+    fs::create_dir(&directory).unwrap();
+    for wrong in [&nowhere, &below_a_file, &directory] {
+        let error = write(wrong, &position()).unwrap_err();
+        assert!(matches!(error, StateFileError::Write { .. }), "{error}");
+        assert_eq!(
+            error.disposition(),
+            Disposition::Configuration,
+            "{wrong:?}: {error:?}"
+        );
+        assert!(!error.remedy().is_empty());
+    }
+    let full = StateFileError::Write {
+        path,
+        source: io::Error::from(io::ErrorKind::StorageFull),
+    };
+    assert_eq!(full.disposition(), Disposition::Retryable);
+}
