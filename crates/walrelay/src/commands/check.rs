@@ -49,6 +49,8 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Ended {
             // The second connection shows whether the role may replicate.
             let mut session = Session::connect(&info, SessionKind::Sql, &[]).await?;
             let facts = inspect(&mut session, &wanted).await?;
+            let mut replication = Session::connect(&info, SessionKind::Replication, &[]).await?;
+            replication.identify_system().await?;
             // As `run` would find it.
             let kept = match &config.source.state_file {
                 Some(path) => read_state_file(path)?,
@@ -59,8 +61,6 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Ended {
                 accept_gap: false,
             };
             let plan = plan(&wanted, &facts, moment)?;
-            let mut replication = Session::connect(&info, SessionKind::Replication, &[]).await?;
-            replication.identify_system().await?;
             replication.close().await;
             session.close().await;
             Ok::<_, PostgresError>((facts, plan))
