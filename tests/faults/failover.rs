@@ -1,9 +1,12 @@
 //! The primary dies, and a standby is promoted in its place.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
 
 use walrelay_lsn::Lsn;
-use walrelay_testkit::{ChaosProxy, Cut, History, Running, Standby, Workload, eventually};
+use walrelay_testkit::{ChaosProxy, Cut, Db, History, Running, Standby, Workload, eventually};
+use walrelay_throwaway::Postgres;
 
 use crate::context::{Config, Context, Ragged};
 use crate::outcome::Outcome;
@@ -181,4 +184,93 @@ fn lag(ctx: &mut Context, standby: &Standby, load: &Running) -> Lsn {
     ctx.more(load, 800..1_200);
     slot.wait_until(lacking, PATIENCE);
     slot.read().expect("the slot").confirmed_flush
+}
+
+/// The promoted standby has no copy of the slot. The relay stops and names the range that is gone; it
+/// makes no slot of its own accord, nor does one that is started.
+pub(crate) fn without_slot(ctx: &mut Context) -> Outcome {
+    ctx.own_postgres(|builder| builder);
+    ctx.outbox();
+    let standby = Standby::of(&ctx.postgres, &[]);
+    let url = standby.url_of_both(&ctx.postgres, &ctx.name);
+    // With `create = true`, which is the default.
+    let config = ctx.config().url(url.clone());
+    let mut relay = relay(ctx, &config);
+    let load = load(ctx, &url);
+    ctx.more(&load, 500..1_000);
+    let relayed = lag(ctx, &standby, &load);
+    ctx.struck();
+    let primary: Arc<Postgres> = Arc::clone(&ctx.postgres);
+    primary.kill().expect("the primary is killed");
+    standby.link().cut(Cut::Reset);
+    let parted = standby.promote();
+    assert!(parted < relayed, "the standby did not lag");
+    let code = relay.ended().code();
+    let log = relay.log();
+    assert_eq!(code, Some(65), "{log}");
+    assert!(log.contains("[slot-gone]"), "{log}");
+    ctx.more(&load, 300..600);
+    load.stop();
+    let mut again = ctx.start(&config);
+    let code = again.ended().code();
+    let words = again.log();
+    assert_eq!(code, Some(78), "{words}");
+    assert!(words.contains("[slot-missing]"), "{words}");
+    let promoted = Db::connect(&standby.server().url());
+    let slots = promoted.text("SELECT string_agg(slot_name, ' ') FROM pg_replication_slots");
+    assert_eq!(slots, None, "a slot was made");
+
+    let (from, to) = range(&log);
+    // The former primary, whom nobody reaches any more, still knows where each row was committed.
+    primary.start_again().expect("the former primary starts");
+    let commits = ctx.commit_log().ids();
+    let at: BTreeMap<&str, Lsn> = commits.iter().map(|row| (&*row.id, row.commit)).collect();
+    let server = standby.server();
+    let url = server.url_for("postgres", Some(server.superuser_password()), &ctx.name);
+    let mut survived = History::committed(&url, "public.outbox", &ctx.prefix);
+    let ids: BTreeSet<String> = survived.iter().map(|row| row.id.clone()).collect();
+    let bootstrap = ctx.kafka.bootstrap_servers();
+    let limit = Duration::from_secs(3);
+    let mut records = History::records(&bootstrap, &ctx.prefix, usize::MAX, limit);
+    records.retain(|record| record.id.as_ref().is_some_and(|id| ids.contains(id)));
+    let delivered: BTreeSet<&str> = records.iter().filter_map(|r| r.id.as_deref()).collect();
+    // What is in the range may be missing. It begins no later than the logs part, as every position
+    // beyond is another's now.
+    let all = survived.len();
+    survived.retain(|row| {
+        let old = at.get(&*row.id).is_some_and(|commit| *commit < from);
+        old || delivered.contains(&*row.id)
+    });
+    let gone = all - survived.len();
+    // Of rows that did not survive, and of those in the range, nothing is claimed.
+    let judged: BTreeSet<&str> = survived.iter().map(|row| &*row.id).collect();
+    let commits: Vec<_> = commits
+        .iter()
+        .filter(|row| judged.contains(&*row.id))
+        .cloned()
+        .collect();
+    ctx.judge_records(&survived, &commits, &records, Ragged::No)
+        .expect(from <= parted, || {
+            format!("the range begins at {from}, and the logs part at {parted}")
+        })
+        .expect(to >= parted, || {
+            format!("the range ends at {to}, and the logs part at {parted}")
+        })
+        .expect(gone > 0, || {
+            "nothing was in the range: it shows nothing".into()
+        })
+}
+
+/// The range of an error: "… from 0/1 to 0/2 …".
+fn range(log: &str) -> (Lsn, Lsn) {
+    let words: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains("was committed from"))
+        .flat_map(str::split_whitespace)
+        .collect();
+    let found = words.windows(4).find_map(|four| match four {
+        ["from", from, "to", to] => Some((from.parse().ok()?, to.parse().ok()?)),
+        _ => None,
+    });
+    found.unwrap_or_else(|| panic!("no range is named: {log}"))
 }

@@ -347,4 +347,9 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
             failover::diverged,
         )
     },
+    in_all(
+        "failover-without-slot",
+        "SIGKILL of the primary, a standby without a copy of the slot promoted: the relay stops, names the range and makes no slot, nor does one that is started",
+        failover::without_slot,
+    ),
 ];

@@ -72,6 +72,8 @@ struct Connected {
     system_id: String,
     timeline: u32,
     flushed: Lsn,
+    ancestors: Vec<Ancestor>,
+    moment: Moment,
 }
 
 impl PostgresSource {
@@ -118,7 +120,7 @@ impl PostgresSource {
         }
     }
 
-    async fn connect(&mut self, moment: Moment) -> Result<Connected, PostgresError> {
+    async fn connect(&mut self, resume: Option<&Resume>) -> Result<Connected, PostgresError> {
         let mut control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
         let facts = bounded("reading the catalogs", inspect(&mut control, &self.wanted)).await?;
         if let Some(keeper) = &self.keeper {
@@ -129,6 +131,10 @@ impl PostgresSource {
         let mut replication =
             Session::connect(&self.info, SessionKind::Replication, &settings).await?;
         let system = bounded("IDENTIFY_SYSTEM", replication.identify_system()).await?;
+        let ancestors = self
+            .ancestors(&mut replication, system.timeline, resume)
+            .await?;
+        let moment = self.on_timeline(resume, &ancestors);
         let gap = prepare(&self.wanted, moment, &facts, &mut control, &mut replication).await?;
         if gap.is_some() {
             self.accepted = true;
@@ -144,7 +150,32 @@ impl PostgresSource {
             system_id: system.system_id,
             timeline: system.timeline,
             flushed: system.flushed,
+            ancestors,
+            moment,
         })
+    }
+
+    /// The moment as a promoted server sees it: what was relayed of the old timeline beyond the place
+    /// where the new one parts from it says nothing of the new one, so a range that is gone begins
+    /// there.
+    fn on_timeline(&self, resume: Option<&Resume>, ancestors: &[Ancestor]) -> Moment {
+        let parted = |timeline: u32, known: Lsn| {
+            let ancestor = ancestors.iter().find(|a| a.timeline == timeline);
+            ancestor.map_or(known, |ancestor| known.min(ancestor.ended))
+        };
+        match self.moment(resume) {
+            Moment::Relayed { upto } => Moment::Relayed {
+                upto: resume.map_or(upto, |resume| parted(resume.timeline, upto)),
+            },
+            Moment::Start { known, accept_gap } => Moment::Start {
+                known: self
+                    .kept()
+                    .zip(known)
+                    .map(|(kept, known)| parted(kept.timeline, known)),
+                accept_gap,
+            },
+            Moment::Init => Moment::Init,
+        }
     }
 
     /// The timelines that the server's continues, where it is not the one that is known.
@@ -223,16 +254,16 @@ impl PostgresSource {
         {
             keeper.load().await?;
         }
-        let moment = self.moment(resume);
         let Connected {
             mut control,
-            mut replication,
+            replication,
             server,
             system_id,
             timeline,
             flushed,
-        } = self.connect(moment).await?;
-        let ancestors = self.ancestors(&mut replication, timeline, resume).await?;
+            ancestors,
+            moment,
+        } = self.connect(resume).await?;
         let command = StartReplication {
             slot: self.wanted.slot.clone(),
             // From where the slot stands. An own position ahead of it would be honoured, and what
