@@ -175,6 +175,11 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         let core = self.close(running, Duration::ZERO).await;
         let PipelineError::Delivery { source, event } = &mut error else {
             self.keep(core);
+            if let (PipelineError::OtherTimeline { .. }, Some((_, verdicts))) =
+                (&error, &mut self.router)
+            {
+                verdicts.forget_events();
+            }
             return After::Failed(error);
         };
         // An event that is known already was refused on the spot, by no answer to a request.

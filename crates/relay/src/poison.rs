@@ -230,6 +230,13 @@ impl Verdicts {
         })
     }
 
+    /// Forgets what was decided about single events: the log is another one from here on, and what
+    /// stands at their places are other events.
+    pub fn forget_events(&mut self) {
+        self.decided.clear();
+        self.alone_until = None;
+    }
+
     /// Forgets what will not be read again.
     pub(crate) fn forget_before(&mut self, confirmed: CommitEnd) {
         if !self.decided.is_empty() {
@@ -249,4 +256,41 @@ pub struct Diverted {
     pub cause: Arc<str>,
     /// A dead letter, or passed over.
     pub action: PoisonAction,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: LetterId = LetterId { lsn: 8, row: 0 };
+
+    /// On another timeline the place is another event's: it would be skipped for the first one's
+    /// fault.
+    #[test]
+    fn verdicts_end_with_their_log() {
+        let mut verdicts = Verdicts::new(PoisonPolicy {
+            oversize: PoisonAction::Skip,
+            ..PoisonPolicy::default()
+        });
+        assert!(verdicts.condemn(A, Poison::Oversize, "too large"));
+        verdicts.send_alone_until(A);
+        assert!(verdicts.of(A, "orders", None).is_some());
+        verdicts.forget_events();
+        assert!(verdicts.of(A, "orders", None).is_none());
+        assert!(!verdicts.is_alone());
+    }
+
+    #[test]
+    fn a_verdict_is_forgotten_when_its_event_is_confirmed() {
+        let mut verdicts = Verdicts::new(PoisonPolicy {
+            oversize: PoisonAction::Skip,
+            ..PoisonPolicy::default()
+        });
+        assert!(verdicts.condemn(A, Poison::Oversize, "too large"));
+        let at = |lsn: u64| CommitEnd::from_slot(walrelay_lsn::Lsn::new(lsn));
+        verdicts.forget_before(at(8));
+        assert!(verdicts.is_condemned(A), "its transaction ends later");
+        verdicts.forget_before(at(9));
+        assert!(!verdicts.is_condemned(A));
+    }
 }
