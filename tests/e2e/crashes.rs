@@ -200,9 +200,17 @@ fn of_one_relay_let_another_take_over() {
     let rig = Rig::new(15);
     rig.workload().create_tables();
     let first = rig.relay();
-    let second = rig.start(&rig.config());
+    let proxy = ChaosProxy::start(("127.0.0.1", rig.postgres.port()));
+    let url = rig.postgres.url_tcp().expect("a TCP port").replace(
+        &format!(":{}/", rig.postgres.port()),
+        &format!(":{}/", proxy.port()),
+    );
+    let second = rig.start(&rig.config_with(&url, ""));
     second.says("is being read by server process");
-    let load = rig.workload().rows(2_000).run();
+    let load = rig.workload().rows(2_000).rate(1_000.0).run();
+    // Two for the first look, and one that looks on, whose last words may be under way. Not two more
+    // for each look.
+    assert!(proxy.accepted() <= 4, "{} connections", proxy.accepted());
     first.kill();
     second.streaming();
     rig.caught_up();

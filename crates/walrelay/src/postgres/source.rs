@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::{Ancestor, Continuity, Opened, Resume, Source, WalStream};
@@ -26,6 +27,10 @@ use super::{
 const COMMAND_PATIENCE: Duration = Duration::from_secs(30);
 /// The same for a look beside the stream, which waits for it.
 const LOOK_PATIENCE: Duration = Duration::from_millis(500);
+/// How often a relay that waits for a busy slot looks whether it is free, and how long before it asks
+/// the server for the slot again.
+const BUSY_LOOK: Duration = Duration::from_millis(200);
+const BUSY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How a source behaves.
 #[derive(Debug, Clone)]
@@ -44,6 +49,10 @@ pub struct SourceOptions {
 
 /// Opens the replication connection of one slot, with an ordinary control connection beside it.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact of its own, and all combinations can be"
+)]
 pub struct PostgresSource {
     info: ConnInfo,
     wanted: Wanted,
@@ -60,6 +69,8 @@ pub struct PostgresSource {
     /// Up to where everything is acknowledged, as far as the source was told; shared with the
     /// stream, whose errors name it.
     relayed: Arc<AtomicU64>,
+    /// Another process read the slot when it was tried last.
+    found_busy: bool,
     watch: RetentionWatch,
     retention: watch::Sender<Option<Retention>>,
 }
@@ -90,6 +101,7 @@ impl PostgresSource {
             accepted: false,
             started: false,
             relayed: Arc::default(),
+            found_busy: false,
             retention: watch::Sender::new(None),
         }
     }
@@ -122,6 +134,9 @@ impl PostgresSource {
 
     async fn connect(&mut self, resume: Option<&Resume>) -> Result<Connected, PostgresError> {
         let mut control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
+        if self.found_busy {
+            self.until_free(&mut control).await?;
+        }
         let facts = bounded("reading the catalogs", inspect(&mut control, &self.wanted)).await?;
         if let Some(keeper) = &self.keeper {
             keeper.belongs_to(&self.wanted.slot, &facts.server.database)?;
@@ -176,6 +191,21 @@ impl PostgresSource {
             },
             Moment::Init => Moment::Init,
         }
+    }
+
+    /// Waits until nobody reads the slot, over a connection that is there: to ask with two new ones
+    /// each time would cost the primary more than the relay that is at work. Gives up after a while,
+    /// so that the server says itself who reads it.
+    async fn until_free(&self, control: &mut Session) -> Result<(), PostgresError> {
+        let until = Instant::now() + BUSY_PATIENCE;
+        while Instant::now() < until {
+            let found = bounded("reading the slot", slot(control, &self.wanted.slot)).await?;
+            if found.is_none_or(|slot| slot.active_pid.is_none()) {
+                break;
+            }
+            sleep(BUSY_LOOK).await;
+        }
+        Ok(())
     }
 
     /// The timelines that the server's continues, where it is not the one that is known.
@@ -396,12 +426,14 @@ impl Source for PostgresSource {
 
     async fn open(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
         self.control = None;
-        match self.attempt(resume).await {
+        let result = match self.attempt(resume).await {
             // The slot may have been lost between the look at it and the start: then the catalogs
             // say so now.
             Err(PostgresError::WalGone { .. }) => self.attempt(resume).await,
             result => result,
-        }
+        };
+        self.found_busy = matches!(result, Err(PostgresError::SlotBusy { .. }));
+        result
     }
 
     fn note(&mut self, position: CommitEnd) -> Result<CommitEnd, PostgresError> {
