@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::outcome::{MedianMax, Outcome};
 use crate::run::Done;
-use crate::table::SCENARIOS;
+use crate::table::{SCENARIOS, Scenario};
 
 const BEGIN: &str = "<!-- faults -->\n";
 const END: &str = "<!-- end of faults -->";
@@ -77,75 +77,115 @@ pub(crate) fn write(done: &[Done], seed: u64) {
 
 fn table(done: &[Done], seed: u64) -> String {
     let mut text = format!(
-        "`FAULTS_SEED={seed} make test-faults`\n\n\
+        "{}\n\n\
          | fault | Postgres | rows | lost | reordered | confirmed early | repeated | first record, s | caught up, s |\n\
-         |---|---|---|---|---|---|---|---|---|\n"
+         |---|---|---|---|---|---|---|---|---|\n",
+        command(seed)
     );
     for scenario in SCENARIOS {
-        let mut of: Vec<&Done> = done
-            .iter()
-            .filter(|done| done.scenario.name == scenario.name)
-            .collect();
-        of.sort_by_key(|done| done.major);
-        if of.is_empty() {
-            continue;
+        if let Some(row) = row(scenario, done) {
+            text.push_str(&row);
         }
-        let majors: Vec<String> = of.iter().map(|done| done.major.to_string()).collect();
-        let covers = scenario.covers;
-        let _ = write!(
-            text,
-            "| {covers} (`{}`) | {} |",
-            scenario.name,
-            majors.join(" ")
-        );
-        let failed: Vec<String> = of
-            .iter()
-            .filter(|done| !done.is_clean())
-            .map(|done| done.major.to_string())
-            .collect();
-        let outcomes: Vec<&Outcome> = of
-            .iter()
-            .filter_map(|done| done.outcome.as_ref().ok())
-            .collect();
-        if !failed.is_empty() {
-            let _ = writeln!(text, " **failed on {}** | | | | | | |", failed.join(", "));
-            continue;
-        }
-        if let Some(why) = outcomes.iter().find_map(|outcome| outcome.skipped.as_ref()) {
-            let _ = writeln!(text, " not run: {why} | | | | | | |");
-            continue;
-        }
-        let sum = |figure: fn(&Outcome) -> usize| -> usize {
-            outcomes.iter().map(|outcome| figure(outcome)).sum()
-        };
-        let early = outcomes
-            .iter()
-            .map(|outcome| outcome.early)
-            .sum::<Option<usize>>()
-            .map_or_else(|| "–".to_owned(), |early| early.to_string());
-        let repeated = outcomes.iter().map(|outcome| outcome.duplicates);
-        let (least, most) = (repeated.clone().min(), repeated.max());
-        let repeated = match (least.unwrap_or(0), most.unwrap_or(0)) {
-            (least, most) if least == most => least.to_string(),
-            (least, most) => format!("{least}–{most}"),
-        };
-        let times = |figure: fn(&Outcome) -> &Vec<Duration>| {
-            let all: Vec<Duration> = outcomes
-                .iter()
-                .flat_map(|outcome| figure(outcome).iter().copied())
-                .collect();
-            MedianMax::of(&all).map_or_else(String::new, |figures| figures.to_string())
-        };
-        let _ = writeln!(
-            text,
-            " {} | {} | {} | {early} | {repeated} | {} | {} |",
-            sum(|outcome| outcome.committed),
-            sum(|outcome| outcome.lost),
-            sum(|outcome| outcome.reordered),
-            times(|outcome| &outcome.first),
-            times(|outcome| &outcome.caught_up),
-        );
     }
     text.push_str(&elsewhere());
     text
+}
+
+/// The line of a scenario; none if it was not run.
+fn row(scenario: &Scenario, done: &[Done]) -> Option<String> {
+    let mut text = String::new();
+    let mut of: Vec<&Done> = done
+        .iter()
+        .filter(|done| done.scenario.name == scenario.name)
+        .collect();
+    of.sort_by_key(|done| done.major);
+    if of.is_empty() {
+        return None;
+    }
+    let majors: Vec<String> = of.iter().map(|done| done.major.to_string()).collect();
+    let covers = scenario.covers;
+    let _ = write!(
+        text,
+        "| {covers} (`{}`) | {} |",
+        scenario.name,
+        majors.join(" ")
+    );
+    let failed: Vec<String> = of
+        .iter()
+        .filter(|done| !done.is_clean())
+        .map(|done| done.major.to_string())
+        .collect();
+    let outcomes: Vec<&Outcome> = of
+        .iter()
+        .filter_map(|done| done.outcome.as_ref().ok())
+        .collect();
+    if !failed.is_empty() {
+        let _ = writeln!(text, " **failed on {}** | | | | | | |", failed.join(", "));
+        return Some(text);
+    }
+    if let Some(why) = outcomes.iter().find_map(|outcome| outcome.skipped.as_ref()) {
+        let _ = writeln!(text, " not run: {why} | | | | | | |");
+        return Some(text);
+    }
+    let sum = |figure: fn(&Outcome) -> usize| -> usize {
+        outcomes.iter().map(|outcome| figure(outcome)).sum()
+    };
+    let early = outcomes
+        .iter()
+        .map(|outcome| outcome.early)
+        .sum::<Option<usize>>()
+        .map_or_else(|| "–".to_owned(), |early| early.to_string());
+    let repeated = outcomes.iter().map(|outcome| outcome.duplicates);
+    let (least, most) = (repeated.clone().min(), repeated.max());
+    let repeated = match (least.unwrap_or(0), most.unwrap_or(0)) {
+        (least, most) if least == most => least.to_string(),
+        (least, most) => format!("{least}–{most}"),
+    };
+    let times = |figure: fn(&Outcome) -> &Vec<Duration>| {
+        let all: Vec<Duration> = outcomes
+            .iter()
+            .flat_map(|outcome| figure(outcome).iter().copied())
+            .collect();
+        MedianMax::of(&all).map_or_else(String::new, |figures| figures.to_string())
+    };
+    let _ = writeln!(
+        text,
+        " {} | {} | {} | {early} | {repeated} | {} | {} |",
+        sum(|outcome| outcome.committed),
+        sum(|outcome| outcome.lost),
+        sum(|outcome| outcome.reordered),
+        times(|outcome| &outcome.first),
+        times(|outcome| &outcome.caught_up),
+    );
+    Some(text)
+}
+
+/// What gives the table.
+fn command(seed: u64) -> String {
+    format!("`FAULTS_SEED={seed} make test-faults`")
+}
+
+/// Replaces the lines of some scenarios, which were run again on all their versions.
+///
+/// Only beside those of the same seed: one command is to give the whole table.
+pub(crate) fn update(done: &[Done], seed: u64) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/GUARANTEES.md");
+    let mut document = fs::read_to_string(&path).expect("docs/GUARANTEES.md");
+    if !document.contains(&command(seed)) {
+        return;
+    }
+    for scenario in SCENARIOS {
+        let Some(row) = row(scenario, done) else {
+            continue;
+        };
+        let mark = format!("(`{}`) |", scenario.name);
+        let lines: Vec<&str> = document.lines().collect();
+        let Some(old) = lines.iter().find(|line| line.contains(&mark)) else {
+            println!("faults: {} has no line in the table yet", scenario.name);
+            continue;
+        };
+        document = document.replacen(&format!("{old}\n"), &row, 1);
+    }
+    fs::write(&path, document).expect("docs/GUARANTEES.md is written");
+    println!("faults: the lines of what was run are in docs/GUARANTEES.md");
 }

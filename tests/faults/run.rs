@@ -178,6 +178,8 @@ pub(crate) fn main() -> ExitCode {
     let _ = fs::remove_dir(&root);
     if whole {
         report::write(&done, asked.seed);
+    } else if asked.all && asked.majors == ALL {
+        report::update(&done, asked.seed);
     }
     let failed: Vec<&Done> = done.iter().filter(|done| !done.is_clean()).collect();
     println!(
