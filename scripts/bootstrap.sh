@@ -175,8 +175,9 @@ fi
 if [ "$mode" = faults ] && [ ! -e "/usr/lib/$(uname -m)-linux-gnu/faketime/libfaketimeMT.so.1" ] && have apt-get; then
     if [ "$(id -u)" = 0 ]; then
         sudo=
-        apt update && apt install --no-install-recommends libfaketime ||
+        if ! { apt update && apt install --no-install-recommends libfaketime; }; then
             say "libfaketime cannot be installed: the clock will not jump"
+        fi
     else
         say "libfaketime is not here: the clock will not jump (apt-get install libfaketime)"
     fi
