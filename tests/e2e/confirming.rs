@@ -58,7 +58,13 @@ fn never_runs_ahead_of_the_broker() {
                 samples.push(sample(&db));
             }
         });
-        eventually(PATIENCE, || load.written().rows > 6_000);
+        eventually(PATIENCE, || load.written().rows > 3_000);
+        let some = slot.wal_end();
+        // Something is to have been confirmed, however slow the broker was to start.
+        eventually(PATIENCE, || {
+            let now = slot.read().expect("the slot").confirmed_flush;
+            now >= some && load.written().rows > 6_000
+        });
         kafka.kill();
         // Reports that were under way when the broker died may still be confirmed, at the latest
         // with the next status update, a second later.
