@@ -38,6 +38,8 @@ impl Encrypted {
              CREATE ROLE certified LOGIN REPLICATION; \
              CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert')"
         ));
+        // Apart: a transaction that has written makes no slot.
+        db.batch("SELECT pg_create_logical_replication_slot('walrelay', 'pgoutput')");
         fs::write(rig.path("ca.pem"), authority.pem()).expect("written");
         Self { rig, authority, db }
     }
