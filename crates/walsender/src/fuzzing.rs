@@ -154,7 +154,13 @@ pub fn connection_strings(bytes: &[u8]) {
     connection_string(text);
     connection_string(&format!("postgres://u:{PASSWORD}@{text}"));
     connection_string(&format!("password={PASSWORD}{text}"));
-    connection_string(&format!("{text} password='{PASSWORD}'"));
+    connection_string(&format!("password='{PASSWORD}' {text}"));
+    // Before one, unless what would follow is not a password but the end of a value: blanks may
+    // stand between `user=` and its value, a backslash takes the blank, an URL goes on.
+    let open = text.trim_end().ends_with(['=', '\\']) || text.starts_with("postgres");
+    if !open && text.parse::<ConnInfo>().is_ok() {
+        connection_string(&format!("{text} password='{PASSWORD}'"));
+    }
 }
 
 fn connection_string(text: &str) {
