@@ -54,21 +54,15 @@ fn configuration(text: &str, overrides: &[String]) {
 
 /// The committed corpus.
 #[cfg(test)]
+#[path = "../../../../fuzz/run_corpus.rs"]
+mod run_corpus;
+
+#[cfg(test)]
 mod tests {
+    use super::{configurations, run_corpus};
+
     #[test]
     fn the_corpus_keeps_the_promises() {
-        let folder = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../fuzz/corpus/configuration"
-        );
-        let mut files = 0;
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            let bytes = std::fs::read(&path).unwrap();
-            std::panic::catch_unwind(|| super::configurations(&bytes))
-                .unwrap_or_else(|_| panic!("{} breaks a promise", path.display()));
-            files += 1;
-        }
-        assert!(files >= 8, "{files}");
+        run_corpus::run("configuration", configurations);
     }
 }
