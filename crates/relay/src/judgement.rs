@@ -1,8 +1,6 @@
 //! What follows from an event that was refused: find the one that is meant, wait while that may
 //! help, then do as the policy says.
 
-use std::sync::Arc;
-
 use tokio::time::Instant;
 use walrelay_sink::{DeliveryError, Disposition, LetterId};
 
@@ -102,18 +100,9 @@ impl Patience {
     }
 }
 
-/// The refusal of a topic that was waited for long enough is for somebody to mend.
-pub(crate) fn given_up(error: &DeliveryError) -> DeliveryError {
-    DeliveryError {
-        topic: Arc::clone(&error.topic),
-        reason: error.reason.clone(),
-        disposition: Disposition::Configuration,
-        poison: error.poison,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use walrelay_sink::Poison;

@@ -109,6 +109,21 @@ impl fmt::Display for Parted {
 }
 
 impl Resume {
+    /// Up to where what was relayed belongs to the log of a server with these ancestors too: what was
+    /// relayed of an old timeline beyond the place where the new one parts from it says nothing of
+    /// the new one.
+    pub fn in_common(&self, ancestors: &[Ancestor]) -> CommitEnd {
+        self.parted(ancestors).map_or(self.confirmed, |lsn| {
+            self.confirmed.min(CommitEnd::from_slot(lsn))
+        })
+    }
+
+    /// Where this timeline was left, if it is one of these.
+    fn parted(&self, ancestors: &[Ancestor]) -> Option<Lsn> {
+        let ancestor = ancestors.iter().find(|a| a.timeline == self.timeline);
+        ancestor.map(|ancestor| ancestor.ended)
+    }
+
     /// Whether `opened` continues what is known.
     ///
     /// # Errors
@@ -124,15 +139,8 @@ impl Resume {
             });
         }
         if opened.timeline != self.timeline {
-            let parted = opened
-                .ancestors
-                .iter()
-                .find(|ancestor| ancestor.timeline == self.timeline)
-                .map(|ancestor| ancestor.ended);
-            // What was relayed of the old timeline beyond that place says nothing of the new one.
-            let from = parted.map_or(self.confirmed, |lsn| {
-                self.confirmed.min(CommitEnd::from_slot(lsn))
-            });
+            let parted = self.parted(&opened.ancestors);
+            let from = self.in_common(&opened.ancestors);
             return match parted {
                 Some(parted) if to <= from => Ok(Continuity::Promoted { parted }),
                 _ => Err(LogError::OtherTimeline {

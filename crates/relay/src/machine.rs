@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use walrelay_checkpoint::{AckRing, Ledger, Seq};
 use walrelay_event_router::{PlanError, RouteError, Router, Row};
-use walrelay_lsn::{CommitEnd, Lsn, RelationId, Xid};
+use walrelay_lsn::{CommitEnd, Lsn, RelationId};
 use walrelay_pgoutput::{Begin, Insert, Message, PgTimestamp, Relation, decode};
 use walrelay_sink::{LetterId, Poison, Record};
 use walrelay_walsender::Frame;
@@ -467,12 +467,6 @@ impl Core {
         !self.verdicts.is_condemned(event) && self.verdicts.condemn(event, poison, cause)
     }
 
-    /// Whether a record that was refused for a reason of its own was alone in flight, so that it is
-    /// the one that is meant.
-    pub fn is_alone(&self) -> bool {
-        self.verdicts.is_alone()
-    }
-
     /// The event that the record of this number stands for, while it is in flight.
     pub fn event_of(&self, seq: Seq) -> Option<LetterId> {
         self.places.of(seq.get())
@@ -545,12 +539,6 @@ impl Core {
     /// Whether a transaction was begun and its commit not received yet.
     pub fn is_inside_transaction(&self) -> bool {
         self.open.is_some()
-    }
-
-    /// The transaction whose rows are being received, for errors: its number and where its commit
-    /// record starts.
-    pub fn transaction(&self) -> Option<(Xid, Lsn)> {
-        self.open.map(|open| (open.begin.xid, open.begin.final_lsn))
     }
 
     /// The figures so far.

@@ -17,7 +17,7 @@ use walrelay_sink::{Disposition, Sink, SinkFactory};
 use crate::deliveries::{Reports, gravity};
 use crate::error::Chain;
 use crate::generation::Generation;
-use crate::judgement::{Judgement, Patience, Refusal, given_up};
+use crate::judgement::{Judgement, Patience, Refusal};
 use crate::machine::Core;
 use crate::nag::Nag;
 use crate::shutdown::Shutdown;
@@ -208,7 +208,8 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             Judgement::Again => After::Again,
             Judgement::AsItIs | Judgement::Later => After::Failed(error),
             Judgement::GiveUp => {
-                *source = given_up(source);
+                // A topic that was waited for long enough is for somebody to mend.
+                source.disposition = Disposition::Configuration;
                 After::Failed(error)
             }
         }

@@ -40,6 +40,17 @@ pub enum Moment {
     },
 }
 
+impl Moment {
+    /// Up to where it was relayed before, as far as it is known.
+    pub(super) fn known(self) -> Option<Lsn> {
+        match self {
+            Moment::Init => None,
+            Moment::Start { known, .. } => known,
+            Moment::Relayed { upto } => Some(upto),
+        }
+    }
+}
+
 /// Something to create, in the order of a [`Plan`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
@@ -180,14 +191,9 @@ fn slot(wanted: &Wanted, facts: &Facts, moment: Moment, plan: &mut Plan) -> Resu
         });
     }
     if let Some(reason) = slot.lost() {
-        let known = match moment {
-            Moment::Init => None,
-            Moment::Start { known, .. } => known,
-            Moment::Relayed { upto } => Some(upto),
-        };
         let gap = Gap {
             // What was relayed may be ahead of what the slot knows.
-            from: known.max(slot.confirmed),
+            from: moment.known().max(slot.confirmed),
             to: facts.server.wal_end,
         };
         if !matches!(moment, Moment::Start { accept_gap, .. } if accept_gap) {

@@ -120,18 +120,6 @@ impl PostgresSource {
         Lsn::new(self.relayed.load(Ordering::Relaxed))
     }
 
-    fn moment(&self, resume: Option<&Resume>) -> Moment {
-        match resume {
-            Some(resume) => Moment::Relayed {
-                upto: resume.confirmed.lsn(),
-            },
-            None => Moment::Start {
-                known: self.kept().map(|kept| kept.confirmed),
-                accept_gap: self.accept_gap,
-            },
-        }
-    }
-
     async fn connect(&mut self, resume: Option<&Resume>) -> Result<Connected, PostgresError> {
         let mut control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
         if self.found_busy {
@@ -149,7 +137,7 @@ impl PostgresSource {
         let ancestors = self
             .ancestors(&mut replication, system.timeline, resume)
             .await?;
-        let moment = self.on_timeline(resume, &ancestors);
+        let moment = self.moment(resume, &ancestors);
         let gap = prepare(&self.wanted, moment, &facts, &mut control, &mut replication).await?;
         if gap.is_some() {
             self.accepted = true;
@@ -170,26 +158,17 @@ impl PostgresSource {
         })
     }
 
-    /// The moment as a promoted server sees it: what was relayed of the old timeline beyond the place
-    /// where the new one parts from it says nothing of the new one, so a range that is gone begins
-    /// there.
-    fn on_timeline(&self, resume: Option<&Resume>, ancestors: &[Ancestor]) -> Moment {
-        let parted = |timeline: u32, known: Lsn| {
-            let ancestor = ancestors.iter().find(|a| a.timeline == timeline);
-            ancestor.map_or(known, |ancestor| known.min(ancestor.ended))
-        };
-        match self.moment(resume) {
-            Moment::Relayed { upto } => Moment::Relayed {
-                upto: resume.map_or(upto, |resume| parted(resume.timeline, upto)),
+    /// The moment, as a server with these ancestors sees it.
+    fn moment(&self, resume: Option<&Resume>, ancestors: &[Ancestor]) -> Moment {
+        let in_common = |known: &Resume| known.in_common(ancestors).lsn();
+        match resume {
+            Some(resume) => Moment::Relayed {
+                upto: in_common(resume),
             },
-            Moment::Start { known, accept_gap } => Moment::Start {
-                known: self
-                    .kept()
-                    .zip(known)
-                    .map(|(kept, known)| parted(kept.timeline, known)),
-                accept_gap,
+            None => Moment::Start {
+                known: self.kept().map(|kept| in_common(&kept.resume())),
+                accept_gap: self.accept_gap,
             },
-            Moment::Init => Moment::Init,
         }
     }
 
@@ -312,11 +291,7 @@ impl PostgresSource {
             }
             Err(PostgresError::Wal(source)) if source.class() == ErrorClass::WalGone => {
                 let gap = Gap {
-                    from: match moment {
-                        Moment::Relayed { upto } => Some(upto),
-                        Moment::Start { known, .. } => known,
-                        Moment::Init => None,
-                    },
+                    from: moment.known(),
                     to: server.wal_end,
                 };
                 let slot = self.wanted.slot.clone();
