@@ -63,3 +63,4 @@ pub use error::KafkaError;
 pub use probe::{ClusterInfo, probe};
 pub use sink::{KafkaSink, KafkaSinkFactory};
 pub use tokens::{Token, TokenError, TokenSource};
+pub use topic_name::problem as topic_name_problem;

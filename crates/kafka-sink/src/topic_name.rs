@@ -5,7 +5,7 @@
 const MAX_LENGTH: usize = 249;
 
 /// Why no topic can be called so; `None` for a good name.
-pub(crate) fn problem(name: &str) -> Option<String> {
+pub fn problem(name: &str) -> Option<String> {
     if name.is_empty() {
         return Some("the name of a topic must not be empty".to_owned());
     }

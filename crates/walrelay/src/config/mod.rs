@@ -322,18 +322,8 @@ fn poison(reader: &mut Reader<'_>) -> Option<Poison> {
     Some(poison)
 }
 
-/// `org.apache.kafka.common.internals.Topic.validate`.
 fn topic_name(text: &str) -> Result<String, String> {
-    let legal = |byte| matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-');
-    let fits = (1..=249).contains(&text.len()) && text.bytes().all(legal);
-    if fits && text != "." && text != ".." {
-        Ok(text.to_owned())
-    } else {
-        Err(
-            "the name of a topic is 1 to 249 of letters, digits, dots, underscores and hyphens"
-                .to_owned(),
-        )
-    }
+    walrelay_kafka_sink::topic_name_problem(text).map_or_else(|| Ok(text.to_owned()), Err)
 }
 
 fn delivery(reader: &mut Reader<'_>) -> Option<Delivery> {
