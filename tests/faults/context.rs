@@ -336,6 +336,15 @@ impl Context {
         self.judge_rows(&committed, ragged)
     }
 
+    /// The end of most scenarios: no more load, the judgement, and a relay that drains.
+    pub(crate) fn finish(&self, load: Running, relay: Relay, ragged: Ragged) -> Outcome {
+        load.stop();
+        let outcome = self.judge(ragged);
+        let (code, log) = relay.terminate();
+        assert_eq!(code, Some(0), "{log}");
+        outcome
+    }
+
     /// The same against these rows.
     pub(crate) fn judge_rows(&self, committed: &[Committed], ragged: Ragged) -> Outcome {
         let commits = self.commit_log().ids();

@@ -36,11 +36,7 @@ pub(crate) fn down_at_start(ctx: &mut Context) -> Outcome {
     ctx.kafka.start_again();
     ctx.over();
     ctx.more(&load, 300..500);
-    load.stop();
-    let outcome = ctx.judge(Ragged::No);
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
-    outcome
+    ctx.finish(load, relay, Ragged::No)
 }
 
 /// Killed in the midst of batches, and gone for longer than the walsender waits for feedback: the
@@ -68,11 +64,7 @@ pub(crate) fn killed(ctx: &mut Context) -> Outcome {
         ctx.over();
     }
     ctx.more(&load, 300..500);
-    load.stop();
-    let outcome = ctx.judge(Ragged::Allowed);
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
-    outcome
+    ctx.finish(load, relay, Ragged::Allowed)
 }
 
 /// Stopped by SIGSTOP for seconds: connections stay, nothing is answered.
@@ -94,11 +86,7 @@ pub(crate) fn paused(ctx: &mut Context) -> Outcome {
         assert_eq!(state.active_pid, Some(walsender), "feedback stopped");
     }
     ctx.more(&load, 300..500);
-    load.stop();
-    let outcome = ctx.judge(Ragged::Allowed);
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
-    outcome
+    ctx.finish(load, relay, Ragged::Allowed)
 }
 
 /// Topics that are not there, on a broker that creates none by itself, and appear one by one.

@@ -36,11 +36,7 @@ fn to_postgres(ctx: &mut Context) -> Wire {
 
 fn finished(ctx: &mut Context, wire: Wire, ragged: Ragged) -> Outcome {
     ctx.more(&wire.load, 200..300);
-    wire.load.stop();
-    let outcome = ctx.judge(ragged);
-    let (code, log) = wire.relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
-    outcome
+    ctx.finish(wire.load, wire.relay, ragged)
 }
 
 /// A blow after which the relay streams anew.
@@ -176,11 +172,7 @@ fn to_kafka(ctx: &mut Context) -> (Relay, Running) {
 
 fn through(ctx: &mut Context, relay: Relay, load: Running) -> Outcome {
     ctx.more(&load, 200..300);
-    load.stop();
-    let outcome = ctx.judge(Ragged::Allowed);
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
-    outcome
+    ctx.finish(load, relay, Ragged::Allowed)
 }
 
 /// Cut in order and by a reset, and refused for a while.

@@ -22,11 +22,7 @@ pub(crate) fn restarted(ctx: &mut Context, how: Shutdown) -> Outcome {
         eventually(PATIENCE, || relay.streams() > streams);
     }
     ctx.more(&load, 200..300);
-    load.stop();
-    let outcome = ctx.judge(Ragged::No);
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
-    outcome
+    ctx.finish(load, relay, Ragged::No)
 }
 
 /// The walsender is ended by an administrator.
@@ -46,11 +42,7 @@ pub(crate) fn walsender_terminated(ctx: &mut Context) -> Outcome {
         eventually(PATIENCE, || relay.streams() > streams);
     }
     ctx.more(&load, 200..300);
-    load.stop();
-    let outcome = ctx.judge(Ragged::No);
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
-    outcome
+    ctx.finish(load, relay, Ragged::No)
 }
 
 /// No slot is free when the relay wants its own; it waits and says so.
@@ -70,11 +62,7 @@ pub(crate) fn no_slot_free(ctx: &mut Context) -> Outcome {
     relay.streaming();
     let load = ctx.load();
     ctx.more(&load, 1_000..1_500);
-    load.stop();
-    let outcome = ctx.judge(Ragged::No);
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
-    outcome
+    ctx.finish(load, relay, Ragged::No)
 }
 
 /// Dropped while the relay streams: it stops with a word and leaves what follows to the slot.

@@ -97,11 +97,7 @@ pub(crate) fn failpoints(ctx: &mut Context, rounds: u32) -> Outcome {
     }
     let relay = ctx.relay();
     ctx.more(&load, 200..300);
-    load.stop();
-    let outcome = ctx.judge(Ragged::Allowed);
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
-    outcome
+    ctx.finish(load, relay, Ragged::Allowed)
 }
 
 /// Stopped by SIGSTOP for less than the server waits for feedback, and for more.
@@ -136,11 +132,7 @@ pub(crate) fn suspended(ctx: &mut Context) -> Outcome {
         eventually(PATIENCE, || relay.streams() > streams);
     }
     ctx.more(&load, 200..300);
-    load.stop();
-    let outcome = ctx.judge(Ragged::No);
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
-    outcome
+    ctx.finish(load, relay, Ragged::No)
 }
 
 /// No file descriptor is left for a new connection: the relay says so, and goes on when there is one.
@@ -181,11 +173,7 @@ pub(crate) fn out_of_descriptors(ctx: &mut Context) -> Outcome {
         eventually(PATIENCE, || relay.streams() > streams);
     }
     ctx.more(&load, 200..300);
-    load.stop();
-    let outcome = ctx.judge(Ragged::Allowed);
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
-    outcome
+    ctx.finish(load, relay, Ragged::Allowed)
 }
 
 /// What it says goes to a device that is full.
@@ -218,11 +206,7 @@ pub(crate) fn log_disk_full(ctx: &mut Context) -> Outcome {
         });
     }
     ctx.more(&load, 200..300);
-    load.stop();
-    let outcome = ctx.judge(Ragged::No);
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
-    outcome
+    ctx.finish(load, relay, Ragged::No)
 }
 
 /// The wall clock jumps by days, ahead and back, for the relay alone, by libfaketime. What it does
@@ -281,9 +265,5 @@ pub(crate) fn clock_jumps(ctx: &mut Context) -> Outcome {
         .collect();
     assert!(days.len() >= 4, "its clock did not jump: {days:?}");
     ctx.more(&load, 200..300);
-    load.stop();
-    let outcome = ctx.judge(Ragged::No);
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
-    outcome
+    ctx.finish(load, relay, Ragged::No)
 }
