@@ -35,7 +35,7 @@ const UUID: u32 = 2950;
 const JSONB: u32 = 3802;
 
 /// How to read a column of this type in this role, or `None` where it cannot be used.
-pub(crate) const fn reading(type_oid: u32, role: Role) -> Option<Reading> {
+pub(crate) const fn reading(type_oid: u32, role: &Role) -> Option<Reading> {
     match type_oid {
         TEXT | VARCHAR | BPCHAR | NAME | UUID | JSON | JSONB | XML | INET | FIRST_USER_TYPE.. => {
             Some(Reading::Verbatim)

@@ -1,12 +1,18 @@
 //! Outbox rows to broker records, by the rules of Debezium's outbox event router.
 //!
 //! # Contents
-//! - [`Options`], [`TopicTemplate`]: which columns mean what, and where records go. The defaults
-//!   are Debezium's.
-//! - [`Router`]: compiles a plan of column indexes per table as pgoutput announces it, then turns
-//!   rows into [`Routed`] records, borrowed from the row. [`Role`]: what a column is needed for.
+//! - [`Route`]: by which rules. [`Options`], [`TopicTemplate`]: Debezium's, which columns mean what,
+//!   and where records go.
+//! - [`Router`]: compiles a plan per table as pgoutput announces it, then turns rows into [`Routed`]
+//!   records. [`Role`]: what a column is needed for. [`Event`]: what a row's transaction says.
 //! - [`PlanError`], [`TopicTemplateError`], [`RouteError`]: what is wrong with a table, with a
 //!   template, with a row.
+//!
+//! ```text
+//!  Route ──▶ Plan (one per table): topic, key, value, headers, partition, timestamp
+//!              each a Piece over slots, the columns that are needed
+//!  row ──────▶ values by slot ──▶ Parts: bytes of the row, or of the scratch buffer ──▶ Routed
+//! ```
 //!
 //! # What a row becomes
 //! | part | made of | Debezium option |
@@ -57,14 +63,20 @@
 #![forbid(unsafe_code)]
 
 mod column_type;
+mod columns;
+mod debezium;
 #[doc(hidden)]
 pub mod fuzzing;
-mod options;
+mod part;
 mod plan;
+mod route;
+mod route_error;
 mod router;
-mod template;
+mod topic;
 
-pub use options::{Options, Role};
+pub use debezium::{Options, TopicTemplate, TopicTemplateError};
+pub use part::{Event, Unfit};
 pub use plan::PlanError;
-pub use router::{RouteError, Routed, Router, Row, Salvage};
-pub use template::{TopicTemplate, TopicTemplateError};
+pub use route::{Role, Route};
+pub use route_error::RouteError;
+pub use router::{Routed, Router, Row, Salvage};

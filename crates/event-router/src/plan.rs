@@ -1,30 +1,99 @@
 use std::fmt;
 
-use walrelay_pgoutput::Relation;
+use walrelay_pgoutput::{Relation, Tuple, Value};
 use walrelay_sink::{Disposition, Poison};
 
 use crate::column_type::{self, Reading};
-use crate::{Options, Role};
+use crate::columns::{Columns, Slots};
+use crate::part::{Fault, Piece};
+use crate::topic::Topic;
+use crate::{Role, Route, RouteError};
 
-/// Where the columns of one table are that its rows are routed by.
+/// How the rows of one table become records. Compiled once when the table is announced.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// `schema.table`, for errors.
-    pub(crate) table: Box<str>,
-    /// How many columns the table was announced with; every row must have as many.
-    pub(crate) columns: usize,
-    /// By role, in the order of [`Role::ALL`].
-    pub(crate) fields: [Field; 4],
-    /// One past the last column that is needed: what follows is not looked at.
-    pub(crate) needed: usize,
+    pub(crate) slots: Slots,
+    pub(crate) topic: Topic,
+    pub(crate) key: Option<Field>,
+    pub(crate) value: Option<Field>,
+    pub(crate) headers: Vec<HeaderField>,
+    /// Decimal text of a partition's number.
+    pub(crate) partition: Option<Field>,
+    /// Decimal text of milliseconds since 1970-01-01 UTC.
+    pub(crate) timestamp: Option<Field>,
+    /// Slot of the event's id, for letters.
+    pub(crate) event_id: Option<usize>,
 }
 
-/// One column and how it is read.
-#[derive(Debug, Clone, Copy)]
+/// A part of the record, and what it is made of.
+#[derive(Debug)]
 pub(crate) struct Field {
     pub(crate) role: Role,
-    pub(crate) index: usize,
-    pub(crate) reading: Reading,
+    pub(crate) piece: Piece,
+}
+
+/// A header.
+#[derive(Debug)]
+pub(crate) struct HeaderField {
+    pub(crate) name: Box<str>,
+    pub(crate) field: Field,
+}
+
+impl Plan {
+    pub(crate) fn compile(route: &Route, relation: &Relation<'_>) -> Result<Self, PlanError> {
+        match route {
+            Route::Debezium(options) => options.compile(relation),
+        }
+    }
+
+    /// The values of the columns that are needed, by slot.
+    pub(crate) fn values<'t>(&self, tuple: &Tuple<'t>, into: &mut [Value<'t>]) {
+        let mut order = self.slots.order.iter();
+        let mut next = order.next();
+        for (index, value) in tuple.values().enumerate() {
+            let Some((wanted, slot)) = next else { return };
+            if *wanted == index {
+                if let Some(place) = into.get_mut(*slot) {
+                    *place = value;
+                }
+                next = order.next();
+            }
+        }
+    }
+
+    /// What `fault` is to people, where `role` was to be filled.
+    #[cold]
+    pub(crate) fn error(&self, fault: Fault, role: &Role) -> RouteError {
+        let name = self.slots.names.get(fault.slot);
+        RouteError::Value {
+            table: self.slots.table.to_string(),
+            column: name.map_or_else(String::new, ToString::to_string),
+            role: role.clone(),
+            why: fault.why,
+        }
+    }
+}
+
+/// Where event id, key and payload are, as far as they are: for rows that cannot be routed.
+#[derive(Debug, Default)]
+pub(crate) struct Wreck {
+    /// Event id, key, payload: the column's index in the row and how it is read.
+    pub(crate) fields: [Option<(usize, Reading)>; 3],
+}
+
+impl Wreck {
+    pub(crate) fn of(route: &Route, relation: &Relation<'_>) -> Self {
+        Self {
+            fields: route.salvage_columns().map(|wanted| {
+                let (index, column) = relation
+                    .columns()
+                    .enumerate()
+                    .find(|(_, column)| Some(column.name) == wanted)?;
+                let reading = column_type::reading(column.type_oid.get(), &Role::Payload);
+                Some((index, reading.unwrap_or(Reading::Verbatim)))
+            }),
+        }
+    }
 }
 
 /// Why the rows of a table cannot be routed at all.
@@ -56,7 +125,7 @@ pub enum PlanError {
         "column {column:?} of table {table} is of type {}, which is not supported for {role} (option {}) in this version: {}",
         Type(*type_oid),
         role.option(),
-        supported(*role)
+        supported(role)
     )]
     UnsupportedType {
         /// `schema.table`.
@@ -83,111 +152,19 @@ impl PlanError {
             Self::UnsupportedType { .. } => Poison::Undecodable,
         }
     }
-}
 
-impl Plan {
-    pub(crate) fn compile(options: &Options, relation: &Relation<'_>) -> Result<Self, PlanError> {
-        let table = format!("{}.{}", relation.namespace, relation.name);
-        let field = |role| field(options.column(role), role, &table, relation);
-        let fields = [
-            field(Role::ALL[0])?,
-            field(Role::ALL[1])?,
-            field(Role::ALL[2])?,
-            field(Role::ALL[3])?,
-        ];
-        let last = fields.iter().map(|field| field.index).max();
-        Ok(Self {
-            columns: relation.columns().count(),
-            needed: last.map_or(0, |index| index + 1),
-            fields,
-            table: table.into(),
-        })
-    }
-}
-
-/// Where event id, key and payload are, as far as they are: for rows that cannot be routed.
-#[derive(Debug)]
-pub(crate) struct Wreck {
-    /// Event id, key, payload: the column's place and how it is read.
-    pub(crate) fields: [Option<(usize, Reading)>; 3],
-}
-
-impl Wreck {
-    const ROLES: [Role; 3] = [Role::EventId, Role::EventKey, Role::Payload];
-
-    pub(crate) fn of(options: &Options, relation: &Relation<'_>) -> Self {
-        let find = |role| {
-            let wanted = options.column(role);
-            let (index, column) = relation
-                .columns()
-                .enumerate()
-                .find(|(_, column)| column.name == wanted)?;
-            let reading = column_type::reading(column.type_oid.get(), role);
-            Some((index, reading.unwrap_or(Reading::Verbatim)))
-        };
-        Self {
-            fields: Self::ROLES.map(find),
-        }
-    }
-
-    pub(crate) fn of_plan(plan: &Plan) -> Self {
-        let find = |role| {
-            let field = plan.fields.iter().find(|field| field.role == role)?;
-            Some((field.index, field.reading))
-        };
-        Self {
-            fields: Self::ROLES.map(find),
+    pub(crate) fn missing(columns: &Columns<'_>, column: &str, role: Role) -> Self {
+        Self::MissingColumn {
+            table: columns.table().to_owned(),
+            column: column.to_owned(),
+            role,
+            nearest: columns.nearest(column),
+            columns: columns.names(),
         }
     }
 }
 
-fn field(
-    wanted: &str,
-    role: Role,
-    table: &str,
-    relation: &Relation<'_>,
-) -> Result<Field, PlanError> {
-    let found = relation
-        .columns()
-        .enumerate()
-        .find(|(_, column)| column.name == wanted);
-    let Some((index, column)) = found else {
-        let columns: Vec<String> = relation.columns().map(|c| c.name.to_owned()).collect();
-        return Err(PlanError::MissingColumn {
-            table: table.to_owned(),
-            column: wanted.to_owned(),
-            role,
-            nearest: nearest(wanted, &columns),
-            columns,
-        });
-    };
-    let type_oid = column.type_oid.get();
-    match column_type::reading(type_oid, role) {
-        Some(reading) => Ok(Field {
-            role,
-            index,
-            reading,
-        }),
-        None => Err(PlanError::UnsupportedType {
-            table: table.to_owned(),
-            column: wanted.to_owned(),
-            role,
-            type_oid,
-        }),
-    }
-}
-
-/// The column somebody may have meant: `aggregate_id` for `aggregateid`.
-fn nearest(wanted: &str, columns: &[String]) -> Option<String> {
-    columns
-        .iter()
-        .map(|column| (strsim::jaro_winkler(wanted, column), column))
-        .filter(|(similarity, _)| *similarity > 0.8)
-        .max_by(|(a, _), (b, _)| a.total_cmp(b))
-        .map(|(_, column)| column.clone())
-}
-
-fn supported(role: Role) -> &'static str {
+fn supported(role: &Role) -> &'static str {
     match role {
         Role::RouteBy => "use a character type, uuid, json, jsonb, xml, inet or a type of your own",
         Role::EventId | Role::EventKey | Role::Payload => {

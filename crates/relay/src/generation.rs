@@ -1,11 +1,13 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use walrelay_sink::{Disposition, SendError, Sink};
+use walrelay_checkpoint::Seq;
+use walrelay_sink::{DeliveryError, Disposition, LetterId, SendError, Sink};
+use walrelay_walsender::Frame;
 
 use crate::deliveries::Reports;
 use crate::machine::{Core, Step};
-use crate::{PipelineError, WalStream};
+use crate::{CoreError, PipelineError, WalStream};
 
 /// A sink, the ring it acknowledges into and the machine that reads the ring: made together,
 /// thrown away together.
@@ -43,48 +45,62 @@ impl<K: Sink> Generation<K> {
             let Some(frame) = stream.peek().map_err(PipelineError::Source)? else {
                 break;
             };
-            let taken = match self.core.frame(&frame)? {
-                Step::Consumed => None,
-                Step::Reply => {
-                    walk.reply = true;
-                    None
-                }
-                Step::Blocked => {
+            match self.offer(&frame)? {
+                Offer::Consumed => {}
+                Offer::Reply => walk.reply = true,
+                Offer::Taken(seq) => self.core.sent(seq)?,
+                Offer::Blocked => {
                     walk.blocked = true;
                     break;
                 }
-                Step::Send(outgoing) => {
-                    let seq = outgoing.seq();
-                    let event = outgoing.event();
-                    match self.sink.try_send(&outgoing.record(), seq.get()) {
-                        Ok(()) => Some(seq),
-                        Err(SendError::Full) => {
-                            walk.blocked = true;
-                            break;
-                        }
-                        Err(SendError::Refused(source)) => {
-                            // Nobody but this record was asked about: the verdict needs no second
-                            // look, and the frame is taken again under it.
-                            if source.disposition != Disposition::Retryable
-                                && let Some(poison) = source.poison
-                                && self.core.condemn(event, poison, &source.reason)
-                            {
-                                continue;
-                            }
-                            return Err(PipelineError::Delivery {
-                                event: Some(event),
-                                source,
-                            });
-                        }
+                Offer::Refused(event, source) => {
+                    // Nobody but this record was asked about: the verdict needs no second look, and
+                    // the frame is taken again under it.
+                    if source.disposition != Disposition::Retryable
+                        && let Some(poison) = source.poison
+                        && self.core.condemn(event, poison, &source.reason)
+                    {
+                        continue;
                     }
+                    return Err(PipelineError::Delivery {
+                        event: Some(event),
+                        source,
+                    });
                 }
-            };
-            if let Some(seq) = taken {
-                self.core.sent(seq)?;
             }
             stream.consume();
             walk.frames += 1;
         }
         Ok(walk)
     }
+
+    /// Takes a frame to the core, and what comes of it to the sink.
+    fn offer(&mut self, frame: &Frame<'_>) -> Result<Offer, CoreError> {
+        Ok(match self.core.frame(frame)? {
+            Step::Consumed => Offer::Consumed,
+            Step::Reply => Offer::Reply,
+            Step::Blocked => Offer::Blocked,
+            Step::Send(outgoing) => {
+                let seq = outgoing.seq();
+                match self.sink.try_send(&outgoing.record(), seq.get()) {
+                    Ok(()) => Offer::Taken(seq),
+                    Err(SendError::Full) => Offer::Blocked,
+                    Err(SendError::Refused(source)) => Offer::Refused(outgoing.event(), source),
+                }
+            }
+        })
+    }
+}
+
+/// What became of a frame.
+enum Offer {
+    Consumed,
+    /// As `Consumed`, and the server wants to hear of us.
+    Reply,
+    /// The sink has its record.
+    Taken(Seq),
+    /// Later.
+    Blocked,
+    /// The sink will not have its record.
+    Refused(LetterId, DeliveryError),
 }

@@ -1,6 +1,6 @@
 //! Writing a dead letter.
 
-use walrelay_event_router::{Row, Salvage};
+use walrelay_event_router::{Routed, Salvage};
 use walrelay_pgoutput::Begin;
 use walrelay_sink::letter as names;
 use walrelay_sink::{Header, LetterId, Poison, Record};
@@ -9,9 +9,13 @@ use crate::TableName;
 use crate::poison::{Class, PoisonPolicy, Verdict};
 
 /// The row that a letter is written for.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the largest is by far the most frequent, and a box would be an allocation per row"
+)]
 pub(crate) enum Body<'a> {
-    /// It could be routed, to this topic.
-    Routed(Row<'a>, String),
+    /// It could be routed.
+    Routed(Routed<'a>),
     /// It could not.
     Salvaged(Salvage<'a>),
 }
@@ -19,28 +23,28 @@ pub(crate) enum Body<'a> {
 impl<'a> Body<'a> {
     pub(crate) fn key(&self) -> Option<&'a [u8]> {
         match self {
-            Body::Routed(row, _) => row.key(),
+            Body::Routed(routed) => routed.key(),
             Body::Salvaged(salvage) => salvage.key,
         }
     }
 
     pub(crate) fn topic(&self) -> Option<&str> {
         match self {
-            Body::Routed(_, topic) => Some(topic),
+            Body::Routed(routed) => Some(routed.topic()),
             Body::Salvaged(_) => None,
         }
     }
 
     fn value(&self) -> Option<&'a [u8]> {
         match self {
-            Body::Routed(row, _) => row.value(),
+            Body::Routed(routed) => routed.value(),
             Body::Salvaged(salvage) => salvage.value,
         }
     }
 
     fn event_id(&self) -> Option<&'a [u8]> {
         match self {
-            Body::Routed(row, _) => row.event_id(),
+            Body::Routed(routed) => routed.event_id(),
             Body::Salvaged(salvage) => salvage.event_id,
         }
     }
@@ -105,7 +109,7 @@ pub(crate) struct Letter<'a> {
 impl<'a> Letter<'a> {
     pub(crate) fn new(texts: &'a Texts, class: Class, body: &Body<'a>) -> Self {
         let mut headers = match body {
-            Body::Routed(row, _) => row.headers().to_vec(),
+            Body::Routed(routed) => routed.headers().to_vec(),
             Body::Salvaged(salvage) => salvage.headers().to_vec(),
         };
         headers.extend(texts.headers.iter().map(|(name, value)| Header {

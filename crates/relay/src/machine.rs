@@ -23,7 +23,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use walrelay_checkpoint::{AckRing, Ledger, Seq};
-use walrelay_event_router::{PlanError, RouteError, Router, Row};
+use walrelay_event_router::{Event, PlanError, RouteError, Routed, Router};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
 use walrelay_pgoutput::{Begin, Insert, Message, PgTimestamp, Relation, decode};
 use walrelay_sink::{LetterId, Poison, Record};
@@ -41,8 +41,12 @@ pub struct Outgoing<'a> {
     event: LetterId,
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the largest is by far the most frequent, and a box would be an allocation per row"
+)]
 enum What<'a> {
-    Event { row: Row<'a>, topic: &'a str },
+    Event(Routed<'a>),
     Letter(Letter<'a>),
 }
 
@@ -50,7 +54,7 @@ impl Outgoing<'_> {
     /// The record.
     pub fn record(&self) -> Record<'_> {
         match &self.what {
-            What::Event { row, topic } => row.record(topic),
+            What::Event(routed) => routed.record(),
             What::Letter(letter) => letter.record(),
         }
     }
@@ -84,6 +88,10 @@ impl fmt::Debug for Outgoing<'_> {
 
 /// What follows from a frame.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the largest is by far the most frequent, and a box would be an allocation per row"
+)]
 pub enum Step<'a> {
     /// Nothing is left to do with it: consume it.
     Consumed,
@@ -281,29 +289,33 @@ impl Core {
         let Some(seq) = self.ledger.next_seq() else {
             return Ok(Step::Blocked);
         };
+        let of = Event {
+            commit_lsn: open.begin.final_lsn,
+            row: open.rows,
+            commit_time: open.begin.commit_time,
+        };
         let read = match wreck {
             Some(cause) => Err((Some(cause.poison()), RowError::Plan(Arc::clone(cause)))),
             None => self
                 .router
-                .read(insert.relation, &insert.tuple)
+                .read(insert.relation, &insert.tuple, &of)
                 .map_err(|error| (error.poison(), RowError::Route(error))),
         };
         let (verdict, body) = match read {
-            Ok(row) => match self.verdicts.of(event, self.router.topic(), row.key()) {
-                None => {
-                    self.offered = Some(Offered {
-                        event,
-                        letter: None,
-                    });
-                    let topic = self.router.topic();
-                    let what = What::Event { row, topic };
-                    return Ok(Step::Send(Outgoing { what, seq, event }));
+            Ok(row) => {
+                let routed = self.router.routed(&row);
+                match self.verdicts.of(event, routed.topic(), routed.key()) {
+                    None => {
+                        self.offered = Some(Offered {
+                            event,
+                            letter: None,
+                        });
+                        let what = What::Event(routed);
+                        return Ok(Step::Send(Outgoing { what, seq, event }));
+                    }
+                    Some(verdict) => (verdict, Body::Routed(routed)),
                 }
-                Some(verdict) => {
-                    let topic = self.router.topic().to_owned();
-                    (verdict, Body::Routed(row, topic))
-                }
-            },
+            }
             Err((poison, error)) => {
                 let verdict = poison.and_then(|poison| {
                     let cause = error.to_string();
@@ -317,7 +329,11 @@ impl Core {
             }
         };
         if verdict.action == PoisonAction::Skip {
-            self.skip(event, verdict);
+            self.counts.skipped += 1;
+            if let Some(open) = &mut self.open {
+                open.rows += 1;
+            }
+            self.diverted.push(Diverted::new(event, verdict));
             return Ok(Step::Consumed);
         }
         let policy = self.verdicts.policy();
@@ -332,23 +348,6 @@ impl Core {
         });
         let what = What::Letter(Letter::new(&self.texts, class, &body));
         Ok(Step::Send(Outgoing { what, seq, event }))
-    }
-
-    fn skip(&mut self, event: LetterId, verdict: Verdict) {
-        self.counts.skipped += 1;
-        if let Some(open) = &mut self.open {
-            open.rows += 1;
-        }
-        self.divert(event, verdict);
-    }
-
-    fn divert(&mut self, id: LetterId, verdict: Verdict) {
-        self.diverted.push(Diverted {
-            id,
-            class: verdict.class,
-            cause: verdict.cause,
-            action: verdict.action,
-        });
     }
 
     fn other(&mut self, lsn: Lsn, message: &Message<'_>) -> Result<(), CoreError> {
@@ -454,7 +453,7 @@ impl Core {
                     Class::Parked => self.counts.parked += 1,
                     Class::Poison(_) => self.counts.dead_letters += 1,
                 }
-                self.divert(event, verdict);
+                self.diverted.push(Diverted::new(event, verdict));
             }
         }
         Ok(())

@@ -258,6 +258,17 @@ pub struct Diverted {
     pub action: PoisonAction,
 }
 
+impl Diverted {
+    pub(crate) fn new(id: LetterId, verdict: Verdict) -> Self {
+        Self {
+            id,
+            class: verdict.class,
+            cause: verdict.cause,
+            action: verdict.action,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 use walrelay_event_router::{Options, PlanError, Router};
 use walrelay_pgoutput::{Message, Tuple, Value, decode};
 
-use crate::messages::as_relation;
+use crate::messages::{as_relation, event};
 
 const CHANGES: &str = include_str!("../golden/changes.hex");
 const CONFIGS: &str = include_str!("../golden/configs.json");
@@ -95,7 +95,7 @@ fn every_recorded_record_is_made_byte_for_byte() {
         let mut router = Router::new(options(&configs[config]));
         router.relation(&relation).unwrap();
         let routed = router
-            .route(relation.id, &rows[line["row"].as_str().unwrap()])
+            .route(relation.id, &rows[line["row"].as_str().unwrap()], &event())
             .unwrap();
         let record = routed.record();
         let headers: Vec<[String; 2]> = record
@@ -159,7 +159,7 @@ fn every_type_reads_as_recorded_or_is_refused() {
                 continue;
             }
             assert_eq!(planned, Ok(()), "{name}");
-            let routed = router.route(relation.id, row).unwrap();
+            let routed = router.route(relation.id, row, &event()).unwrap();
             let record = routed.record();
             if name == "nm" {
                 // Debezium loses columns of the type `name`.

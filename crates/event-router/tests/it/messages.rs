@@ -1,8 +1,8 @@
 //! pgoutput messages for tests, and what is in them.
 
-use walrelay_event_router::{PlanError, RouteError, Routed, Router};
-use walrelay_lsn::RelationId;
-use walrelay_pgoutput::{Message, Relation, Tuple, decode};
+use walrelay_event_router::{Event, PlanError, RouteError, Routed, Router};
+use walrelay_lsn::{Lsn, RelationId};
+use walrelay_pgoutput::{Message, PgTimestamp, Relation, Tuple, decode};
 
 pub(crate) const TEXT: u32 = 25;
 pub(crate) const UUID: u32 = 2950;
@@ -94,11 +94,20 @@ pub(crate) fn announce(router: &mut Router, message: &[u8]) -> Result<(), PlanEr
     router.relation(&as_relation(message))
 }
 
+/// The first row of a transaction that committed when Postgres' time began.
+pub(crate) fn event() -> Event {
+    Event {
+        commit_lsn: Lsn::new(0x100),
+        row: 0,
+        commit_time: PgTimestamp::new(0),
+    }
+}
+
 /// Routes the row of an Insert message.
 pub(crate) fn route<'a>(
     router: &'a mut Router,
     message: &'a [u8],
 ) -> Result<Routed<'a>, RouteError> {
     let (relation, row) = as_row(message);
-    router.route(relation, &row)
+    router.route(relation, &row, &event())
 }

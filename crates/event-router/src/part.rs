@@ -1,0 +1,168 @@
+//! The bytes of one part of a record, and what makes them.
+
+use std::fmt;
+use std::ops::Range;
+
+use walrelay_lsn::Lsn;
+use walrelay_pgoutput::{PgTimestamp, Value};
+use walrelay_sink::Poison;
+
+use crate::Role;
+use crate::column_type::Reading;
+
+/// What a row's transaction says about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// Where the transaction's commit record starts.
+    pub commit_lsn: Lsn,
+    /// Which of the transaction's rows it is, from 0.
+    pub row: u64,
+    /// When it committed, by the server's clock.
+    pub commit_time: PgTimestamp,
+}
+
+/// Bytes of a record before they are put together: those of the row stay where they are.
+#[derive(Clone, Default)]
+pub(crate) enum Part<'t> {
+    /// Kafka's null.
+    #[default]
+    Null,
+    /// As they stand in the row, or in the plan's literals.
+    Row(&'t [u8]),
+    /// Rendered, at this place of the router's scratch buffer.
+    Scratch(Range<usize>),
+}
+
+impl<'t> Part<'t> {
+    /// The bytes, with what was rendered found in `scratch`.
+    pub(crate) fn resolve<'a>(&self, scratch: &'a [u8]) -> Option<&'a [u8]>
+    where
+        't: 'a,
+    {
+        match self {
+            Self::Null => None,
+            Self::Row(bytes) => Some(bytes),
+            Self::Scratch(range) => Some(scratch.get(range.clone()).unwrap_or_default()),
+        }
+    }
+
+    #[expect(dead_code, reason = "for what is not in the row as it is")]
+    /// What `write` appends to `scratch`.
+    pub(crate) fn rendered<E>(
+        scratch: &mut Vec<u8>,
+        write: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let start = scratch.len();
+        write(scratch)?;
+        Ok(Self::Scratch(start..scratch.len()))
+    }
+}
+
+/// What a part is made of, compiled for one table. A `slot` counts the columns that the plan needs,
+/// not those of the table.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    /// A column's text, as Postgres writes it or nearly so.
+    Column { slot: usize, reading: Reading },
+}
+
+impl Piece {
+    /// The slot to blame where what was made of it is of no use.
+    pub(crate) fn slot(&self) -> usize {
+        match self {
+            Self::Column { slot, .. } => *slot,
+        }
+    }
+
+    /// Makes the part for a row with these `values` of the columns that the plan needs.
+    pub(crate) fn render<'t>(
+        &self,
+        values: &[Value<'t>],
+        _event: &Event,
+        _scratch: &mut Vec<u8>,
+    ) -> Result<Part<'t>, Fault> {
+        match self {
+            Self::Column { slot, reading } => {
+                let Some(text) = value(values, *slot)? else {
+                    return Ok(Part::Null);
+                };
+                match (reading, text) {
+                    (Reading::Verbatim, text) => Ok(Part::Row(text)),
+                    (Reading::Boolean, b"t") => Ok(Part::Row(b"true")),
+                    (Reading::Boolean, b"f") => Ok(Part::Row(b"false")),
+                    (Reading::Boolean, _) => Err(Fault::new(*slot, Unfit::NotBoolean)),
+                }
+            }
+        }
+    }
+}
+
+/// The text in a slot, `None` for NULL.
+pub(crate) fn value<'t>(values: &[Value<'t>], slot: usize) -> Result<Option<&'t [u8]>, Fault> {
+    match values.get(slot) {
+        Some(Value::Text(text)) => Ok(Some(text)),
+        // A row has as many values as its table has columns: this is compared before.
+        Some(Value::Null) | None => Ok(None),
+        Some(Value::UnchangedToast) => Err(Fault::new(slot, Unfit::UnchangedToast)),
+        Some(Value::Binary(_)) => Err(Fault::new(slot, Unfit::Binary)),
+    }
+}
+
+/// The value in a slot is not what it is needed for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) slot: usize,
+    pub(crate) why: Unfit,
+}
+
+impl Fault {
+    pub(crate) const fn new(slot: usize, why: Unfit) -> Self {
+        Self { slot, why }
+    }
+}
+
+/// What is wrong with a value, without the value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unfit {
+    /// It is NULL, and something is needed.
+    Null,
+    /// It is not UTF-8, and a text is needed.
+    NotUtf8,
+    /// Nothing is left of it, and something is needed.
+    Empty,
+    /// The row says that it did not change instead of giving it. An inserted row cannot: this is
+    /// another kind of row.
+    UnchangedToast,
+    /// It is in Postgres' binary format, and was asked for as text.
+    Binary,
+    /// A boolean that is neither `t` nor `f`.
+    NotBoolean,
+    /// It is not a number, or too large a one.
+    NotANumber,
+}
+
+impl Unfit {
+    /// What an event is whose value for `role` is so.
+    pub(crate) const fn poison(self, role: &Role) -> Poison {
+        match (self, role) {
+            (Self::Null | Self::NotUtf8 | Self::Empty, Role::RouteBy) => Poison::Unroutable,
+            _ => Poison::Undecodable,
+        }
+    }
+}
+
+/// Completes "column … ".
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Null => "is NULL",
+            Self::NotUtf8 => "is not UTF-8",
+            Self::Empty => "is empty",
+            Self::UnchangedToast => "is left out as unchanged",
+            Self::Binary => "is in binary format",
+            Self::NotBoolean => "is boolean and neither t nor f",
+            Self::NotANumber => "is not a number in the range that is needed",
+        })
+    }
+}

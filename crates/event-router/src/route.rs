@@ -1,0 +1,67 @@
+//! By which rules rows become records.
+
+use std::fmt;
+
+use crate::Options;
+
+/// The rules, as configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Route {
+    /// Those of Debezium's outbox event router.
+    Debezium(Options),
+}
+
+impl From<Options> for Route {
+    fn from(options: Options) -> Self {
+        Self::Debezium(options)
+    }
+}
+
+impl Route {
+    /// The columns that most nearly are the event's id, key and value.
+    pub(crate) fn salvage_columns(&self) -> [Option<&str>; 3] {
+        match self {
+            Self::Debezium(options) => {
+                [&options.event_id, &options.event_key, &options.payload].map(|name| Some(&**name))
+            }
+        }
+    }
+}
+
+/// What a column is needed for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Role {
+    /// The header `id`.
+    EventId,
+    /// The record's key.
+    EventKey,
+    /// The record's value.
+    Payload,
+    /// The choice of the topic.
+    RouteBy,
+}
+
+impl Role {
+    /// The Debezium option that names the column.
+    pub const fn option(&self) -> &'static str {
+        match self {
+            Self::EventId => "table.field.event.id",
+            Self::EventKey => "table.field.event.key",
+            Self::Payload => "table.field.event.payload",
+            Self::RouteBy => "route.by.field",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::EventId => "the event id",
+            Self::EventKey => "the key",
+            Self::Payload => "the payload",
+            Self::RouteBy => "the routing value",
+        })
+    }
+}

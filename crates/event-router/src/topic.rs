@@ -1,0 +1,48 @@
+//! Where a row goes.
+
+use std::str;
+
+use walrelay_pgoutput::Value;
+
+use crate::part::{Event, Fault, Unfit, value};
+use crate::{Role, TopicTemplate};
+
+/// What makes the name of a topic.
+#[derive(Debug)]
+pub(crate) enum Topic {
+    /// Debezium's `route.topic.replacement` over the text of a column.
+    Routed {
+        slot: usize,
+        template: TopicTemplate,
+    },
+}
+
+impl Topic {
+    /// What its columns are needed for.
+    pub(crate) fn role(&self) -> Role {
+        match self {
+            Self::Routed { .. } => Role::RouteBy,
+        }
+    }
+
+    /// Replaces what `topic` holds by the name for this row. The name is not empty.
+    pub(crate) fn render(
+        &self,
+        values: &[Value<'_>],
+        _event: &Event,
+        topic: &mut String,
+    ) -> Result<(), Fault> {
+        match self {
+            Self::Routed { slot, template } => {
+                let fault = |why| Fault::new(*slot, why);
+                let text = value(values, *slot)?.ok_or(fault(Unfit::Null))?;
+                let text = str::from_utf8(text).map_err(|_| fault(Unfit::NotUtf8))?;
+                template.render(text, topic);
+                if topic.is_empty() {
+                    return Err(fault(Unfit::Empty));
+                }
+                Ok(())
+            }
+        }
+    }
+}
