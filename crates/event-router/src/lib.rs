@@ -1,12 +1,13 @@
-//! Outbox rows to broker records, by the rules of Debezium's outbox event router.
+//! Outbox rows to broker records, by the rules of Debezium's outbox event router or by templates.
 //!
 //! # Contents
 //! - [`Route`]: by which rules. [`Options`], [`TopicTemplate`]: Debezium's, which columns mean what,
-//!   and where records go.
+//!   and where records go. [`Templates`]: one's own, and those of the [`Preset`]s, in the language of
+//!   [`Template`]; [`Place`], [`Target`]: what a template is for.
 //! - [`Router`]: compiles a plan per table as pgoutput announces it, then turns rows into [`Routed`]
 //!   records. [`Role`]: what a column is needed for. [`Event`]: what a row's transaction says.
-//! - [`PlanError`], [`TopicTemplateError`], [`RouteError`]: what is wrong with a table, with a
-//!   template, with a row.
+//! - [`PlanError`], [`TopicTemplateError`], [`TemplateError`], [`RouteError`]: what is wrong with a
+//!   table, with a template, with a row.
 //!
 //! ```text
 //!  Route ──▶ Plan (one per table): topic, key, value, headers, partition, timestamp
@@ -69,14 +70,21 @@ mod debezium;
 pub mod fuzzing;
 mod part;
 mod plan;
+mod preset;
 mod route;
 mod route_error;
 mod router;
+mod template;
 mod topic;
 
 pub use debezium::{Options, TopicTemplate, TopicTemplateError};
 pub use part::{Event, Unfit};
 pub use plan::PlanError;
+pub use preset::{Preset, PresetValue};
 pub use route::{Role, Route};
 pub use route_error::RouteError;
 pub use router::{Routed, Router, Row, Salvage};
+pub use template::{
+    Lookups, Member, Object, Place, Scalar, Target, Template, TemplateError, TemplateProblem,
+    Templates, ValueTemplate,
+};

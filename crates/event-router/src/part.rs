@@ -7,8 +7,8 @@ use walrelay_lsn::Lsn;
 use walrelay_pgoutput::{PgTimestamp, Value};
 use walrelay_sink::Poison;
 
-use crate::Role;
 use crate::column_type::Reading;
+use crate::{Role, Target, template};
 
 /// What a row's transaction says about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub(crate) enum Part<'t> {
     /// Kafka's null.
     #[default]
     Null,
+    /// Not there at all: a header that is left out.
+    Absent,
     /// As they stand in the row, or in the plan's literals.
     Row(&'t [u8]),
     /// Rendered, at this place of the router's scratch buffer.
@@ -40,7 +42,7 @@ impl<'t> Part<'t> {
         't: 'a,
     {
         match self {
-            Self::Null => None,
+            Self::Null | Self::Absent => None,
             Self::Row(bytes) => Some(bytes),
             Self::Scratch(range) => Some(scratch.get(range.clone()).unwrap_or_default()),
         }
@@ -64,6 +66,8 @@ impl<'t> Part<'t> {
 pub(crate) enum Piece {
     /// A column's text, as Postgres writes it or nearly so.
     Column { slot: usize, reading: Reading },
+    /// A template.
+    Template(template::Compiled),
 }
 
 impl Piece {
@@ -71,6 +75,7 @@ impl Piece {
     pub(crate) fn slot(&self) -> usize {
         match self {
             Self::Column { slot, .. } => *slot,
+            Self::Template(template) => template.slot(),
         }
     }
 
@@ -79,9 +84,10 @@ impl Piece {
         &self,
         values: &[Value<'t>],
         _event: &Event,
-        _scratch: &mut Vec<u8>,
+        scratch: &mut Vec<u8>,
     ) -> Result<Part<'t>, Fault> {
         match self {
+            Self::Template(template) => template.render(values, scratch),
             Self::Column { slot, reading } => {
                 let Some(text) = value(values, *slot)? else {
                     return Ok(Part::Null);
@@ -140,13 +146,26 @@ pub enum Unfit {
     NotBoolean,
     /// It is not a number, or too large a one.
     NotANumber,
+    /// It is not a point in time since 1970.
+    NotATime,
+    /// It is not JSON, or nested too deep.
+    NotJson,
+    /// It is not the hexadecimal form of bytes.
+    NotHex,
+    /// The lookup table does not have it.
+    NotInTable,
 }
 
 impl Unfit {
     /// What an event is whose value for `role` is so.
     pub(crate) const fn poison(self, role: &Role) -> Poison {
         match (self, role) {
-            (Self::Null | Self::NotUtf8 | Self::Empty, Role::RouteBy) => Poison::Unroutable,
+            (
+                Self::Null | Self::NotUtf8 | Self::Empty,
+                Role::RouteBy | Role::Template(Target::Topic),
+            )
+            | (Self::Null | Self::NotANumber, Role::Template(Target::Partition))
+            | (Self::NotInTable, _) => Poison::Unroutable,
             _ => Poison::Undecodable,
         }
     }
@@ -163,6 +182,10 @@ impl fmt::Display for Unfit {
             Self::Binary => "is in binary format",
             Self::NotBoolean => "is boolean and neither t nor f",
             Self::NotANumber => "is not a number in the range that is needed",
+            Self::NotATime => "is not a point in time since 1970",
+            Self::NotJson => "is not JSON, or nested too deep",
+            Self::NotHex => "is not the hexadecimal form of bytes (bytea_output = hex)",
+            Self::NotInTable => "is not in the lookup table",
         })
     }
 }

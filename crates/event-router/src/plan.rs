@@ -43,6 +43,7 @@ impl Plan {
     pub(crate) fn compile(route: &Route, relation: &Relation<'_>) -> Result<Self, PlanError> {
         match route {
             Route::Debezium(options) => options.compile(relation),
+            Route::Template(templates) => templates.compile(relation),
         }
     }
 
@@ -137,6 +138,22 @@ pub enum PlanError {
         /// Its type, as `pg_type.oid`.
         type_oid: u32,
     },
+    /// What stands in for NULL is not what the column is, and JSON is built of it.
+    #[error(
+        "the default of column {column:?} of table {table}, which is of type {}, is none for {role} (option {}): write a value of that type, or make it a text with the filter text before it",
+        Type(*type_oid),
+        role.option()
+    )]
+    Default {
+        /// `schema.table`.
+        table: String,
+        /// The column.
+        column: String,
+        /// What it is needed for.
+        role: Role,
+        /// Its type, as `pg_type.oid`.
+        type_oid: u32,
+    },
 }
 
 impl PlanError {
@@ -149,7 +166,7 @@ impl PlanError {
     pub const fn poison(&self) -> Poison {
         match self {
             Self::MissingColumn { .. } => Poison::Unroutable,
-            Self::UnsupportedType { .. } => Poison::Undecodable,
+            Self::UnsupportedType { .. } | Self::Default { .. } => Poison::Undecodable,
         }
     }
 
@@ -169,6 +186,9 @@ fn supported(role: &Role) -> &'static str {
         Role::RouteBy => "use a character type, uuid, json, jsonb, xml, inet or a type of your own",
         Role::EventId | Role::EventKey | Role::Payload => {
             "use a character type, uuid, json, jsonb, xml, inet, an integer, oid, boolean or a type of your own"
+        }
+        Role::Template(_) => {
+            "use timestamptz, timestamp, date, or a number of milliseconds since 1970"
         }
     }
 }

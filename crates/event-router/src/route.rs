@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::Options;
+use crate::{Options, Target, Templates};
 
 /// The rules, as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,11 +10,19 @@ use crate::Options;
 pub enum Route {
     /// Those of Debezium's outbox event router.
     Debezium(Options),
+    /// Templates over columns.
+    Template(Templates),
 }
 
 impl From<Options> for Route {
     fn from(options: Options) -> Self {
         Self::Debezium(options)
+    }
+}
+
+impl From<Templates> for Route {
+    fn from(templates: Templates) -> Self {
+        Self::Template(templates)
     }
 }
 
@@ -25,6 +33,7 @@ impl Route {
             Self::Debezium(options) => {
                 [&options.event_id, &options.event_key, &options.payload].map(|name| Some(&**name))
             }
+            Self::Template(templates) => templates.salvage_columns(),
         }
     }
 }
@@ -41,16 +50,19 @@ pub enum Role {
     Payload,
     /// The choice of the topic.
     RouteBy,
+    /// A part of the record that a template makes.
+    Template(Target),
 }
 
 impl Role {
-    /// The Debezium option that names the column.
+    /// The option that names the column: Debezium's, or a key of the configuration.
     pub const fn option(&self) -> &'static str {
         match self {
             Self::EventId => "table.field.event.id",
             Self::EventKey => "table.field.event.key",
             Self::Payload => "table.field.event.payload",
             Self::RouteBy => "route.by.field",
+            Self::Template(target) => target.option(),
         }
     }
 }
@@ -62,6 +74,7 @@ impl fmt::Display for Role {
             Self::EventKey => "the key",
             Self::Payload => "the payload",
             Self::RouteBy => "the routing value",
+            Self::Template(target) => return target.fmt(f),
         })
     }
 }

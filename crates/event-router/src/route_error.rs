@@ -3,7 +3,7 @@ use std::fmt;
 use walrelay_lsn::RelationId;
 use walrelay_sink::{Disposition, Poison};
 
-use crate::{Role, Unfit};
+use crate::{Role, Target, Unfit};
 
 /// Why a row cannot be routed. Names table and column, never a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -60,7 +60,7 @@ struct Needed<'a>(&'a Role);
 impl fmt::Display for Needed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Role::RouteBy => f.write_str(" chooses the topic and"),
+            Role::RouteBy | Role::Template(Target::Topic) => f.write_str(" chooses the topic and"),
             role => write!(f, ", needed for {role},"),
         }
     }

@@ -157,7 +157,7 @@ impl Router {
             headers.push(part(&header.field)?);
         }
         plan.topic
-            .render(&values, event, &mut self.topic)
+            .render(&values, event, &mut self.scratch, &mut self.topic)
             .map_err(|fault| plan.error(fault, &plan.topic.role()))?;
         Ok(Row {
             plan: place,
@@ -177,7 +177,9 @@ impl Router {
             .get(row.plan)
             .map_or(&[][..], |plan| &plan.headers);
         let bytes = |part: &Part<'a>| part.resolve(&self.scratch);
-        let headers = names.iter().zip(&row.headers).map(|(header, part)| Header {
+        let headers = names.iter().zip(&row.headers);
+        let headers = headers.filter(|(_, part)| !matches!(part, Part::Absent));
+        let headers = headers.map(|(header, part)| Header {
             name: &header.name,
             value: bytes(part),
         });

@@ -5,7 +5,7 @@ use std::str;
 use walrelay_pgoutput::Value;
 
 use crate::part::{Event, Fault, Unfit, value};
-use crate::{Role, TopicTemplate};
+use crate::{Role, Target, TopicTemplate, template};
 
 /// What makes the name of a topic.
 #[derive(Debug)]
@@ -15,6 +15,8 @@ pub(crate) enum Topic {
         slot: usize,
         template: TopicTemplate,
     },
+    /// A template over columns.
+    Template(template::Text),
 }
 
 impl Topic {
@@ -22,6 +24,7 @@ impl Topic {
     pub(crate) fn role(&self) -> Role {
         match self {
             Self::Routed { .. } => Role::RouteBy,
+            Self::Template(_) => Role::Template(Target::Topic),
         }
     }
 
@@ -30,6 +33,7 @@ impl Topic {
         &self,
         values: &[Value<'_>],
         _event: &Event,
+        scratch: &mut Vec<u8>,
         topic: &mut String,
     ) -> Result<(), Fault> {
         match self {
@@ -41,6 +45,18 @@ impl Topic {
                 if topic.is_empty() {
                     return Err(fault(Unfit::Empty));
                 }
+                Ok(())
+            }
+            Self::Template(template) => {
+                let part = template.render(values, scratch)?;
+                let fault = |why| Fault::new(template.slot(), why);
+                let text = part.resolve(scratch).ok_or(fault(Unfit::Null))?;
+                let text = str::from_utf8(text).map_err(|_| fault(Unfit::NotUtf8))?;
+                if text.is_empty() {
+                    return Err(fault(Unfit::Empty));
+                }
+                topic.clear();
+                topic.push_str(text);
                 Ok(())
             }
         }

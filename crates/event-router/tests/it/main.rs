@@ -9,3 +9,4 @@ mod golden;
 mod messages;
 mod properties;
 mod routing;
+mod templates;

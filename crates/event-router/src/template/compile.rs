@@ -1,0 +1,502 @@
+//! Templates over the columns of one table.
+
+use std::sync::Arc;
+
+use walrelay_pgoutput::Value;
+
+use super::ast::{self, Filter, Lookups, Otherwise, Source, Template};
+use super::filter::{Missing, Op, Table};
+use super::json;
+use super::time;
+use super::{Member, Object, Target};
+use crate::columns::Columns;
+use crate::part::{Fault, Part, Unfit, value};
+use crate::{PlanError, Role};
+
+/// A template whose columns are slots.
+#[derive(Debug)]
+pub(crate) struct Text {
+    pieces: Box<[Piece]>,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Literal(Box<str>),
+    Column(Column),
+}
+
+/// A column's value and what is done to it.
+#[derive(Debug)]
+struct Column {
+    slot: usize,
+    ops: Box<[Op]>,
+    kind: Kind,
+    optional: bool,
+}
+
+/// What a value is, where JSON is built of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Number,
+    Boolean,
+    /// A column of JSON: its text is its JSON.
+    Json,
+    /// What the filter `json` has found: the text of a string is its content.
+    Found,
+    Timestamp,
+    Bytes,
+}
+
+/// Whether a value ends as text, as it is, or in JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// A part by itself.
+    Part,
+    /// Of a text with other parts.
+    Text,
+    /// A member of an object.
+    Json,
+}
+
+/// What a part of a record is made of.
+#[derive(Debug)]
+pub(crate) enum Compiled {
+    /// The text. NULL is Kafka's null, or left out where it is optional.
+    Text(Text),
+    /// A JSON object.
+    Object(Built),
+    /// A number of a partition. NULL is a fault, unless it is optional.
+    Partition(Text),
+    /// Milliseconds since 1970. NULL is none.
+    Timestamp(Text),
+}
+
+/// A JSON object to be built.
+#[derive(Debug)]
+pub(crate) struct Built {
+    members: Box<[BuiltMember]>,
+}
+
+#[derive(Debug)]
+struct BuiltMember {
+    /// `"name":`.
+    name: Box<str>,
+    value: BuiltValue,
+}
+
+#[derive(Debug)]
+enum BuiltValue {
+    Literal(Box<str>),
+    Text(Text),
+    Object(Built),
+}
+
+// === Compiling ===
+
+/// What compiling needs, and where it notes which columns are needed.
+pub(super) struct Compiler<'c, 'r> {
+    pub(super) columns: &'c mut Columns<'r>,
+    pub(super) lookups: &'c Lookups,
+}
+
+impl Compiler<'_, '_> {
+    pub(super) fn text(&mut self, template: &Template, target: &Target) -> Result<Text, PlanError> {
+        let lone = template.pieces.len() == 1;
+        let using = match target {
+            _ if !lone => Use::Text,
+            Target::Member(_) => Use::Json,
+            Target::Key | Target::Value | Target::Header(_) => Use::Part,
+            Target::Id | Target::Topic | Target::Partition | Target::Timestamp => Use::Text,
+        };
+        let mut pieces = Vec::with_capacity(template.pieces.len());
+        for piece in &template.pieces {
+            pieces.push(match piece {
+                ast::Piece::Literal(text) => Piece::Literal(text.as_str().into()),
+                ast::Piece::Value(expression) => match &expression.source {
+                    Source::Text(text) => Piece::Literal(text.as_str().into()),
+                    Source::Column(name) => {
+                        Piece::Column(self.column(name, &expression.filters, using, target)?)
+                    }
+                },
+            });
+        }
+        Ok(Text {
+            pieces: pieces.into(),
+        })
+    }
+
+    pub(super) fn object(&mut self, object: &Object, path: &str) -> Result<Built, PlanError> {
+        let mut members = Vec::with_capacity(object.members.len());
+        for (name, member) in &object.members {
+            let path = if path.is_empty() {
+                name.clone()
+            } else {
+                format!("{path}.{name}")
+            };
+            let mut quoted = b"\"".to_vec();
+            json::escape_into(name.as_bytes(), &mut quoted);
+            quoted.extend_from_slice(b"\":");
+            let value = match member {
+                Member::Literal(scalar) => BuiltValue::Literal(scalar.to_string().into()),
+                Member::Object(inner) => BuiltValue::Object(self.object(inner, &path)?),
+                Member::Template(template) => {
+                    BuiltValue::Text(self.text(template, &Target::Member(path.into()))?)
+                }
+            };
+            members.push(BuiltMember {
+                // Escapes are ASCII, and the name was text.
+                name: String::from_utf8_lossy(&quoted).into(),
+                value,
+            });
+        }
+        Ok(Built {
+            members: members.into(),
+        })
+    }
+
+    fn column(
+        &mut self,
+        name: &str,
+        filters: &[(ast::At, Filter)],
+        using: Use,
+        target: &Target,
+    ) -> Result<Column, PlanError> {
+        let role = || Role::Template(target.clone());
+        let Some(found) = self.columns.find(name) else {
+            return Err(PlanError::missing(self.columns, name, role()));
+        };
+        let type_oid = found.column.type_oid.get();
+        let of_column = kind(type_oid);
+        let mut ops = Ops {
+            kind: of_column,
+            ops: Vec::new(),
+        };
+        match of_column {
+            Kind::Boolean => ops.ops.push(Op::Boolean),
+            Kind::Bytes => ops.ops.push(Op::Unhex),
+            _ => {}
+        }
+        let no_time = matches!(of_column, Kind::Boolean | Kind::Bytes);
+        if *target == Target::Timestamp && no_time && filters.is_empty() {
+            return Err(PlanError::UnsupportedType {
+                table: self.columns.table().to_owned(),
+                column: name.to_owned(),
+                role: role(),
+                type_oid,
+            });
+        }
+        let mut optional = false;
+        for (_, filter) in filters {
+            match filter {
+                Filter::Lower => ops.text(Op::Lower),
+                Filter::Upper => ops.text(Op::Upper),
+                Filter::Before(separator) => ops.text(Op::Before(separator.as_str().into())),
+                Filter::After(separator) => ops.text(Op::After(separator.as_str().into())),
+                Filter::Replace(old, new) => {
+                    ops.text(Op::Replace(old.as_str().into(), new.as_str().into()));
+                }
+                Filter::Text => ops.become_text(),
+                Filter::Json(path) => {
+                    if ops.kind != Kind::Json {
+                        ops.become_text();
+                    }
+                    ops.ops.push(Op::Json(path.clone().into()));
+                    ops.kind = Kind::Found;
+                }
+                Filter::Lookup { table, otherwise } => {
+                    let rows = self.lookups.get(table).into_iter().flatten();
+                    let rows = rows.map(|(from, to)| (from.as_str(), to.as_str()));
+                    let missing = match otherwise {
+                        Otherwise::Refuse => Missing::Refuse,
+                        Otherwise::Keep => Missing::Keep,
+                        Otherwise::Text(text) => Missing::Text(text.as_str().into()),
+                    };
+                    ops.text(Op::Lookup(Arc::new(Table::new(rows)), missing));
+                }
+                Filter::Default(text) => {
+                    let Some(op) = ops.default(text, using) else {
+                        return Err(PlanError::Default {
+                            table: self.columns.table().to_owned(),
+                            column: name.to_owned(),
+                            role: role(),
+                            type_oid,
+                        });
+                    };
+                    ops.ops.push(op);
+                }
+                Filter::Optional => optional = true,
+            }
+        }
+        match using {
+            Use::Text => ops.become_text(),
+            Use::Part if ops.kind != Kind::Bytes => ops.become_text(),
+            Use::Json if ops.kind == Kind::Bytes => ops.become_text(),
+            Use::Part | Use::Json => {}
+        }
+        Ok(Column {
+            slot: found.slot,
+            ops: ops.ops.into(),
+            kind: ops.kind,
+            optional,
+        })
+    }
+}
+
+struct Ops {
+    kind: Kind,
+    ops: Vec<Op>,
+}
+
+impl Ops {
+    /// An operation on text, with text for a result.
+    fn text(&mut self, op: Op) {
+        self.become_text();
+        self.ops.push(op);
+    }
+
+    fn become_text(&mut self) {
+        match self.kind {
+            Kind::Found => self.ops.push(Op::Unquote),
+            Kind::Bytes => self.ops.push(Op::Base64),
+            Kind::Text | Kind::Number | Kind::Boolean | Kind::Json | Kind::Timestamp => {}
+        }
+        self.kind = Kind::Text;
+    }
+
+    /// Instead of NULL; `None` where such a text would break what is built of it.
+    fn default(&self, text: &str, using: Use) -> Option<Op> {
+        let fits = match self.kind {
+            _ if using != Use::Json => true,
+            Kind::Number => json::is_number(text.as_bytes()),
+            Kind::Boolean => matches!(text, "true" | "false"),
+            Kind::Json => json::find(text.as_bytes(), &[]).is_ok(),
+            Kind::Text | Kind::Found | Kind::Timestamp | Kind::Bytes => true,
+        };
+        if self.kind != Kind::Found {
+            return fits.then(|| Op::Default(text.into()));
+        }
+        // What `json` finds is JSON until it is used.
+        let mut quoted = b"\"".to_vec();
+        json::escape_into(text.as_bytes(), &mut quoted);
+        quoted.push(b'"');
+        Some(Op::Default(String::from_utf8_lossy(&quoted).into()))
+    }
+}
+
+/// By the OIDs of `pg_type.dat`.
+const fn kind(type_oid: u32) -> Kind {
+    match type_oid {
+        16 => Kind::Boolean,
+        17 => Kind::Bytes,
+        // int8, int2, int4, oid, float4, float8, numeric
+        20 | 21 | 23 | 26 | 700 | 701 | 1700 => Kind::Number,
+        114 | 3802 => Kind::Json,
+        // date, timestamp, timestamptz
+        1082 | 1114 | 1184 => Kind::Timestamp,
+        _ => Kind::Text,
+    }
+}
+
+// === Rendering ===
+
+impl Compiled {
+    /// The slot to blame where what was made is of no use.
+    pub(crate) fn slot(&self) -> usize {
+        match self {
+            Self::Text(text) | Self::Partition(text) | Self::Timestamp(text) => text.slot(),
+            Self::Object(_) => usize::MAX,
+        }
+    }
+
+    pub(crate) fn render<'t>(
+        &self,
+        values: &[Value<'t>],
+        scratch: &mut Vec<u8>,
+    ) -> Result<Part<'t>, Fault> {
+        match self {
+            Self::Text(text) => text.render(values, scratch),
+            Self::Object(object) => {
+                let start = scratch.len();
+                object.render(values, scratch)?;
+                Ok(Part::Scratch(start..scratch.len()))
+            }
+            Self::Partition(text) => {
+                let part = text.render(values, scratch)?;
+                match &part {
+                    Part::Absent => return Ok(Part::Null),
+                    Part::Null => return Err(Fault::new(text.slot(), Unfit::Null)),
+                    Part::Row(_) | Part::Scratch(_) => {}
+                }
+                // librdkafka takes -1 for a partition of its own choice.
+                match part.resolve(scratch) {
+                    Some([b'-' | b'+', ..]) => Err(Fault::new(text.slot(), Unfit::NotANumber)),
+                    _ => Ok(part),
+                }
+            }
+            Self::Timestamp(text) => {
+                let part = text.render(values, scratch)?;
+                let Some(bytes) = part.resolve(scratch) else {
+                    return Ok(Part::Null);
+                };
+                let millis =
+                    time::millis(bytes).ok_or_else(|| Fault::new(text.slot(), Unfit::NotATime))?;
+                let start = scratch.len();
+                push_number(millis, scratch);
+                Ok(Part::Scratch(start..scratch.len()))
+            }
+        }
+    }
+}
+
+impl Text {
+    /// The first column that has a part in it.
+    pub(crate) fn slot(&self) -> usize {
+        let mut slots = self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Literal(_) => None,
+            Piece::Column(column) => Some(column.slot),
+        });
+        slots.next().unwrap_or(usize::MAX)
+    }
+
+    /// Where only a column stands there, what is made of it, which may be null; else a text, of
+    /// which no part may be.
+    pub(crate) fn render<'t>(
+        &self,
+        values: &[Value<'t>],
+        scratch: &mut Vec<u8>,
+    ) -> Result<Part<'t>, Fault> {
+        if let [Piece::Column(column)] = &*self.pieces {
+            return column.render(values, scratch);
+        }
+        let start = scratch.len();
+        for piece in &self.pieces {
+            match piece {
+                Piece::Literal(text) => scratch.extend_from_slice(text.as_bytes()),
+                Piece::Column(column) => {
+                    let mark = scratch.len();
+                    let part = column.render(values, scratch)?;
+                    if part.resolve(scratch).is_none() {
+                        return Err(Fault::new(column.slot, Unfit::Null));
+                    }
+                    settle(&part, mark, scratch);
+                }
+            }
+        }
+        Ok(Part::Scratch(start..scratch.len()))
+    }
+
+    /// Appends it as JSON; `false` where it is to be left out.
+    fn json(&self, values: &[Value<'_>], scratch: &mut Vec<u8>) -> Result<bool, Fault> {
+        let mark = scratch.len();
+        let part = self.render(values, scratch)?;
+        let (slot, kind) = match &*self.pieces {
+            [Piece::Column(column)] => (column.slot, column.kind),
+            _ => (self.slot(), Kind::Text),
+        };
+        let Some(bytes) = part.resolve(scratch) else {
+            if matches!(part, Part::Null) {
+                scratch.extend_from_slice(b"null");
+            }
+            return Ok(matches!(part, Part::Null));
+        };
+        let quoted = match kind {
+            Kind::Json | Kind::Found | Kind::Boolean => false,
+            // NaN and the infinities are no numbers in JSON.
+            Kind::Number => !json::is_number(bytes),
+            Kind::Text | Kind::Timestamp | Kind::Bytes => true,
+        };
+        if !quoted {
+            settle(&part, mark, scratch);
+            return Ok(true);
+        }
+        if std::str::from_utf8(bytes).is_err() {
+            return Err(Fault::new(slot, Unfit::NotUtf8));
+        }
+        let start = scratch.len();
+        scratch.push(b'"');
+        let iso = kind == Kind::Timestamp
+            && match &part {
+                Part::Row(bytes) => time::iso(bytes, scratch),
+                // A default, not a time that Postgres has printed.
+                _ => false,
+            };
+        if !iso {
+            match &part {
+                Part::Row(bytes) => json::escape_into(bytes, scratch),
+                Part::Scratch(range) => json::escape_within(scratch, range.clone()),
+                Part::Null | Part::Absent => {}
+            }
+        }
+        scratch.push(b'"');
+        settle(&Part::Scratch(start..scratch.len()), mark, scratch);
+        Ok(true)
+    }
+}
+
+impl Column {
+    fn render<'t>(&self, values: &[Value<'t>], scratch: &mut Vec<u8>) -> Result<Part<'t>, Fault> {
+        let mut part = match value(values, self.slot)? {
+            Some(text) => Part::Row(text),
+            None => Part::Null,
+        };
+        for op in &self.ops {
+            part = op
+                .apply(part, scratch)
+                .map_err(|why| Fault::new(self.slot, why))?;
+        }
+        Ok(match part {
+            Part::Null if self.optional => Part::Absent,
+            part => part,
+        })
+    }
+}
+
+impl Built {
+    fn render(&self, values: &[Value<'_>], scratch: &mut Vec<u8>) -> Result<(), Fault> {
+        let start = scratch.len();
+        scratch.push(b'{');
+        for member in &self.members {
+            let mark = scratch.len();
+            if mark > start + 1 {
+                scratch.push(b',');
+            }
+            scratch.extend_from_slice(member.name.as_bytes());
+            match &member.value {
+                BuiltValue::Literal(text) => scratch.extend_from_slice(text.as_bytes()),
+                BuiltValue::Object(object) => object.render(values, scratch)?,
+                BuiltValue::Text(text) => {
+                    if !text.json(values, scratch)? {
+                        scratch.truncate(mark);
+                    }
+                }
+            }
+        }
+        scratch.push(b'}');
+        Ok(())
+    }
+}
+
+/// Brings a part to `mark`, the end of what is to stay of the buffer, and clears away what else was
+/// appended meanwhile.
+fn settle(part: &Part<'_>, mark: usize, scratch: &mut Vec<u8>) {
+    match part {
+        Part::Scratch(range) => {
+            let length = range.len();
+            scratch.copy_within(range.clone(), mark);
+            scratch.truncate(mark + length);
+        }
+        Part::Row(bytes) => {
+            scratch.truncate(mark);
+            scratch.extend_from_slice(bytes);
+        }
+        Part::Null | Part::Absent => scratch.truncate(mark),
+    }
+}
+
+fn push_number(number: i64, scratch: &mut Vec<u8>) {
+    use std::io::Write as _;
+
+    // Writing to a Vec does not fail.
+    let _ = write!(scratch, "{number}");
+}
