@@ -21,6 +21,9 @@ if [ "${FUZZ_BLIND:-}" ]; then
     binaries=${CARGO_TARGET_DIR:-target}/debug
 else
     host=$(rustc -vV | sed -n 's/^host: //p')
+    # The C libraries are built as ever: their build scripts would take the sanitizer over from RUSTFLAGS
+    # and then try the result by programs that are linked without it.
+    export "CFLAGS_${host//-/_}=-fno-sanitize=all" "CXXFLAGS_${host//-/_}=-fno-sanitize=all"
     RUSTC_BOOTSTRAP=1 RUSTFLAGS="--cfg fuzzing -Zsanitizer=address -Ccodegen-units=1 -Cpasses=sancov-module \
 -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
 -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares" \
