@@ -5,7 +5,8 @@
 //! - [`cli`]: arguments, failures as people read them, exit codes.
 //! - [`config`]: the configuration file.
 //! - [`postgres`]: catalogs, what is created in them, the replication connection.
-//! - `commands`: one module per command, `run`, `init`, `check`, `demo`, `dlq`.
+//! - `commands`: one module per command, `run`, `init`, `check`, `demo`, `dlq`,
+//!   `import-debezium`.
 //! - `sinks`: standard output as a sink. Kafka is a crate of its own.
 //! - `failures`: each error of the crates below, with what to do about it.
 //! - `tokens`: where Kafka's OAUTHBEARER tokens come from.
@@ -46,6 +47,7 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
         Command::Check(args) => commands::check(&args, &env),
         Command::Demo(args) => commands::demo(&args, &env),
         Command::Dlq(args) => commands::dlq(&args, &env),
+        Command::ImportDebezium(args) => commands::import_debezium(&args),
         Command::Completions { shell } => {
             cli::completions(shell, &mut std::io::stdout()).map_err(|error| {
                 vec![Failure::new("output", Exit::Unavailable, "cannot write").caused_by(error)]

@@ -243,6 +243,7 @@ fn links_lead_somewhere() {
         "docs/ARCHITECTURE.md",
         "docs/CONFIGURATION.md",
         "docs/GUARANTEES.md",
+        "docs/MIGRATING-FROM-DEBEZIUM.md",
         "docs/OPERATIONS.md",
     ] {
         let all = text(document);

@@ -9,6 +9,7 @@ use clap_complete::Shell;
 
 use super::dlq::DlqArgs;
 use super::exit::{self, Exit};
+use super::import::ImportArgs;
 
 /// Moves committed rows of a Postgres outbox to Kafka, through logical replication.
 #[derive(Debug, Parser)]
@@ -73,6 +74,20 @@ pub enum Command {
   walrelay dlq redrive --class rejected --dry-run
   walrelay dlq drop --id '0/16B3748 0' --yes")]
     Dlq(Box<DlqArgs>),
+
+    /// Make a configuration of one of Debezium's: Kafka Connect's JSON, or Debezium Server's
+    /// application.properties.
+    ///
+    /// The configuration goes to standard output, a report to standard error: for each setting,
+    /// what it became, why it has no effect here, or that it is not supported. No password is in
+    /// either of them.
+    #[command(after_help = "Examples:
+  walrelay import-debezium connector.json > walrelay.toml
+  walrelay import-debezium http://connect:8083/connectors/outbox -o walrelay.toml
+  walrelay import-debezium connector.json --worker connect-distributed.properties
+  walrelay import-debezium conf/application.properties --report report.txt -o walrelay.toml
+  curl -s http://connect:8083/connectors/outbox | walrelay import-debezium -")]
+    ImportDebezium(Box<ImportArgs>),
 
     /// Print completions for a shell.
     #[command(after_help = "Examples:

@@ -13,6 +13,7 @@ mod args;
 mod dlq;
 mod exit;
 mod failure;
+mod import;
 
 pub use args::{CheckArgs, Cli, Command, ConfigArgs, DemoArgs, InitArgs, RunArgs, completions};
 pub use dlq::{
@@ -20,3 +21,4 @@ pub use dlq::{
 };
 pub use exit::Exit;
 pub use failure::{Failure, colours, report};
+pub use import::ImportArgs;

@@ -4,12 +4,14 @@ mod check;
 mod connect;
 mod demo;
 mod dlq;
+mod import_debezium;
 mod init;
 mod run;
 
 pub(crate) use check::check;
 pub(crate) use demo::demo;
 pub(crate) use dlq::dlq;
+pub(crate) use import_debezium::import_debezium;
 pub(crate) use init::init;
 pub(crate) use run::run;
 

@@ -40,6 +40,13 @@ use std::time::Duration;
 use secrecy::ExposeSecret;
 use walrelay_relay::{PoisonAction, TableName};
 
+/// What a string of the file means where the environment is empty; for tests of who writes such
+/// files.
+#[cfg(test)]
+pub(crate) fn expand_for_tests(raw: &str) -> String {
+    expand::expand(raw, &|_| None).expect("no variable")
+}
+
 pub use error::{ConfigError, Place, Problem};
 pub use types::{
     Backoff, Bearer, Config, Delivery, KafkaProperties, KafkaSink, Log, LogFormat, LogLevel,

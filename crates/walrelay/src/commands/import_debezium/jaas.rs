@@ -1,0 +1,136 @@
+//! `sasl.jaas.config`: `Module required name="value" …;`.
+
+/// What a login module is told.
+#[derive(PartialEq, Eq)]
+pub(super) enum Login {
+    /// PLAIN and SCRAM.
+    Password {
+        username: Option<String>,
+        password: Option<String>,
+    },
+    /// OAUTHBEARER.
+    Tokens,
+    /// Kerberos, or somebody's own.
+    Other,
+}
+
+/// `None` if it is nothing of the kind.
+pub(super) fn login(text: &str) -> Option<Login> {
+    let mut words = Words { rest: text.trim() };
+    let class = words.word()?;
+    let flag = words.word()?;
+    if !["required", "requisite", "sufficient", "optional"]
+        .iter()
+        .any(|known| flag.eq_ignore_ascii_case(known))
+    {
+        return None;
+    }
+    let mut options = Vec::new();
+    loop {
+        words.skip();
+        if words.rest.is_empty() || words.rest.starts_with(';') {
+            break;
+        }
+        let name = words.word()?;
+        words.skip();
+        words.rest = words.rest.strip_prefix('=')?;
+        let value = words.word()?;
+        options.push((name, value));
+    }
+    let mut take = |name: &str| {
+        let at = options.iter().position(|(known, _)| known == name)?;
+        Some(options.swap_remove(at).1)
+    };
+    Some(match class.rsplit('.').next().unwrap_or_default() {
+        "PlainLoginModule" | "ScramLoginModule" => Login::Password {
+            username: take("username"),
+            password: take("password"),
+        },
+        "OAuthBearerLoginModule" => Login::Tokens,
+        _ => Login::Other,
+    })
+}
+
+struct Words<'a> {
+    rest: &'a str,
+}
+
+impl Words<'_> {
+    fn skip(&mut self) {
+        self.rest = self.rest.trim_start();
+    }
+
+    /// A bare word or one in quotes, in which a backslash takes the next character as it is.
+    fn word(&mut self) -> Option<String> {
+        self.skip();
+        let mut chars = self.rest.chars();
+        let first = chars.next()?;
+        let mut word = String::new();
+        if matches!(first, '"' | '\'') {
+            loop {
+                match chars.next()? {
+                    c if c == first => break,
+                    '\\' => word.push(chars.next()?),
+                    c => word.push(c),
+                }
+            }
+            self.rest = chars.as_str();
+            return Some(word);
+        }
+        let end = self
+            .rest
+            .find(|c: char| c.is_whitespace() || matches!(c, '=' | ';'))
+            .unwrap_or(self.rest.len());
+        if end == 0 {
+            return None;
+        }
+        word.push_str(&self.rest[..end]);
+        self.rest = &self.rest[end..];
+        Some(word)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn password(text: &str) -> (Option<String>, Option<String>) {
+        match login(text) {
+            Some(Login::Password { username, password }) => (username, password),
+            _ => panic!("no password in {text}"),
+        }
+    }
+
+    #[test]
+    fn user_and_password() {
+        let some = |text: &str| Some(text.to_owned());
+        for text in [
+            r#"org.apache.kafka.common.security.scram.ScramLoginModule required username="u" password="p;=\"x";"#,
+            r#"org.apache.kafka.common.security.plain.PlainLoginModule REQUIRED
+               serviceName=kafka password = 'p;="x' username=u ;"#,
+        ] {
+            assert_eq!(password(text), (some("u"), some("p;=\"x")));
+        }
+        let text = "a.PlainLoginModule required username=u password=${PW}";
+        assert_eq!(password(text), (some("u"), some("${PW}")));
+        assert_eq!(password("a.PlainLoginModule required;"), (None, None));
+    }
+
+    #[test]
+    fn other_modules_and_other_texts() {
+        let tokens = "x.OAuthBearerLoginModule required;";
+        assert!(matches!(login(tokens), Some(Login::Tokens)));
+        let kerberos = "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true;";
+        assert!(matches!(login(kerberos), Some(Login::Other)));
+        for text in [
+            "",
+            "x",
+            "x maybe",
+            "x required a",
+            "x required a=",
+            "x required a=\"b",
+        ] {
+            assert!(login(text).is_none(), "{text}");
+        }
+    }
+}
