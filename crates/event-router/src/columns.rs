@@ -81,6 +81,24 @@ impl<'r> Columns<'r> {
     }
 }
 
+impl Slots {
+    /// One column more, the one at this index of the row. Gives its slot.
+    pub(crate) fn add(&mut self, index: usize, name: &str) -> usize {
+        if let Some((_, slot)) = self.order.iter().find(|(known, _)| *known == index) {
+            return *slot;
+        }
+        let slot = self.names.len();
+        let mut names = std::mem::take(&mut self.names).into_vec();
+        names.push(name.into());
+        self.names = names.into();
+        let mut order = std::mem::take(&mut self.order).into_vec();
+        order.push((index, slot));
+        order.sort_unstable();
+        self.order = order.into();
+        slot
+    }
+}
+
 /// Where the columns are that a plan needs.
 #[derive(Debug)]
 pub(crate) struct Slots {

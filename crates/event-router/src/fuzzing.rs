@@ -2,7 +2,52 @@
 //!
 //! It takes any bytes and panics only when a promise of this crate is broken.
 
-use crate::{TopicTemplate, TopicTemplateError};
+use serde_json::value::RawValue;
+use walrelay_lsn::Lsn;
+use walrelay_pgoutput::PgTimestamp;
+use walrelay_sink::Poison;
+
+use crate::{Event, Messages, Options, Router, TopicTemplate, TopicTemplateError};
+
+/// Any content of a message: what is read is a row of the table that was announced, and says again
+/// what it said; nothing of the content is in an error.
+pub fn messages(bytes: &[u8]) {
+    let mut messages = Messages::new("outbox", []);
+    let time = PgTimestamp::new(0);
+    let mut router = Router::new(Options::default());
+    assert!(messages.announce(&mut router).is_ok());
+    let row = match messages.read(bytes, time) {
+        Ok(row) => row,
+        Err(error) => {
+            let shown = format!("{error} {error:?}");
+            assert!(shown.len() < 400, "{shown}");
+            let _ = error.poison();
+            return;
+        }
+    };
+    let headers: Vec<_> = row.headers.iter().map(|header| header.name).collect();
+    let named = row.insert.relation == Messages::TABLES[1];
+    let event = Event {
+        commit_lsn: Lsn::new(8),
+        row: 0,
+        commit_time: time,
+    };
+    let routed = router.route(row.insert.relation, &row.insert.tuple, &event);
+    match routed {
+        Ok(routed) => {
+            let routed = routed.with_headers(row.headers.iter());
+            assert_eq!(routed.headers().len(), 1 + headers.len());
+            assert!(!routed.topic().is_empty());
+            let value = routed.value().map(serde_json::from_slice::<&RawValue>);
+            assert!(value.is_none_or(|value| value.is_ok()), "the value is JSON");
+        }
+        // Only what is not there can be missing.
+        Err(error) => {
+            assert!(!named, "{error}");
+            assert_eq!(error.poison(), Some(Poison::Unroutable), "{error}");
+        }
+    }
+}
 
 /// Any template, and behind a NUL a value: errors point into it, what is understood reads back, and
 /// values go in as they are.

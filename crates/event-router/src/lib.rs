@@ -68,6 +68,7 @@ mod columns;
 mod debezium;
 #[doc(hidden)]
 pub mod fuzzing;
+mod message;
 mod part;
 mod plan;
 mod preset;
@@ -78,6 +79,7 @@ mod template;
 mod topic;
 
 pub use debezium::{Options, TopicTemplate, TopicTemplateError};
+pub use message::{MessageError, MessageHeaders, MessageMember, MessageRow, Messages};
 pub use part::{Event, Unfit};
 pub use plan::PlanError;
 pub use preset::{Preset, PresetValue};

@@ -47,6 +47,22 @@ impl Plan {
         }
     }
 
+    /// Leaves the choice of the topic to this column: what it says is the topic.
+    pub(crate) fn topic_from(
+        &mut self,
+        relation: &Relation<'_>,
+        column: &str,
+    ) -> Result<(), PlanError> {
+        let found = relation.columns().position(|known| known.name == column);
+        let Some(index) = found else {
+            let columns = Columns::of(relation);
+            return Err(PlanError::missing(&columns, column, Role::RouteBy));
+        };
+        let slot = self.slots.add(index, column);
+        self.topic = Topic::Column { slot };
+        Ok(())
+    }
+
     /// The values of the columns that are needed, by slot.
     pub(crate) fn values<'t>(&self, tuple: &Tuple<'t>, into: &mut [Value<'t>]) {
         let mut order = self.slots.order.iter();

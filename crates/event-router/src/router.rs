@@ -85,10 +85,26 @@ impl Router {
     /// On error the table is forgotten: a plan made for its former columns must not route its rows.
     /// They can still be [salvaged](Self::salvage).
     pub fn relation(&mut self, relation: &Relation<'_>) -> Result<(), PlanError> {
+        self.compile(relation, None)
+    }
+
+    /// The same for a table of which a column is the topic, whatever the route says.
+    pub fn relation_with_topic(
+        &mut self,
+        relation: &Relation<'_>,
+        column: &str,
+    ) -> Result<(), PlanError> {
+        self.compile(relation, Some(column))
+    }
+
+    fn compile(&mut self, relation: &Relation<'_>, topic: Option<&str>) -> Result<(), PlanError> {
         let former = self.tables.remove(&relation.id);
         let wreck = Wreck::of(&self.route, relation);
         self.wrecks.insert(relation.id, wreck);
-        let plan = Plan::compile(&self.route, relation)?;
+        let mut plan = Plan::compile(&self.route, relation)?;
+        if let Some(column) = topic {
+            plan.topic_from(relation, column)?;
+        }
         let place = former.unwrap_or(self.plans.len());
         match self.plans.get_mut(place) {
             Some(former) => *former = plan,
@@ -261,6 +277,13 @@ impl fmt::Debug for Router {
 // === impl Routed ===
 
 impl<'a> Routed<'a> {
+    /// With more headers behind those it has.
+    #[must_use]
+    pub fn with_headers(mut self, more: impl IntoIterator<Item = Header<'a>>) -> Self {
+        self.headers.extend(more);
+        self
+    }
+
     /// The record, to be offered to a sink.
     pub fn record(&self) -> Record<'_> {
         Record {

@@ -15,6 +15,8 @@ pub(crate) enum Topic {
         slot: usize,
         template: TopicTemplate,
     },
+    /// The text of a column as it is.
+    Column { slot: usize },
     /// A template over columns.
     Template(template::Text),
 }
@@ -23,7 +25,7 @@ impl Topic {
     /// What its columns are needed for.
     pub(crate) fn role(&self) -> Role {
         match self {
-            Self::Routed { .. } => Role::RouteBy,
+            Self::Routed { .. } | Self::Column { .. } => Role::RouteBy,
             Self::Template(_) => Role::Template(Target::Topic),
         }
     }
@@ -37,11 +39,14 @@ impl Topic {
         topic: &mut String,
     ) -> Result<(), Fault> {
         match self {
-            Self::Routed { slot, template } => {
+            Self::Routed { slot, .. } | Self::Column { slot } => {
                 let fault = |why| Fault::new(*slot, why);
                 let text = value(values, *slot)?.ok_or(fault(Unfit::Null))?;
                 let text = str::from_utf8(text).map_err(|_| fault(Unfit::NotUtf8))?;
-                template.render(text, topic);
+                match self {
+                    Self::Routed { template, .. } => template.render(text, topic),
+                    _ => text.clone_into(topic),
+                }
                 if topic.is_empty() {
                     return Err(fault(Unfit::Empty));
                 }

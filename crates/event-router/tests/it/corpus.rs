@@ -7,6 +7,11 @@ mod run_corpus;
 use run_corpus::run;
 
 #[test]
+fn message_content() {
+    run("message_content", fuzzing::messages);
+}
+
+#[test]
 fn topic_template() {
     run("topic_template", fuzzing::topic_templates);
 }

@@ -1,0 +1,115 @@
+use std::fmt;
+
+use walrelay_sink::Poison;
+
+/// A member of a message's content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MessageMember {
+    /// `id`: the event's id.
+    Id,
+    /// `topic`: the topic's name as it is.
+    Topic,
+    /// `aggregate`: what the preset makes a topic of, `aggregatetype` in Debezium's words.
+    Aggregate,
+    /// `key`: the record's key.
+    Key,
+    /// `type`: what happened.
+    Type,
+    /// `payload`: the record's value.
+    Payload,
+    /// `headers`: more headers.
+    Headers,
+}
+
+impl MessageMember {
+    /// All of them, in the order of their discriminants.
+    pub const ALL: [Self; 7] = [
+        Self::Id,
+        Self::Topic,
+        Self::Aggregate,
+        Self::Key,
+        Self::Type,
+        Self::Payload,
+        Self::Headers,
+    ];
+
+    /// As it stands in the content.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Id => "id",
+            Self::Topic => "topic",
+            Self::Aggregate => "aggregate",
+            Self::Key => "key",
+            Self::Type => "type",
+            Self::Payload => "payload",
+            Self::Headers => "headers",
+        }
+    }
+}
+
+impl fmt::Display for MessageMember {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why a message is no event. Says where in the content, never what stands there.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MessageError {
+    /// It is not UTF-8, as JSON must be. `pg_logical_emit_message` sends text in the encoding of the
+    /// database.
+    #[error("the content is not UTF-8 from byte {at} on")]
+    NotUtf8 {
+        /// Counted from 0.
+        at: usize,
+    },
+    /// It is not JSON, or something follows it.
+    #[error("the content is not one JSON object: line {line}, column {column}")]
+    NotJson {
+        /// Counted from 1.
+        line: usize,
+        /// Counted from 1, in bytes; 0 before the first.
+        column: usize,
+    },
+    /// An object with a member that has no meaning: it was meant for something.
+    #[error(
+        "the content has a member that is none of \"id\", \"topic\", \"aggregate\", \"key\", \"type\", \
+         \"payload\" and \"headers\""
+    )]
+    UnknownMember,
+    /// A member stands there twice.
+    #[error("the content has member {member:?} twice", member = member.name())]
+    Twice {
+        /// Which.
+        member: MessageMember,
+    },
+    /// A member is of another kind.
+    #[error("member {member:?} of the content is not {wanted}", member = member.name())]
+    Kind {
+        /// Which.
+        member: MessageMember,
+        /// What it must be, with its article.
+        wanted: &'static str,
+    },
+    /// The topic is named and left to the route at the same time.
+    #[error("the content has \"topic\" and \"aggregate\": one of them names the topic")]
+    TwoTopics,
+    /// The topic is the empty string.
+    #[error("member \"topic\" of the content is empty")]
+    EmptyTopic,
+}
+
+impl MessageError {
+    /// Which kind of poison such a message is.
+    pub const fn poison(&self) -> Poison {
+        match self {
+            Self::NotUtf8 { .. }
+            | Self::NotJson { .. }
+            | Self::UnknownMember
+            | Self::Twice { .. }
+            | Self::Kind { .. } => Poison::Undecodable,
+            Self::TwoTopics | Self::EmptyTopic => Poison::Unroutable,
+        }
+    }
+}
