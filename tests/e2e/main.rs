@@ -13,6 +13,7 @@
 //! - [`commands`]: `init`, `check`, `completions`, standard output as a sink.
 //! - [`secure`]: TLS, logins, access control; that the relay needs no more, and tells no secret.
 //! - [`dlq`]: dead letters are listed, shown, redriven and dropped.
+//! - [`emitting`]: events without a table, by `outbox.emit`.
 //! - [`docs`]: what README, OPERATIONS and GUARANTEES say is so.
 //!
 //! One Kafka serves all tests that do not stop it; each has topics of its own.
@@ -30,6 +31,7 @@ mod crashes;
 mod dead_letters;
 mod dlq;
 mod docs;
+mod emitting;
 mod errors;
 mod history;
 mod idle;

@@ -19,7 +19,7 @@ pub struct Counts {
     pub parked: u64,
     /// Events passed over by the poison policy.
     pub skipped: u64,
-    /// Logical messages, which this version does not carry.
+    /// Logical messages that are no events: of other prefixes.
     pub logical_messages: u64,
 }
 

@@ -2,7 +2,7 @@ use std::error::Error;
 use std::fmt;
 
 use walrelay_checkpoint::LedgerError;
-use walrelay_event_router::{PlanError, RouteError};
+use walrelay_event_router::{MessageError, PlanError, RouteError};
 use walrelay_lsn::{Lsn, Xid};
 use walrelay_pgoutput::DecodeError;
 use walrelay_sink::{DeliveryError, Disposition, LetterId};
@@ -45,6 +45,33 @@ pub enum CoreError {
         #[source]
         source: Box<RouteError>,
     },
+    /// A message of the configured prefix cannot be made a record.
+    #[error(
+        "a message of prefix {prefix:?} is no event, in transaction {xid} that commits at {commit}"
+    )]
+    Message {
+        /// The prefix.
+        prefix: String,
+        /// The transaction.
+        xid: Xid,
+        /// Where its commit record starts, for finding it in the log.
+        commit: Lsn,
+        /// Why.
+        #[source]
+        source: MessageError,
+    },
+    /// A message of the configured prefix belongs to no transaction. Nothing could be confirmed for
+    /// it, so it would be lost sooner or later.
+    #[error(
+        "a message of prefix {prefix:?} at {lsn} was emitted outside its transaction \
+         (pg_logical_emit_message(false, …)), so it cannot be an event"
+    )]
+    NotTransactional {
+        /// The prefix.
+        prefix: String,
+        /// Where it is in the log.
+        lsn: Lsn,
+    },
     /// The publication carries a table that the configuration does not name. Passing over its rows
     /// would lose events if it is, say, a partition of the outbox.
     #[error("the publication carries table {table}, which the configuration does not name")]
@@ -78,6 +105,8 @@ impl CoreError {
             CoreError::Plan { .. } | CoreError::ForeignTable { .. } => Disposition::Configuration,
             CoreError::Decode { .. }
             | CoreError::Route { .. }
+            | CoreError::Message { .. }
+            | CoreError::NotTransactional { .. }
             | CoreError::Sequence { .. }
             | CoreError::Ledger { .. } => Disposition::Fatal,
         }

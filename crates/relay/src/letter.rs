@@ -16,36 +16,36 @@ use crate::poison::{Class, PoisonPolicy, Verdict};
 pub(crate) enum Body<'a> {
     /// It could be routed.
     Routed(Routed<'a>),
-    /// It could not.
-    Salvaged(Salvage<'a>),
+    /// It could not. With headers that it brings itself.
+    Salvaged(Salvage<'a>, Vec<Header<'a>>),
 }
 
 impl<'a> Body<'a> {
     pub(crate) fn key(&self) -> Option<&'a [u8]> {
         match self {
             Body::Routed(routed) => routed.key(),
-            Body::Salvaged(salvage) => salvage.key,
+            Body::Salvaged(salvage, _) => salvage.key,
         }
     }
 
     pub(crate) fn topic(&self) -> Option<&str> {
         match self {
             Body::Routed(routed) => Some(routed.topic()),
-            Body::Salvaged(_) => None,
+            Body::Salvaged(..) => None,
         }
     }
 
     fn value(&self) -> Option<&'a [u8]> {
         match self {
             Body::Routed(routed) => routed.value(),
-            Body::Salvaged(salvage) => salvage.value,
+            Body::Salvaged(salvage, _) => salvage.value,
         }
     }
 
     fn event_id(&self) -> Option<&'a [u8]> {
         match self {
             Body::Routed(routed) => routed.event_id(),
-            Body::Salvaged(salvage) => salvage.event_id,
+            Body::Salvaged(salvage, _) => salvage.event_id,
         }
     }
 }
@@ -110,7 +110,7 @@ impl<'a> Letter<'a> {
     pub(crate) fn new(texts: &'a Texts, class: Class, body: &Body<'a>) -> Self {
         let mut headers = match body {
             Body::Routed(routed) => routed.headers().to_vec(),
-            Body::Salvaged(salvage) => salvage.headers().to_vec(),
+            Body::Salvaged(salvage, more) => [&salvage.headers()[..], more].concat(),
         };
         headers.extend(texts.headers.iter().map(|(name, value)| Header {
             name,

@@ -50,6 +50,7 @@ mod source;
 mod stream;
 mod surroundings;
 mod table;
+mod written;
 
 pub use backoff::Backoff;
 pub use counts::Counts;

@@ -23,15 +23,16 @@ use std::fmt;
 use std::sync::Arc;
 
 use walrelay_checkpoint::{AckRing, Ledger, Seq};
-use walrelay_event_router::{Event, PlanError, RouteError, Routed, Router};
+use walrelay_event_router::{Event, MessageHeaders, Messages, PlanError, Routed, Router, Salvage};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
-use walrelay_pgoutput::{Begin, Insert, Message, PgTimestamp, Relation, decode};
+use walrelay_pgoutput::{Begin, LogicalMessage, Message, PgTimestamp, Relation, decode};
 use walrelay_sink::{LetterId, Poison, Record};
 use walrelay_walsender::Frame;
 
 use crate::letter::{Body, Letter, Texts};
 use crate::places::Places;
 use crate::poison::{Class, Diverted, PoisonAction, Verdict, Verdicts};
+use crate::written::{RowError, Written, messages_table};
 use crate::{CoreError, Counts, TableName};
 
 /// A record to offer to the sink.
@@ -137,6 +138,8 @@ struct Offered {
 #[derive(Debug)]
 pub struct Core {
     router: Router,
+    /// Which messages are events, and how they are read.
+    messages: Option<Messages>,
     configured: Arc<[TableName]>,
     tables: HashMap<RelationId, Table>,
     ledger: Ledger,
@@ -181,6 +184,7 @@ impl Core {
     ) -> Self {
         Self {
             router,
+            messages: None,
             configured,
             tables: HashMap::new(),
             ledger: Ledger::new(ring, Some(confirmed)),
@@ -196,6 +200,13 @@ impl Core {
             places: Places::default(),
             diverted: Vec::new(),
         }
+    }
+
+    /// With such messages as events, too.
+    #[must_use]
+    pub fn with_messages(mut self, messages: Option<Messages>) -> Self {
+        self.messages = messages;
+        self
     }
 
     /// A connection streams from `confirmed`, the slot's position. Call it before its first frame.
@@ -243,19 +254,76 @@ impl Core {
                 let message =
                     decode(body).map_err(|source| CoreError::Decode { lsn: start, source })?;
                 // By far the most frequent first.
-                if let Message::Insert(insert) = message {
-                    return self.insert(start, &insert);
+                match message {
+                    Message::Insert(insert) => self.event(start, &Written::Row(insert)),
+                    Message::Logical(message) if self.is_ours(&message) => {
+                        self.emitted(start, message)
+                    }
+                    message => {
+                        self.other(start, &message)?;
+                        Ok(Step::Consumed)
+                    }
                 }
-                self.other(start, &message)?;
-                Ok(Step::Consumed)
             }
         }
     }
 
-    fn insert<'a>(&'a mut self, lsn: Lsn, insert: &Insert<'a>) -> Result<Step<'a>, CoreError> {
+    /// Whether the message is meant for us.
+    fn is_ours(&self, message: &LogicalMessage<'_>) -> bool {
+        let messages = self.messages.as_ref();
+        messages.is_some_and(|messages| messages.prefix() == message.prefix)
+    }
+
+    fn emitted<'a>(
+        &'a mut self,
+        lsn: Lsn,
+        message: LogicalMessage<'a>,
+    ) -> Result<Step<'a>, CoreError> {
+        if !message.transactional {
+            self.misused(&message)?;
+            return Ok(Step::Consumed);
+        }
+        // As a server announces a table: before the first row of it on a connection.
+        if !self.tables.contains_key(&Messages::TABLES[0])
+            && let Some(messages) = &self.messages
+        {
+            let table = messages_table(messages);
+            let announced = messages.announce(&mut self.router);
+            for id in Messages::TABLES {
+                self.enter(id, table.clone(), announced.clone())?;
+            }
+        }
+        self.event(lsn, &Written::Message(message))
+    }
+
+    /// A message that is meant to be an event and belongs to no transaction: no commit stands for it,
+    /// so that it could be confirmed before it is acknowledged, and would be lost. It is none.
+    fn misused(&mut self, message: &LogicalMessage<'_>) -> Result<(), CoreError> {
+        let error = CoreError::NotTransactional {
+            prefix: message.prefix.to_owned(),
+            lsn: message.lsn,
+        };
+        let cause = error.to_string();
+        let poison = Poison::Unroutable;
+        let Some(verdict) = self.verdicts.of_unroutable(poison, cause) else {
+            return Err(error);
+        };
+        self.counts.skipped += 1;
+        let id = LetterId {
+            lsn: message.lsn.get(),
+            row: 0,
+        };
+        // No letter: it would be lost as easily.
+        let action = PoisonAction::Skip;
+        self.diverted
+            .push(Diverted::new(id, Verdict { action, ..verdict }));
+        Ok(())
+    }
+
+    fn event<'a>(&'a mut self, lsn: Lsn, written: &Written<'a>) -> Result<Step<'a>, CoreError> {
         let Some(open) = &self.open else {
             return Err(CoreError::Sequence {
-                what: "a row outside a transaction",
+                what: "an event outside a transaction",
                 lsn,
             });
         };
@@ -266,7 +334,11 @@ impl Core {
             lsn: open.begin.final_lsn.get(),
             row: open.rows,
         };
-        let (table, wreck) = match self.tables.get(&insert.relation) {
+        let relation = match written {
+            Written::Row(insert) => insert.relation,
+            Written::Message(_) => Messages::TABLES[0],
+        };
+        let (table, wreck) = match self.tables.get(&relation) {
             Some(Table::Outbox(table)) => (table, None),
             Some(Table::Wreck(table, cause)) => (table, Some(cause)),
             Some(Table::Foreign(table)) => {
@@ -294,16 +366,31 @@ impl Core {
             row: open.rows,
             commit_time: open.begin.commit_time,
         };
-        let read = match wreck {
-            Some(cause) => Err((Some(cause.poison()), RowError::Plan(Arc::clone(cause)))),
-            None => self
+        let (insert, more) = match (written, &mut self.messages) {
+            (Written::Message(message), Some(messages)) => {
+                match messages.read(message.content, open.begin.commit_time) {
+                    Ok(row) => (Ok(row.insert), Some(row.headers)),
+                    Err(error) => (Err((message.content, error)), None),
+                }
+            }
+            (Written::Message(_), None) => return Ok(Step::Consumed),
+            (Written::Row(insert), _) => (Ok(*insert), None),
+        };
+        let more = more.iter().flat_map(MessageHeaders::iter);
+        let read = match (&insert, wreck) {
+            (Err((_, error)), _) => {
+                let error = error.clone();
+                Err((Some(error.poison()), RowError::Message(error)))
+            }
+            (_, Some(cause)) => Err((Some(cause.poison()), RowError::Plan(Arc::clone(cause)))),
+            (Ok(insert), None) => self
                 .router
                 .read(insert.relation, &insert.tuple, &of)
                 .map_err(|error| (error.poison(), RowError::Route(error))),
         };
         let (verdict, body) = match read {
             Ok(row) => {
-                let routed = self.router.routed(&row);
+                let routed = self.router.routed(&row).with_headers(more);
                 match self.verdicts.of(event, routed.topic(), routed.key()) {
                     None => {
                         self.offered = Some(Offered {
@@ -322,10 +409,17 @@ impl Core {
                     self.verdicts.of_unroutable(poison, cause)
                 });
                 let Some(verdict) = verdict else {
-                    return Err(error.at(table, open));
+                    return Err(error.at(table, &open.begin));
                 };
-                let salvage = self.router.salvage(insert.relation, &insert.tuple);
-                (verdict, Body::Salvaged(salvage))
+                let salvage = match insert {
+                    Ok(insert) => self.router.salvage(insert.relation, &insert.tuple),
+                    // Whole, so that somebody can still make an event of it.
+                    Err((content, _)) => Salvage {
+                        value: Some(content),
+                        ..Salvage::default()
+                    },
+                };
+                (verdict, Body::Salvaged(salvage, more.collect()))
             }
         };
         if verdict.action == PoisonAction::Skip {
@@ -374,7 +468,7 @@ impl Core {
             Message::Update(_) => self.counts.updates += 1,
             Message::Delete(_) => self.counts.deletes += 1,
             Message::Truncate(_) => self.counts.truncates += 1,
-            // Not asked for, and never a commit: a non-transactional one comes from outside any
+            // Somebody else's, and never a commit: a non-transactional one comes from outside any
             // transaction, and its position must not move anything.
             Message::Logical(_) => self.counts.logical_messages += 1,
             Message::Origin(_) | Message::Type(_) => {}
@@ -419,18 +513,30 @@ impl Core {
             schema: relation.namespace.to_owned(),
             name: relation.name.to_owned(),
         };
-        let entry = if !self.configured.contains(&table) {
-            Table::Foreign(table)
-        } else if let Err(error) = self.router.relation(relation) {
-            if self.verdicts.policy().action(error.poison()) == PoisonAction::Halt {
+        if self.configured.contains(&table) {
+            let announced = self.router.relation(relation);
+            return self.enter(relation.id, table, announced);
+        }
+        self.tables.insert(relation.id, Table::Foreign(table));
+        Ok(())
+    }
+
+    /// Remembers a table of ours, with what the router said to it.
+    fn enter(
+        &mut self,
+        id: RelationId,
+        table: TableName,
+        announced: Result<(), PlanError>,
+    ) -> Result<(), CoreError> {
+        let entry = match announced {
+            Ok(()) => Table::Outbox(table),
+            Err(error) if self.verdicts.policy().action(error.poison()) == PoisonAction::Halt => {
                 let source = Box::new(error);
                 return Err(CoreError::Plan { table, source });
             }
-            Table::Wreck(table, Arc::new(error))
-        } else {
-            Table::Outbox(table)
+            Err(error) => Table::Wreck(table, Arc::new(error)),
         };
-        self.tables.insert(relation.id, entry);
+        self.tables.insert(id, entry);
         Ok(())
     }
 
@@ -549,38 +655,5 @@ impl Core {
     pub fn into_parts(mut self) -> (Router, Verdicts) {
         self.router.clear();
         (self.router, self.verdicts)
-    }
-}
-
-/// Why a row cannot be routed: by itself, or because its table cannot.
-enum RowError {
-    Route(RouteError),
-    Plan(Arc<PlanError>),
-}
-
-impl RowError {
-    fn at(self, table: &TableName, open: &OpenTransaction) -> CoreError {
-        let table = table.clone();
-        match self {
-            RowError::Route(error) => CoreError::Route {
-                table,
-                xid: open.begin.xid,
-                commit: open.begin.final_lsn,
-                source: Box::new(error),
-            },
-            RowError::Plan(error) => CoreError::Plan {
-                table,
-                source: Box::new(PlanError::clone(&error)),
-            },
-        }
-    }
-}
-
-impl fmt::Display for RowError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RowError::Route(error) => error.fmt(f),
-            RowError::Plan(error) => error.fmt(f),
-        }
     }
 }

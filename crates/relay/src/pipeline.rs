@@ -310,7 +310,8 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             unreachable!("the router comes home when a generation is discarded")
         });
         let tables = Arc::clone(&self.settings.tables);
-        let core = Core::with_verdicts(router, tables, ring, confirmed, verdicts);
+        let core = Core::with_verdicts(router, tables, ring, confirmed, verdicts)
+            .with_messages(self.settings.messages.clone());
         Ok(Generation {
             core,
             sink,

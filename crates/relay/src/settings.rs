@@ -1,6 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use walrelay_event_router::Messages;
 use walrelay_lsn::CommitEnd;
 
 use crate::{PoisonPolicy, TableName};
@@ -10,6 +11,8 @@ use crate::{PoisonPolicy, TableName};
 pub struct Settings {
     /// The outbox tables. A publication that carries another one is an error.
     pub tables: Arc<[TableName]>,
+    /// Messages that are events, too. `None`: none are asked for.
+    pub messages: Option<Messages>,
     /// Records in flight at most; rounded up to a power of two.
     pub max_in_flight_records: usize,
     /// Longest time between two status updates. At most half of the server's `wal_sender_timeout`

@@ -10,7 +10,8 @@
 //!
 //! At the end everything is acknowledged, and then nothing is lost and all is confirmed.
 //!
-//! Some rows have no topic. By the policy of the case they become dead letters, which count as any
+//! Some events are rows, some messages; between them lie messages that are nobody's. Some have no
+//! topic. By the policy of the case they become dead letters, which count as any
 //! record does; with parking, what follows of their key does too; or they are skipped.
 
 #![allow(
@@ -24,7 +25,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use walrelay_checkpoint::AckRing;
-use walrelay_event_router::{Options, Router};
+use walrelay_event_router::{Messages, Options, Router};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
 use walrelay_relay::{Core, PoisonAction, PoisonPolicy, Step, TableName, Verdicts};
@@ -44,6 +45,8 @@ struct Transaction {
     end: u64,
     /// Keys of its rows; a row is `(transaction, index)`.
     keys: Vec<u8>,
+    /// Whether the first of them is written as a message; then each other one is.
+    message_first: bool,
     update: bool,
 }
 
@@ -69,6 +72,8 @@ enum Piece {
     Begin(usize),
     Row(usize, usize),
     Update,
+    /// A message of another prefix.
+    Foreign(usize),
     Commit(usize),
 }
 
@@ -83,12 +88,12 @@ struct Server {
 }
 
 impl Server {
-    fn new(keys: Vec<(Vec<u8>, bool)>, mode: Mode) -> Self {
+    fn new(keys: Vec<(Vec<u8>, bool, bool)>, mode: Mode) -> Self {
         let mut at = 1000;
         let log = keys
             .into_iter()
             .enumerate()
-            .map(|(index, (keys, update))| {
+            .map(|(index, (keys, message_first, update))| {
                 // Adjacent on purpose: the rows of concurrent transactions lie further back in the
                 // log, so a commit record may start exactly where the one before ends.
                 let commit = at;
@@ -99,6 +104,7 @@ impl Server {
                     commit,
                     end,
                     keys,
+                    message_first,
                     update,
                 }
             })
@@ -122,6 +128,11 @@ impl Server {
     fn is_poisoned(&self, (transaction, row): RowId) -> bool {
         let poisoned = self.log[transaction].keys[row] == POISONED && row.is_multiple_of(2);
         self.mode != Mode::Plain && poisoned
+    }
+
+    /// Whether it is written as a message.
+    fn is_message(&self, (transaction, row): RowId) -> bool {
+        self.log[transaction].message_first == row.is_multiple_of(2)
     }
 
     /// Whether the row must become a letter.
@@ -156,6 +167,7 @@ impl Server {
                 script.extend((0..transaction.keys.len()).map(|row| Piece::Row(index, row)));
                 if transaction.update {
                     script.push(Piece::Update);
+                    script.push(Piece::Foreign(index));
                 }
                 script.push(Piece::Commit(index));
             }
@@ -178,6 +190,18 @@ impl Server {
                 let t = &self.log[index];
                 let id = format!("{index}.{row}");
                 let key = t.keys[row].to_string();
+                if self.is_message((index, row)) {
+                    let topic = if self.is_poisoned((index, row)) {
+                        ""
+                    } else {
+                        ",\"aggregate\":\"Order\""
+                    };
+                    let content =
+                        format!("{{\"id\":\"{id}\",\"key\":{key},\"payload\":{{}}{topic}}}");
+                    let lsn = Lsn::new(t.commit);
+                    let message = encode::logical(true, lsn, "outbox", content.as_bytes());
+                    return (t.commit, message);
+                }
                 let fields = [
                     Some(&*id),
                     (!self.is_poisoned((index, row))).then_some("Order"),
@@ -190,6 +214,11 @@ impl Server {
             Piece::Update => {
                 let row = [walrelay_pgoutput::Value::Null; 5];
                 (0, encode::update(RelationId::new(7), None, &row))
+            }
+            Piece::Foreign(index) => {
+                let t = &self.log[index];
+                let message = encode::logical(true, Lsn::new(t.commit), "other", b"{");
+                (t.commit, message)
             }
             Piece::Commit(index) => {
                 let t = &self.log[index];
@@ -274,7 +303,8 @@ fn process(server: &Server, durable: &BTreeSet<RowId>) -> Process {
             Arc::clone(&ring),
             confirmed,
             verdicts,
-        ),
+        )
+        .with_messages(Some(Messages::new("outbox", []))),
         ring,
         outstanding: BTreeMap::new(),
         failed: BTreeMap::new(),
@@ -325,11 +355,9 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 0..200)
 }
 
-fn transactions() -> impl Strategy<Value = Vec<(Vec<u8>, bool)>> {
-    prop::collection::vec(
-        (prop::collection::vec(0..4_u8, 0..12), any::<bool>()),
-        1..14,
-    )
+fn transactions() -> impl Strategy<Value = Vec<(Vec<u8>, bool, bool)>> {
+    let keys = prop::collection::vec(0..4_u8, 0..12);
+    prop::collection::vec((keys, any::<bool>(), any::<bool>()), 1..14)
 }
 
 fn modes() -> impl Strategy<Value = Mode> {

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use walrelay_event_router::TopicTemplateError;
+use walrelay_event_router::{PlanError, TopicTemplateError};
 use walrelay_kafka_sink::letters::DeskError;
 use walrelay_kafka_sink::{KafkaConfigError, KafkaError};
 use walrelay_relay::{CoreError, LogError, PipelineError};
@@ -364,6 +364,20 @@ fn log(error: &LogError) -> Failure {
     }
 }
 
+/// The route wants of messages what they have not.
+pub(crate) fn messages(error: &PlanError) -> Failure {
+    Failure::new(
+        "message-column",
+        Exit::Config,
+        "messages cannot be routed as [router] says",
+    )
+    .caused_by(error.to_string())
+    .remedy(
+        "a message has the columns that the cause lists, and no others: route by one of them, or \
+         leave [source.messages] out",
+    )
+}
+
 fn core(error: CoreError) -> Failure {
     let what = error.to_string();
     match error {
@@ -386,6 +400,20 @@ fn core(error: CoreError) -> Failure {
                  of its own and go on, or \"skip\" to pass it over; and make the column NOT NULL so \
                  that it does not happen again",
             ),
+        CoreError::Message { source, .. } => Failure::new("message", Exit::Data, what)
+            .caused_by(source)
+            .remedy(
+                "what came before is confirmed. Write such events with outbox.emit, which refuses \
+                 what is no event: docs/CONFIGURATION.md, \"[source.messages]\". To go on, start \
+                 again with [poison] undecodable or unroutable = \"dead-letter\" \
+                 (--set poison.undecodable=dead-letter), or \"skip\"",
+            ),
+        CoreError::NotTransactional { .. } => {
+            Failure::new("message-not-transactional", Exit::Data, what).remedy(
+                "emit it with true as the first argument, or with outbox.emit. What came before is \
+                 confirmed. If nobody needs this one, start once with --set poison.unroutable=skip",
+            )
+        }
         CoreError::Decode { source, .. } => Failure::new("undecodable", Exit::Internal, what)
             .caused_by(source)
             .remedy(BUG),

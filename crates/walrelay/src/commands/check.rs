@@ -4,7 +4,7 @@ use std::time::Duration;
 use walrelay_kafka_sink::probe;
 use walrelay_walsender::{Session, SessionKind};
 
-use super::connect::{block_on, conn_info, kafka, router_options, wanted};
+use super::connect::{block_on, conn_info, kafka, router, wanted};
 use super::{Ended, Env, load};
 use crate::cli::{CheckArgs, Failure};
 use crate::config::SinkConfig;
@@ -23,7 +23,7 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Ended {
     let info = conn_info(&config.source, env)
         .map_err(|failure| failures.push(failure))
         .ok();
-    if let Err(failure) = router_options(&config.router) {
+    if let Err(failure) = router(&config) {
         failures.push(failure);
     }
     let brokers = match &config.sink {

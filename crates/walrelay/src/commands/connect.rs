@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use secrecy::ExposeSecret;
-use walrelay_event_router::{Options, Router};
+use walrelay_event_router::{MessageMember, Messages, Options, Router};
 use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, TokenSource, TopicCreation};
 use walrelay_relay::{PoisonPolicy, Settings};
 use walrelay_sink::Parking;
@@ -52,8 +52,31 @@ pub(super) fn router_options(router: &config::Router) -> Result<Options, Failure
     })
 }
 
-pub(super) fn router(router: &config::Router) -> Result<Router, Failure> {
-    router_options(router).map(Router::new)
+/// The router, and how messages are read, where they are events.
+pub(super) fn router(config: &Config) -> Result<(Router, Option<Messages>), Failure> {
+    let options = router_options(&config.router)?;
+    let messages = messages(&config.source, &options);
+    let mut router = Router::new(options);
+    if let Some(messages) = &messages {
+        // What a message lacks it lacks always: said before the first one comes.
+        let announced = messages.announce(&mut router);
+        announced.map_err(|error| failures::messages(&error))?;
+        router.clear();
+    }
+    Ok((router, messages))
+}
+
+fn messages(source: &config::Source, options: &Options) -> Option<Messages> {
+    let prefix = source.messages.as_deref()?;
+    let named = [
+        (&options.event_id, MessageMember::Id),
+        (&options.event_key, MessageMember::Key),
+        (&options.event_type, MessageMember::Type),
+        (&options.payload, MessageMember::Payload),
+        (&options.route_by, MessageMember::Aggregate),
+    ];
+    let named = named.map(|(name, member)| (name.as_str(), member));
+    Some(Messages::new(prefix, named))
 }
 
 pub(super) fn wanted(config: &Config) -> Wanted {
@@ -71,16 +94,22 @@ pub(super) fn wanted(config: &Config) -> Wanted {
         publication: config.source.publication.clone(),
         tables: config.source.tables.clone(),
         columns,
+        messages: config.source.messages.clone(),
         create: config.source.create,
         failover: config.source.failover,
     }
 }
 
-pub(super) fn settings(config: &Config, parking: Option<Arc<Parking>>) -> Settings {
+pub(super) fn settings(
+    config: &Config,
+    messages: Option<Messages>,
+    parking: Option<Arc<Parking>>,
+) -> Settings {
     let delivery = &config.delivery;
     let poison = &config.poison;
     Settings {
         tables: Arc::from(config.source.tables.as_slice()),
+        messages,
         max_in_flight_records: delivery.max_in_flight_records as usize,
         status_interval: config.source.status_interval,
         receive_timeout: config.source.receive_timeout,

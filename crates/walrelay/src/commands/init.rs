@@ -1,6 +1,6 @@
 use std::io::Write;
 
-use walrelay_walsender::{Session, SessionKind, quote_literal};
+use walrelay_walsender::{Error, Session, SessionKind, quote_literal};
 
 use super::connect::{block_on, conn_info, wanted};
 use super::{Ended, Env, load};
@@ -11,6 +11,9 @@ use crate::postgres::{Action, Moment, SetupError, Wanted, inspect, plan, script,
 /// The role that the printed script creates where none is named. The relay itself takes whatever
 /// role its URL names.
 const ROLE: &str = "walrelay";
+/// Above the function in scripts.
+const EMIT: &str = "An outbox without a table: services call outbox.emit in the transaction of their data, and the\n\
+                    -- event goes into the log alone. Needs prefix = \"outbox\" in [source.messages].";
 
 /// `walrelay init`.
 pub(crate) fn init(args: &InitArgs, env: Env<'_>) -> Ended {
@@ -44,13 +47,20 @@ fn print(text: &str) -> Result<(), Failure> {
 /// The SQL that prepares an empty database, in the order in which it must run.
 pub(crate) fn whole_script(wanted: &Wanted, role: &str) -> String {
     let tables: Vec<String> = wanted.tables.iter().map(script::create_table).collect();
-    let parts = [
+    let tables = (!tables.is_empty()).then(|| {
+        let why = "The outbox: services insert here, in the transaction of their data.";
+        (why, tables.join("\n"))
+    });
+    let emit = wanted.messages.as_deref();
+    let emit = emit.map(|prefix| (EMIT, script::create_emit(prefix)));
+    let seen = if wanted.tables.is_empty() {
+        "What the relay sees: no table. A publication must be named all the same."
+    } else {
+        "What the relay sees: inserts of the outbox, nothing else."
+    };
+    let others = [
         (
-            "The outbox: services insert here, in the transaction of their data.",
-            tables.join("\n"),
-        ),
-        (
-            "What the relay sees: inserts of the outbox, nothing else.",
+            seen,
             script::create_publication(&wanted.publication, &wanted.tables),
         ),
         (
@@ -63,9 +73,13 @@ pub(crate) fn whole_script(wanted: &Wanted, role: &str) -> String {
             script::create_slot(&wanted.slot, wanted.failover),
         ),
     ];
-    parts
-        .map(|(why, sql)| format!("-- {why}\n{sql}\n"))
-        .join("\n")
+    let parts = tables.into_iter().chain(emit).chain(others);
+    let parts: Vec<String> = parts.map(part).collect();
+    parts.join("\n")
+}
+
+fn part((why, sql): (&str, String)) -> String {
+    format!("-- {why}\n{sql}\n")
 }
 
 /// Creates what is missing; one line per thing.
@@ -93,6 +107,9 @@ async fn create(
         facts = inspect(session, wanted).await?;
     }
     let plan = plan(wanted, &facts, Moment::Init)?;
+    if let Some(prefix) = &wanted.messages {
+        lines.extend(emit(session, prefix).await?);
+    }
     if let Some(role) = role {
         let known = format!(
             "SELECT FROM pg_catalog.pg_roles WHERE rolname = {}",
@@ -128,15 +145,28 @@ async fn create(
     Ok(lines.join("\n") + "\n")
 }
 
+/// The function `outbox.emit`. One that is there is left alone: another prefix may rely on it.
+async fn emit(session: &mut Session, prefix: &str) -> Result<Option<String>, Error> {
+    let found = session.query(script::find_emit()).await?;
+    let Some(row) = found.iter().next() else {
+        session.query(&script::create_emit(prefix)).await?;
+        return Ok(Some("created function outbox.emit".to_owned()));
+    };
+    let same = script::is_emit(row.get("prosrc").unwrap_or_default(), prefix);
+    Ok((!same).then(|| {
+        "note: function outbox.emit is there, and not as this version makes it for this prefix: \
+         left as it is. The SQL of --dry-run replaces it"
+            .to_owned()
+    }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use walrelay_relay::TableName;
 
-    /// `migrations/` and `walrelay init --dry-run` are the same script.
-    #[test]
-    fn the_migration_is_what_a_dry_run_prints_by_default() {
-        let wanted = Wanted {
+    fn wanted() -> Wanted {
+        Wanted {
             slot: "walrelay".into(),
             publication: "walrelay".into(),
             tables: vec![TableName {
@@ -144,10 +174,52 @@ mod tests {
                 name: "outbox".into(),
             }],
             columns: Vec::new(),
+            messages: None,
             create: true,
             failover: false,
-        };
+        }
+    }
+
+    /// `migrations/` and `walrelay init --dry-run` are the same script.
+    #[test]
+    fn the_migration_is_what_a_dry_run_prints_by_default() {
         let migration = include_str!("../../../../migrations/0001_outbox.sql");
-        assert_eq!(whole_script(&wanted, ROLE), migration);
+        assert_eq!(whole_script(&wanted(), ROLE), migration);
+    }
+
+    #[test]
+    fn so_is_the_one_of_the_function() {
+        let messages = Wanted {
+            messages: Some("outbox".into()),
+            ..wanted()
+        };
+        let migration = include_str!("../../../../migrations/0002_emit.sql");
+        let whole = whole_script(&messages, ROLE);
+        assert!(whole.contains(migration), "{whole}");
+        let rest = whole.replace(&format!("{migration}\n"), "");
+        assert_eq!(rest, whole_script(&wanted(), ROLE));
+        // Other prefixes are quoted, whatever they are.
+        let sql = script::create_emit("it's");
+        assert!(sql.contains("emit_message(true, 'it''s', "), "{sql}");
+        assert!(script::is_emit(sql.split("$emit$").nth(1).unwrap(), "it's"));
+        assert!(!script::is_emit(
+            sql.split("$emit$").nth(1).unwrap(),
+            "outbox"
+        ));
+    }
+
+    #[test]
+    fn messages_need_no_table() {
+        let messages = Wanted {
+            messages: Some("outbox".into()),
+            tables: Vec::new(),
+            ..wanted()
+        };
+        let script = whole_script(&messages, ROLE);
+        assert!(!script.contains("TABLE"), "{script}");
+        assert!(
+            script.contains("CREATE PUBLICATION \"walrelay\"\n    WITH ("),
+            "{script}"
+        );
     }
 }

@@ -84,13 +84,13 @@ where
         retained_wal_warning: config.source.retained_wal_warning,
     };
     let source = PostgresSource::new(info, wanted(config), options);
-    let router = router(&config.router)?;
+    let (router, messages) = router(config)?;
     let mut pipeline = Pipeline::new(
         source,
         router,
         factory,
         World::new(env),
-        settings(config, parking),
+        settings(config, messages, parking),
     );
     let result = block_on(async {
         let stop = asked_to_stop()?;

@@ -25,6 +25,7 @@ fn marked<'a>(text: &'a str, name: &str) -> &'a str {
 
 fn section_of(key: &Key) -> &'static str {
     [
+        "source.messages",
         "router.debezium",
         "router.converters",
         "sink.oauthbearer",

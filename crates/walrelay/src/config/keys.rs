@@ -168,7 +168,7 @@ pub(super) const KEYS: &[Key] = &[
         "source.tables",
         Kind::TextList,
         Required("[\"public.outbox\"]"),
-        "The outbox tables, as `schema.table`; without a schema, `public` is meant.",
+        "The outbox tables, as `schema.table`; without a schema, `public` is meant. May be left out where `[source.messages]` is set.",
     ),
     key(
         "source.create",
@@ -211,6 +211,12 @@ pub(super) const KEYS: &[Key] = &[
         Kind::Duration,
         Is("5s"),
         "`wal_sender_timeout` of the relay's own session, at least 1s: how long a relay whose machine has vanished keeps the slot.",
+    ),
+    key(
+        "source.messages.prefix",
+        Kind::Text,
+        Unset,
+        "Messages of `pg_logical_emit_message(true, prefix, …)` with this prefix are events, beside the rows of the tables or instead of them.",
     ),
     key(
         "router.preset",

@@ -22,6 +22,7 @@ mod expand;
 #[doc(hidden)]
 pub mod fuzzing;
 mod keys;
+mod messages;
 mod oauthbearer;
 mod reader;
 mod router;
@@ -186,6 +187,7 @@ fn source(reader: &mut Reader<'_>) -> Option<Source> {
         table_name::identifier(text).map(|()| text.to_owned())
     });
     let tables = tables(reader);
+    let messages = messages::prefix(reader);
     let create = reader.boolean("source.create");
     let failover = reader.boolean("source.failover");
     let state_file = reader.path("source.state_file");
@@ -206,6 +208,7 @@ fn source(reader: &mut Reader<'_>) -> Option<Source> {
         slot: slot?,
         publication: publication?,
         tables,
+        messages,
         create,
         failover,
         state_file,
@@ -244,6 +247,9 @@ fn slot_name(text: &str) -> Result<String, String> {
 fn tables(reader: &mut Reader<'_>) -> Vec<TableName> {
     let path = "source.tables";
     let mut tables: Vec<TableName> = Vec::new();
+    if !reader.has(path) && messages::suffice(reader) {
+        return tables;
+    }
     for (text, span, origin) in reader.list(path) {
         let why = match table_name::parse(&text) {
             Ok(table) if tables.contains(&table) => "a table is named twice".to_owned(),

@@ -784,3 +784,33 @@ fn no_text_makes_it_panic() {
         let _ = parse(&whole[end..]);
     }
 }
+
+#[test]
+fn messages_stand_in_for_tables() {
+    let text = |source: &str| {
+        format!("[source]\nurl = 'postgres://db'\n{source}\n[sink]\nkind = 'stdout'\n")
+    };
+    let config = parse(&text("messages.prefix = 'outbox'")).unwrap();
+    assert_eq!(config.source.messages.as_deref(), Some("outbox"));
+    assert!(config.source.tables.is_empty());
+    let config = parse(&text("tables = ['o']\nmessages.prefix = \"it's\"")).unwrap();
+    assert_eq!(config.source.messages.as_deref(), Some("it's"));
+    assert_eq!(config.source.tables.len(), 1);
+    assert_eq!(
+        parse(&text("tables = ['o']")).unwrap().source.messages,
+        None
+    );
+    for (source, words) in [
+        ("", "missing key `source.tables`"),
+        ("messages.prefix = ''", "must not be empty"),
+        ("messages.prefix = 3", "wants a string"),
+        (
+            "messages.prefx = 'a'",
+            "unknown key `source.messages.prefx`",
+        ),
+        ("tables = []\nmessages.prefix = 'a'", "must not be empty"),
+    ] {
+        let error = parse(&text(source)).unwrap_err().to_string();
+        assert!(error.contains(words), "{source}: {error}");
+    }
+}

@@ -38,8 +38,10 @@ pub struct Source {
     pub slot: String,
     /// The publication; not empty, at most 63 bytes.
     pub publication: String,
-    /// The outbox tables; not empty, no table twice.
+    /// The outbox tables; no table twice, and at least one unless there are messages.
     pub tables: Vec<TableName>,
+    /// The prefix of messages that are events.
+    pub messages: Option<String>,
     /// Whether slot and publication are created when absent.
     pub create: bool,
     /// Whether the slot is created as a failover slot.

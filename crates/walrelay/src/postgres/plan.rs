@@ -14,6 +14,8 @@ pub struct Wanted {
     pub tables: Vec<TableName>,
     /// Columns the router reads of each.
     pub columns: Vec<String>,
+    /// The prefix of the messages that are events, too.
+    pub messages: Option<String>,
     /// Whether what is missing may be created.
     pub create: bool,
     /// Whether standbys are to keep a copy of the slot (17 and newer).

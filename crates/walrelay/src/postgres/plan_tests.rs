@@ -21,6 +21,7 @@ fn wanted() -> Wanted {
         publication: "pub".into(),
         tables: vec![outbox()],
         columns: columns(),
+        messages: None,
         create: true,
         failover: false,
     }

@@ -3,6 +3,8 @@
 use walrelay_relay::TableName;
 use walrelay_walsender::{quote_ident, quote_literal};
 
+const EMIT: &str = include_str!("emit.sql");
+
 /// `"schema"."name"`.
 pub fn table(name: &TableName) -> String {
     format!("{}.{}", quote_ident(&name.schema), quote_ident(&name.name))
@@ -22,13 +24,36 @@ pub fn create_table(name: &TableName) -> String {
     )
 }
 
-/// Creates the publication: inserts only, partitions under their root's name.
+/// Creates the publication: inserts only, partitions under their root's name. Without a table it
+/// carries messages alone, which go with any publication.
 pub fn create_publication(publication: &str, tables: &[TableName]) -> String {
+    let tables: Vec<String> = tables.iter().map(table).collect();
+    let of = if tables.is_empty() {
+        String::new()
+    } else {
+        format!(" FOR TABLE {}", tables.join(", "))
+    };
     format!(
-        "CREATE PUBLICATION {} FOR TABLE {}\n    WITH (publish = 'insert', publish_via_partition_root = true);",
+        "CREATE PUBLICATION {}{of}\n    WITH (publish = 'insert', publish_via_partition_root = true);",
         quote_ident(publication),
-        tables.iter().map(table).collect::<Vec<_>>().join(", ")
     )
+}
+
+/// Creates the function `outbox.emit`, which writes an event into the log as a message of this
+/// prefix. A function of that signature is replaced.
+pub fn create_emit(prefix: &str) -> String {
+    EMIT.trim_end().replace("{prefix}", &quote_literal(prefix))
+}
+
+/// Asks for the body of that function; no row where there is none.
+pub fn find_emit() -> &'static str {
+    "SELECT prosrc FROM pg_catalog.pg_proc WHERE oid = \
+     pg_catalog.to_regprocedure('outbox.emit(text, text, jsonb, jsonb, text, text, uuid)')"
+}
+
+/// Whether a function with this body is [`create_emit`]'s.
+pub fn is_emit(body: &str, prefix: &str) -> bool {
+    create_emit(prefix).split("$emit$").nth(1) == Some(body)
 }
 
 /// Creates the role the relay connects as: it may replicate and log in, and owns and reads nothing.

@@ -279,7 +279,7 @@ impl PostgresSource {
             // lies between would be skipped for good.
             start: Lsn::ZERO,
             publications: vec![self.wanted.publication.clone()],
-            messages: false,
+            messages: self.wanted.messages.is_some(),
             proto_version: 1,
         };
         let walsender = replication.backend_pid();

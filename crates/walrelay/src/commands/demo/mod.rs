@@ -227,11 +227,13 @@ fn relay(
             router_options.payload.clone(),
             router_options.event_id.clone(),
         ],
+        messages: None,
         create: true,
         failover: false,
     };
     let settings = Settings {
         tables: Arc::from([outbox()]),
+        messages: None,
         max_in_flight_records: 65_536,
         status_interval: Duration::from_secs(1),
         receive_timeout: Duration::from_secs(30),
