@@ -5,7 +5,7 @@ CARGO ?= cargo
 # What the suite of faults runs beside the versions that `make test` has fetched.
 FAULTS_SERVERS = 14.20.0 16.11.0 17.7.0
 
-.PHONY: help build demo test test-loom test-model-wide test-faults fuzz figures lint ci clean
+.PHONY: help build demo test test-loom test-model-wide test-faults test-debezium fuzz figures lint ci clean
 
 help:
 	@echo "make demo    watch an outbox arrive in Kafka: throwaway Postgres, embedded broker"
@@ -14,6 +14,7 @@ help:
 	@echo "make test    all tests, against real servers"
 	@echo "make test-faults  every fault of docs/GUARANTEES.md on Postgres 14 to 18, and its table there"
 	@echo "             (FAULTS_SEED=1 FAULTS_ONLY=name FAULTS_POSTGRES=17 to repeat one)"
+	@echo "make test-debezium  beside a real Debezium Server, which is fetched (780 MB): the hand-over, equal records"
 	@echo "make fuzz    every parser with random input, two minutes each (FUZZ_SECONDS=120 FUZZ_TARGETS=name)"
 	@echo "make figures measures it beside pg_recvlogical; docs/BENCHMARKS.md (FIGURES_RUNS=3)"
 	@echo "make lint    formatting and clippy"
@@ -43,6 +44,11 @@ test-faults:
 	@scripts/fetch-servers.sh $(FAULTS_SERVERS)
 	FAULTS_ALL=1 $(CARGO) test --locked -p walrelay --test faults
 	@$(if $(FAULTS_ONLY),,$(MAKE) --no-print-directory test-model-wide)
+
+# Optional: needs Java 21 and a large download, and says so where they cannot be had.
+test-debezium:
+	@scripts/bootstrap.sh test
+	@scripts/test-debezium.sh $(DEBEZIUM_ONLY)
 
 # The search of the relay's core that is part of `make test`, with more faults: some minutes, 2 GB.
 test-model-wide:

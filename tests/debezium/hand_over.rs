@@ -1,0 +1,126 @@
+//! walrelay takes over the slot and the position of a Debezium Server that was stopped under load.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use walrelay_testkit::{CommitLog, SlotWatch, eventually};
+use walrelay_throwaway::Signal;
+
+use crate::rig::{PATIENCE, Relay, Rig, walrelay};
+use crate::server::{Debezium, SLOT, properties};
+
+/// The records that walrelay's tests expect: plain text, and topics of the test's own.
+fn plain(rig: &Rig) -> String {
+    format!(
+        "{}debezium.transforms=outbox\n\
+         debezium.transforms.outbox.type=io.debezium.transforms.outbox.EventRouter\n\
+         debezium.transforms.outbox.route.topic.replacement={}$${{routedByValue}}\n\
+         debezium.format.key=simplestring\n\
+         debezium.format.value=simplestring\n\
+         debezium.format.header.class=org.apache.kafka.connect.storage.SimpleHeaderConverter\n",
+        properties(rig),
+        rig.prefix
+    )
+}
+
+/// `walrelay import-debezium`, as somebody would run it.
+pub(crate) fn import(rig: &Rig, properties: &PathBuf) -> PathBuf {
+    let config = rig.path("walrelay.toml");
+    let output = walrelay(&["import-debezium"])
+        .arg(properties)
+        .arg("--output-file")
+        .arg(&config)
+        .output()
+        .expect("walrelay runs");
+    let report = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{report}");
+    assert!(report.contains(", 0 not supported\n"), "{report}");
+    config
+}
+
+/// The relay with the password that the configuration wants.
+pub(crate) fn relay(rig: &Rig, config: &PathBuf, log: &str) -> Relay {
+    let mut command = Relay::command(config);
+    command
+        .args(["--set", "log.format=json"])
+        .env("PGPASSWORD", rig.postgres.superuser_password());
+    Relay::spawn(&mut command, &rig.path(log))
+}
+
+fn hand_over(signal: Signal) {
+    let rig = Rig::new(18);
+    rig.workload().create_tables();
+    let debezium = Debezium::start(&rig, &plain(&rig));
+    let log = CommitLog::start(
+        &rig.postgres.url(),
+        "judge",
+        &["public.outbox".to_owned()],
+        false,
+    );
+    let load = rig.workload().rate(400.0).seed(11).start();
+    let slot = SlotWatch::new(&rig.postgres.url(), SLOT);
+    let begun = slot.read().expect("a slot").confirmed_flush;
+    eventually(PATIENCE, || {
+        let moved = slot.read().expect("a slot").confirmed_flush > begun;
+        moved && load.written().rows >= 3_000
+    });
+    debezium.stop(signal);
+    // Nobody reads the slot: the walsender may take a moment to notice.
+    eventually(PATIENCE, || {
+        slot.read().expect("a slot").active_pid.is_none()
+    });
+    let confirmed = slot.read().expect("a slot").confirmed_flush;
+
+    let config = import(&rig, &debezium.config());
+    let relay = relay(&rig, &config, "relay.log");
+    relay.streaming();
+    let next = load.written().rows + 2_000;
+    eventually(PATIENCE, || load.written().rows >= next);
+    load.stop();
+    slot.wait_until(slot.wal_end(), PATIENCE);
+
+    let history = rig.history();
+    let verdict = history.check();
+    let mut times: BTreeMap<&str, usize> = BTreeMap::new();
+    for record in &history.records {
+        *times
+            .entry(record.id.as_deref().expect("an id"))
+            .or_default() += 1;
+    }
+    let rows = log.ids();
+    let open = rows.iter().filter(|row| row.commit >= confirmed).count();
+    let repeated = rows
+        .iter()
+        .filter(|row| times.get(row.id.as_str()).is_some_and(|times| *times > 1));
+    let mut last = None;
+    for row in repeated {
+        assert!(
+            row.commit >= confirmed,
+            "{} was confirmed by Debezium ({confirmed}) and repeated",
+            row.id
+        );
+        last = Some(row.commit);
+    }
+    eprintln!(
+        "{signal:?}: {verdict}; {open} rows were not confirmed, the last that is there twice was \
+         committed at {last:?}, Debezium had confirmed {confirmed}"
+    );
+    verdict.assert_clean_but_for_ragged();
+    assert!(verdict.duplicates <= open);
+    // Debezium never confirms its last transaction, however it ends: the test is about something.
+    assert!(verdict.duplicates > 0, "nothing was repeated");
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+}
+
+#[test]
+#[ignore = "needs Debezium Server: make test-debezium"]
+fn from_a_debezium_server_that_is_killed() {
+    hand_over(Signal::Kill);
+}
+
+#[test]
+#[ignore = "needs Debezium Server: make test-debezium"]
+fn from_a_debezium_server_that_is_stopped() {
+    hand_over(Signal::Term);
+}

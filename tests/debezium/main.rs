@@ -1,0 +1,19 @@
+//! A real Debezium Server and `walrelay`, the binary, on the same database: the hand-over, and the two
+//! beside each other.
+//!
+//! `make test-debezium` fetches Debezium Server and runs these; without it they are ignored, for it is
+//! 780 MB and needs a newer Java than Kafka does. `WALRELAY_TEST_DEBEZIUM` names its directory and
+//! `WALRELAY_TEST_JAVA` the Java.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test fails by panicking with the reason, and says what it measured"
+)]
+
+mod hand_over;
+#[allow(dead_code, reason = "shared with the tests that need no Debezium")]
+#[path = "../e2e/rig.rs"]
+mod rig;
+mod server;
