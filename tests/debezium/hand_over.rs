@@ -1,7 +1,7 @@
 //! walrelay takes over the slot and the position of a Debezium Server that was stopped under load.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use walrelay_testkit::{CommitLog, SlotWatch, eventually};
 use walrelay_throwaway::Signal;
@@ -24,7 +24,7 @@ fn plain(rig: &Rig) -> String {
 }
 
 /// `walrelay import-debezium`, as somebody would run it.
-pub(crate) fn import(rig: &Rig, properties: &PathBuf) -> PathBuf {
+pub(crate) fn import(rig: &Rig, properties: &Path) -> PathBuf {
     let config = rig.path("walrelay.toml");
     let output = walrelay(&["import-debezium"])
         .arg(properties)
@@ -39,7 +39,7 @@ pub(crate) fn import(rig: &Rig, properties: &PathBuf) -> PathBuf {
 }
 
 /// The relay with the password that the configuration wants.
-pub(crate) fn relay(rig: &Rig, config: &PathBuf, log: &str) -> Relay {
+pub(crate) fn relay(rig: &Rig, config: &Path, log: &str) -> Relay {
     let mut command = Relay::command(config);
     command
         .args(["--set", "log.format=json"])
@@ -111,6 +111,28 @@ fn hand_over(signal: Signal) {
     assert!(verdict.duplicates > 0, "nothing was repeated");
     let (code, log) = relay.terminate();
     assert_eq!(code, Some(0), "{log}");
+    back(&rig, verdict.duplicates);
+}
+
+/// The way back, without stored offsets: Debezium goes on where walrelay has stopped.
+fn back(rig: &Rig, repeated: usize) {
+    let slot = SlotWatch::new(&rig.postgres.url(), SLOT);
+    eventually(PATIENCE, || {
+        slot.read().expect("a slot").active_pid.is_none()
+    });
+    let between = rig.workload().seed(12).rows(500).run();
+    let _debezium = Debezium::start(rig, &plain(rig));
+    let after = rig.workload().seed(13).rows(500).run();
+    let verdict = rig.verdict();
+    eprintln!(
+        "back to Debezium, {} rows before it starts and {} after: {verdict}",
+        between.rows, after.rows
+    );
+    verdict.assert_clean_but_for_ragged();
+    assert_eq!(
+        verdict.duplicates, repeated,
+        "walrelay had confirmed everything"
+    );
 }
 
 #[test]

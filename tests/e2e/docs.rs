@@ -3,6 +3,7 @@
 //! A block that follows `<!-- run: name -->` is taken by its name. [`texts`] sees to it that every
 //! block of README.md and OPERATIONS.md has one, and that a test takes it.
 
+mod migrating;
 mod texts;
 
 use std::collections::BTreeMap;

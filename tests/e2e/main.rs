@@ -14,6 +14,7 @@
 //! - [`secure`]: TLS, logins, access control; that the relay needs no more, and tells no secret.
 //! - [`dlq`]: dead letters are listed, shown, redriven and dropped.
 //! - [`emitting`]: events without a table, by `outbox.emit`.
+//! - [`import_debezium`]: a configuration of Debezium's becomes one of walrelay's, which takes its slot over.
 //! - [`docs`]: what README, OPERATIONS and GUARANTEES say is so.
 //!
 //! One Kafka serves all tests that do not stop it; each has topics of its own.
@@ -35,6 +36,7 @@ mod emitting;
 mod errors;
 mod history;
 mod idle;
+mod import_debezium;
 mod large;
 mod poison;
 mod rig;

@@ -210,8 +210,12 @@ fn tests_of_the_guarantees_exist() {
 
 #[test]
 fn every_block_is_run_or_said_not_to_be() {
-    let tests = text("tests/e2e/docs.rs");
-    for document in ["README.md", "docs/OPERATIONS.md"] {
+    let tests = text("tests/e2e/docs.rs") + &text("tests/e2e/docs/migrating.rs");
+    for document in [
+        "README.md",
+        "docs/MIGRATING-FROM-DEBEZIUM.md",
+        "docs/OPERATIONS.md",
+    ] {
         let all = text(document);
         for (name, _) in blocks(document) {
             let taken = tests.contains(&format!("\"{name}\""));

@@ -265,7 +265,7 @@ fn publication(import: &mut Import) {
 }
 
 const ALL_TABLES: &str = "if Debezium made the publication so, it is FOR ALL TABLES, and walrelay \
-    refuses one with other tables than its own (publication-foreign). Make one for the outbox tables \
+    refuses one with other tables than its own (publication-foreign-table). Make one for the outbox tables \
     before the hand-over: docs/MIGRATING-FROM-DEBEZIUM.md, \"A publication for all tables\"";
 
 fn tables(import: &mut Import, given: &[String]) {
