@@ -384,8 +384,8 @@ fn core(error: CoreError) -> Failure {
         CoreError::Plan { source, .. } => Failure::new("column-missing", Exit::Config, what)
             .caused_by(source)
             .remedy(
-                "name the table's columns in [router.debezium]. What was sent is confirmed; the \
-                 relay goes on from here when started again",
+                "name the table's columns in [router.debezium] or [router.route]. What was sent is \
+                 confirmed; the relay goes on from here when started again",
             ),
         CoreError::ForeignTable { .. } => {
             Failure::new("publication-foreign-table", Exit::Config, what).remedy(

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use secrecy::ExposeSecret;
-use walrelay_event_router::{MessageMember, Messages, Options, Router};
+use walrelay_event_router::{MessageMember, Messages, Options, Route, Router};
 use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, TokenSource, TopicCreation};
 use walrelay_relay::{PoisonPolicy, Settings};
 use walrelay_sink::Parking;
@@ -37,7 +37,14 @@ pub(super) fn conn_info(source: &config::Source, env: Env<'_>) -> Result<ConnInf
     Ok(info)
 }
 
-pub(super) fn router_options(router: &config::Router) -> Result<Options, Failure> {
+pub(super) fn route(router: &config::Router) -> Result<Route, Failure> {
+    match router {
+        config::Router::Debezium(debezium) => debezium_options(debezium).map(Route::from),
+        config::Router::Templates(templates) => Ok(Route::from((**templates).clone())),
+    }
+}
+
+fn debezium_options(router: &config::Debezium) -> Result<Options, Failure> {
     let topic = router
         .topic_replacement
         .parse()
@@ -54,9 +61,8 @@ pub(super) fn router_options(router: &config::Router) -> Result<Options, Failure
 
 /// The router, and how messages are read, where they are events.
 pub(super) fn router(config: &Config) -> Result<(Router, Option<Messages>), Failure> {
-    let options = router_options(&config.router)?;
-    let messages = messages(&config.source, &options);
-    let mut router = Router::new(options);
+    let messages = messages(config);
+    let mut router = Router::new(route(&config.router)?);
     if let Some(messages) = &messages {
         // What a message lacks it lacks always: said before the first one comes.
         let announced = messages.announce(&mut router);
@@ -66,27 +72,38 @@ pub(super) fn router(config: &Config) -> Result<(Router, Option<Messages>), Fail
     Ok((router, messages))
 }
 
-fn messages(source: &config::Source, options: &Options) -> Option<Messages> {
-    let prefix = source.messages.as_deref()?;
-    let named = [
-        (&options.event_id, MessageMember::Id),
-        (&options.event_key, MessageMember::Key),
-        (&options.event_type, MessageMember::Type),
-        (&options.payload, MessageMember::Payload),
-        (&options.route_by, MessageMember::Aggregate),
-    ];
-    let named = named.map(|(name, member)| (name.as_str(), member));
+fn messages(config: &Config) -> Option<Messages> {
+    let prefix = config.source.messages.as_deref()?;
+    let named = match &config.router {
+        config::Router::Debezium(options) => vec![
+            (&options.id, MessageMember::Id),
+            (&options.key, MessageMember::Key),
+            (&options.event_type, MessageMember::Type),
+            (&options.payload, MessageMember::Payload),
+            (&options.route_by, MessageMember::Aggregate),
+        ],
+        // The other parts may read any columns: those that presets know.
+        config::Router::Templates(templates) => {
+            let id = templates.id.iter();
+            id.map(|id| (id, MessageMember::Id)).collect()
+        }
+    };
+    let named = named.iter().map(|(name, member)| (name.as_str(), *member));
     Some(Messages::new(prefix, named))
 }
 
 pub(super) fn wanted(config: &Config) -> Wanted {
-    let router = &config.router;
-    let mut columns = vec![
-        router.id.clone(),
-        router.key.clone(),
-        router.route_by.clone(),
-        router.payload.clone(),
-    ];
+    let mut columns = match &config.router {
+        config::Router::Debezium(router) => vec![
+            router.id.clone(),
+            router.key.clone(),
+            router.route_by.clone(),
+            router.payload.clone(),
+        ],
+        config::Router::Templates(templates) => {
+            templates.columns().into_iter().map(str::to_owned).collect()
+        }
+    };
     columns.sort();
     columns.dedup();
     Wanted {

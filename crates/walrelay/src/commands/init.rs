@@ -5,6 +5,7 @@ use walrelay_walsender::{Error, Session, SessionKind, quote_literal};
 use super::connect::{block_on, conn_info, wanted};
 use super::{Ended, Env, load};
 use crate::cli::{Exit, Failure, InitArgs};
+use crate::config::Router;
 use crate::failures;
 use crate::postgres::{Action, Moment, SetupError, Wanted, inspect, plan, script, turn};
 
@@ -22,14 +23,20 @@ pub(crate) fn init(args: &InitArgs, env: Env<'_>) -> Ended {
         create: true,
         ..wanted(&config)
     };
+    // The outbox of Debezium's shape is ours to make; whoever relays another one has it.
+    let ours = matches!(config.router, Router::Debezium(_));
     if args.dry_run {
-        print(&whole_script(&wanted, args.role.as_deref().unwrap_or(ROLE)))?;
+        print(&whole_script(
+            &wanted,
+            args.role.as_deref().unwrap_or(ROLE),
+            ours,
+        ))?;
         return Ok(());
     }
     let info = conn_info(&config.source, env)?;
     let done = block_on(async {
         let mut session = Session::connect(&info, SessionKind::Sql, &[]).await?;
-        create(&mut session, &wanted, args.role.as_deref()).await
+        create(&mut session, &wanted, args.role.as_deref(), ours).await
     })?;
     match done {
         Ok(lines) => print(&lines)?,
@@ -44,10 +51,11 @@ fn print(text: &str) -> Result<(), Failure> {
         .map_err(|error| Failure::new("output", Exit::Unavailable, "cannot write").caused_by(error))
 }
 
-/// The SQL that prepares an empty database, in the order in which it must run.
-pub(crate) fn whole_script(wanted: &Wanted, role: &str) -> String {
+/// The SQL that prepares a database, in the order in which it must run; an empty one, where the
+/// tables are `ours` to make.
+pub(crate) fn whole_script(wanted: &Wanted, role: &str, ours: bool) -> String {
     let tables: Vec<String> = wanted.tables.iter().map(script::create_table).collect();
-    let tables = (!tables.is_empty()).then(|| {
+    let tables = (ours && !tables.is_empty()).then(|| {
         let why = "The outbox: services insert here, in the transaction of their data.";
         (why, tables.join("\n"))
     });
@@ -87,6 +95,7 @@ async fn create(
     session: &mut Session,
     wanted: &Wanted,
     role: Option<&str>,
+    tables: bool,
 ) -> Result<String, crate::postgres::PostgresError> {
     let mut lines = Vec::new();
     // Until the session ends.
@@ -94,7 +103,8 @@ async fn create(
     let mut facts = inspect(session, wanted).await?;
     // What creating tables cannot mend is said before anything is created.
     match plan(wanted, &facts, Moment::Init) {
-        Err(SetupError::TableMissing { .. }) | Ok(_) => {}
+        Err(SetupError::TableMissing { .. }) if tables => {}
+        Ok(_) => {}
         Err(error) => return Err(error.into()),
     }
     for (table, found) in &facts.tables {
@@ -184,7 +194,11 @@ mod tests {
     #[test]
     fn the_migration_is_what_a_dry_run_prints_by_default() {
         let migration = include_str!("../../../../migrations/0001_outbox.sql");
-        assert_eq!(whole_script(&wanted(), ROLE), migration);
+        assert_eq!(whole_script(&wanted(), ROLE, true), migration);
+        let (outbox, rest) = migration.split_once("-- What the relay sees").unwrap();
+        assert!(outbox.contains("CREATE TABLE"));
+        let without = whole_script(&wanted(), ROLE, false);
+        assert_eq!(without, format!("-- What the relay sees{rest}"));
     }
 
     #[test]
@@ -194,10 +208,10 @@ mod tests {
             ..wanted()
         };
         let migration = include_str!("../../../../migrations/0002_emit.sql");
-        let whole = whole_script(&messages, ROLE);
+        let whole = whole_script(&messages, ROLE, true);
         assert!(whole.contains(migration), "{whole}");
         let rest = whole.replace(&format!("{migration}\n"), "");
-        assert_eq!(rest, whole_script(&wanted(), ROLE));
+        assert_eq!(rest, whole_script(&wanted(), ROLE, true));
         // Other prefixes are quoted, whatever they are.
         let sql = script::create_emit("it's");
         assert!(sql.contains("emit_message(true, 'it''s', "), "{sql}");
@@ -215,7 +229,7 @@ mod tests {
             tables: Vec::new(),
             ..wanted()
         };
-        let script = whole_script(&messages, ROLE);
+        let script = whole_script(&messages, ROLE, true);
         assert!(!script.contains("TABLE"), "{script}");
         assert!(
             script.contains("CREATE PUBLICATION \"walrelay\"\n    WITH ("),

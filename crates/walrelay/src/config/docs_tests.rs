@@ -26,6 +26,7 @@ fn marked<'a>(text: &'a str, name: &str) -> &'a str {
 fn section_of(key: &Key) -> &'static str {
     [
         "source.messages",
+        "router.route",
         "router.debezium",
         "router.converters",
         "sink.oauthbearer",

@@ -102,13 +102,9 @@ impl<'a> Document<'a> {
         let mut rows: Vec<_> = table.iter().collect();
         rows.sort_by_key(|(name, _)| name.span().start);
         for (name, value) in rows {
-            let path = if prefix.is_empty() {
-                name.get_ref().to_string()
-            } else {
-                format!("{prefix}.{}", name.get_ref())
-            };
+            let path = joined(prefix, name.get_ref());
             let known = keys::find(&path).is_some();
-            let property = keys::passed_through(&path).is_some();
+            let property = keys::is_free(&path);
             match value.get_ref() {
                 DeValue::Table(inner) if property || keys::is_prefix(&path) => {
                     self.table(&path, inner);
@@ -234,23 +230,19 @@ impl<'a> Document<'a> {
             self.problems.push(problem("config-override", what, help));
             return;
         }
-        let kind = match (keys::find(path), keys::passed_through(path)) {
-            (Some(key), _) => key.kind,
-            (None, Some(_)) => Kind::Scalar,
-            (None, None) => {
-                // The value of a key nobody knows may be anything, a password too.
-                self.problems.push(Problem {
-                    place: Place::Set {
-                        argument: format!("--set {path}=…"),
-                    },
-                    ..problem(
-                        "config-unknown-key",
-                        format!("unknown key `{path}`"),
-                        Some(unknown_help(path)),
-                    )
-                });
-                return;
-            }
+        let Some(kind) = keys::kind(path) else {
+            // The value of a key nobody knows may be anything, a password too.
+            self.problems.push(Problem {
+                place: Place::Set {
+                    argument: format!("--set {path}=…"),
+                },
+                ..problem(
+                    "config-unknown-key",
+                    format!("unknown key `{path}`"),
+                    Some(unknown_help(path)),
+                )
+            });
+            return;
         };
         let value = match set_value(kind, text) {
             Ok(value) => value,
@@ -311,9 +303,25 @@ impl<'a> Document<'a> {
     }
 }
 
+/// The path of a key. In the section of a value's members a dot leads into an object, so that names
+/// with dots are quoted there; elsewhere they mean the same with quotes and without.
+fn joined(prefix: &str, name: &str) -> String {
+    let members = prefix == keys::MEMBERS || keys::below(prefix, keys::MEMBERS).is_some();
+    if members && (name.is_empty() || name.contains(['.', '"'])) {
+        format!("{prefix}.\"{}\"", name.replace('"', "\"\""))
+    } else if prefix.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{prefix}.{name}")
+    }
+}
+
 /// The value of an override: bare text where a string is wanted, TOML otherwise.
 fn set_value(kind: Kind, text: &str) -> Result<Value, String> {
     let quoted = text.starts_with(['"', '\'']);
+    if kind == Kind::Template && text == "false" {
+        return Ok(Value::Bool(false));
+    }
     let wants_text = !matches!(kind, Kind::Bool | Kind::Integer | Kind::TextList);
     if wants_text && !quoted {
         return Ok(Value::Text(text.to_owned()));
@@ -359,7 +367,7 @@ fn unknown_help(path: &str) -> String {
             format!("the keys of [{section}] are {}", known.join(", "))
         };
     };
-    if nearest == keys::PASS_THROUGH {
+    if keys::is_open(nearest) && keys::find(nearest).is_none() {
         format!("did you mean the section `{nearest}`?")
     } else {
         format!("did you mean `{nearest}`?")

@@ -27,6 +27,8 @@ pub(super) enum Kind {
     },
     /// A string, number or truth value, taken as its text.
     Scalar,
+    /// A template over columns, or `false` for what there is not to be.
+    Template,
 }
 
 impl Kind {
@@ -40,6 +42,7 @@ impl Kind {
             Kind::Size => "a size",
             Kind::TextList => "a list of strings",
             Kind::Scalar => "a string, number or boolean",
+            Kind::Template => "a template",
         }
     }
 
@@ -53,6 +56,7 @@ impl Kind {
             Kind::Size => "\"16MiB\" (units: B, KB, KiB, MB, MiB, GB, GiB)",
             Kind::TextList => "[\"text\"]",
             Kind::Scalar => "\"text\", 1 or true",
+            Kind::Template => "\"{column}\"",
         }
     }
 }
@@ -112,8 +116,16 @@ const fn debezium(path: &'static str, default: Fallback, doc: &'static str) -> K
     }
 }
 
-/// Sections whose keys are passed through: anything may follow the dot.
+/// Section whose keys are passed through: anything may follow the dot.
 pub(super) const PASS_THROUGH: &str = "sink.kafka";
+
+/// Sections whose keys are names of one's own: of headers, of the members of a value (a name with a
+/// dot or a quote in it is quoted, and a dot leads into an object), and of lookup tables and their
+/// values.
+pub(super) const HEADERS: &str = "router.route.headers";
+pub(super) const MEMBERS: &str = "router.route.value";
+pub(super) const LOOKUPS: &str = "router.lookup";
+const OPEN: &[&str] = &[PASS_THROUGH, HEADERS, MEMBERS, LOOKUPS];
 
 const CONVERTERS_HERE: &[&str] = &["string", "org.apache.kafka.connect.storage.StringConverter"];
 const CONVERTERS_LATER: &[&str] = &[
@@ -221,11 +233,59 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "router.preset",
         Kind::Choice {
-            here: &["debezium"],
-            later: &["events_outbox", "outbox_events", "outbox", "custom"],
+            here: &[
+                "debezium",
+                "events_outbox",
+                "outbox_events",
+                "outbox",
+                "custom",
+            ],
+            later: &[],
         },
         Is("debezium"),
         "The shape of the outbox tables and of the records made of them.",
+    ),
+    key(
+        "router.route.id",
+        Kind::Text,
+        Unset,
+        "The column of the event's id, by which dead letters name it.",
+    ),
+    key(
+        "router.route.topic",
+        Kind::Template,
+        Unset,
+        "The topic. NULL, or nothing: the event is unroutable.",
+    ),
+    key(
+        "router.route.key",
+        Kind::Template,
+        Unset,
+        "The key. NULL is the null key; `false` is the null key for all.",
+    ),
+    key(
+        "router.route.value",
+        Kind::Template,
+        Unset,
+        "The value; or a section, `[router.route.value]`, whose keys are the members of a JSON object. NULL is the null value, a tombstone.",
+    ),
+    key(
+        "router.route.headers",
+        Kind::Template,
+        Unset,
+        "A section, `[router.route.headers]`, with a template for each header; or `false` for none. NULL is a header that is present and null.",
+    ),
+    key(
+        "router.route.partition",
+        Kind::Template,
+        Unset,
+        "The partition's number; without it the key decides. NULL: the event is unroutable.",
+    ),
+    key(
+        "router.route.timestamp",
+        Kind::Template,
+        Unset,
+        "The timestamp: a point in time, or milliseconds since 1970. Without it, and for NULL, the time of production.",
     ),
     key(
         "router.debezium.table.field.event.id",
@@ -568,12 +628,39 @@ pub(super) fn is_prefix(path: &str) -> bool {
             .strip_prefix(path)
             .is_some_and(|rest| rest.starts_with('.'))
     };
-    path == PASS_THROUGH || begins(PASS_THROUGH) || KEYS.iter().any(|key| begins(key.path))
+    let leads = |section: &&str| path == *section || begins(section);
+    OPEN.iter().any(leads) || KEYS.iter().any(|key| begins(key.path))
+}
+
+/// Whether `path` is a key of a section in which anything may follow the dot.
+pub(super) fn is_free(path: &str) -> bool {
+    OPEN.iter().any(|section| below(path, section).is_some())
+}
+
+/// Whether `path` is an open section.
+pub(super) fn is_open(path: &str) -> bool {
+    OPEN.contains(&path)
+}
+
+/// What `path` names in `section`.
+pub(super) fn below<'p>(path: &'p str, section: &str) -> Option<&'p str> {
+    path.strip_prefix(section)?.strip_prefix('.')
+}
+
+/// The kind of a key's value.
+pub(super) fn kind(path: &str) -> Option<Kind> {
+    match find(path) {
+        Some(key) => Some(key.kind),
+        None if below(path, HEADERS).is_some() || below(path, MEMBERS).is_some() => {
+            Some(Kind::Template)
+        }
+        None => is_free(path).then_some(Kind::Scalar),
+    }
 }
 
 /// The property that `path` names in the section that is passed through.
 pub(super) fn passed_through(path: &str) -> Option<&str> {
-    path.strip_prefix(PASS_THROUGH)?.strip_prefix('.')
+    below(path, PASS_THROUGH)
 }
 
 /// The sections of the file.
@@ -617,7 +704,7 @@ pub(super) fn nearest(unknown: &str) -> Option<&'static str> {
     KEYS.iter()
         .map(|key| key.path)
         .chain(sections)
-        .chain([PASS_THROUGH])
+        .chain(OPEN.iter().copied())
         .map(|known| (strsim::damerau_levenshtein(unknown, known), known))
         .min()
         .filter(|(distance, _)| *distance <= (leaf.len() / 3).max(2))

@@ -25,6 +25,7 @@ mod keys;
 mod messages;
 mod oauthbearer;
 mod reader;
+mod route;
 mod router;
 mod table_name;
 mod types;
@@ -50,8 +51,8 @@ pub(crate) fn expand_for_tests(raw: &str) -> String {
 
 pub use error::{ConfigError, Place, Problem};
 pub use types::{
-    Backoff, Bearer, Config, Delivery, KafkaProperties, KafkaSink, Log, LogFormat, LogLevel,
-    Poison, Router, SinkConfig, Source, TokenOrigin, TopicCreation,
+    Backoff, Bearer, Config, Debezium, Delivery, KafkaProperties, KafkaSink, Log, LogFormat,
+    LogLevel, Poison, Router, SinkConfig, Source, TokenOrigin, TopicCreation,
 };
 
 use document::Document;

@@ -162,8 +162,8 @@ impl<'a> Reader<'a> {
             .filter(|entry| entry.value != Value::Broken)
     }
 
-    fn wrong_type(&mut self, path: &str, entry: &Entry, item: Option<&Range<usize>>) {
-        let kind = keys::find(path).map_or(Kind::Scalar, |key| key.kind);
+    pub(super) fn wrong_type(&mut self, path: &str, entry: &Entry, item: Option<&Range<usize>>) {
+        let kind = keys::kind(path).unwrap_or(Kind::Scalar);
         let found = match (&entry.value, item) {
             (Value::List(_), Some(_)) => "something else in its list",
             (value, _) => value.type_name(),
@@ -320,6 +320,46 @@ impl<'a> Reader<'a> {
             }
         }
         texts
+    }
+
+    /// The paths and entries of a section in which anything may follow the dot, in the order of the
+    /// file, then those of the command line.
+    pub(super) fn entries_below(&self, section: &str) -> Vec<(String, Entry)> {
+        let entries = self.document.entries.iter();
+        let mut entries: Vec<(String, Entry)> = entries
+            .filter_map(|(path, entry)| {
+                Some((keys::below(path, section)?.to_owned(), entry.clone()))
+            })
+            .collect();
+        entries.sort_by_key(|(_, entry)| match &entry.origin {
+            Origin::File(span) => span.start,
+            Origin::Set(_) => usize::MAX,
+        });
+        entries
+    }
+
+    /// The entry of a key that the file or the command line has.
+    pub(super) fn entry_of(&self, path: &str) -> Option<Entry> {
+        self.document.entries.get(path).cloned()
+    }
+
+    /// How a text stands in the file, if it stands there as it is: without escapes, and without a
+    /// variable of the environment. The place of its first byte.
+    pub(super) fn literal_at(&self, origin: &Origin, value: &str) -> Option<usize> {
+        let Origin::File(span) = origin else {
+            return None;
+        };
+        let written = self.document.source.text.get(span.clone())?;
+        let inner = written.get(1..written.len().checked_sub(1)?)?;
+        (inner == value).then_some(span.start + 1)
+    }
+
+    /// Whether a text is shown to whoever reads the file or the command line anyway.
+    pub(super) fn is_as_written(&self, origin: &Origin, value: &str) -> bool {
+        match origin {
+            Origin::File(_) => self.literal_at(origin, value).is_some(),
+            Origin::Set(argument) => argument.ends_with(value),
+        }
     }
 
     /// One of the choices of `path`, by its index among those of this version.

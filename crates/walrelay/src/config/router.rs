@@ -1,8 +1,9 @@
 //! `[router]`, `[router.debezium]`, `[router.converters]`.
 
 use super::reader::Reader;
+use super::route;
 use super::table_name;
-use super::types::Router;
+use super::types::{Debezium, Router};
 
 /// What stands for the value of `route.by.field`.
 const ROUTED: &str = "${routedByValue}";
@@ -11,6 +12,15 @@ const MAX_TOPIC: usize = 249;
 
 pub(super) fn router(reader: &mut Reader<'_>) -> Option<Router> {
     let preset = reader.choice("router.preset");
+    let templates = route::templates(reader, preset);
+    let debezium = debezium(reader);
+    match preset? {
+        0 => debezium.map(Router::Debezium),
+        _ => templates.map(|templates| Router::Templates(Box::new(templates))),
+    }
+}
+
+fn debezium(reader: &mut Reader<'_>) -> Option<Debezium> {
     // One choice each in this version: checked, and nothing to keep.
     let checked = [
         "router.debezium.table.op.invalid.behavior",
@@ -37,11 +47,10 @@ pub(super) fn router(reader: &mut Reader<'_>) -> Option<Router> {
             Ok(text.to_owned())
         }
     });
-    preset?;
     for choice in checked {
         choice?;
     }
-    Some(Router {
+    Some(Debezium {
         id: id?,
         key: key?,
         event_type: event_type?,

@@ -96,7 +96,7 @@ fn the_least_gets_the_defaults() {
     assert_eq!(config.source.wal_sender_timeout, Duration::from_secs(5));
     assert_eq!(
         config.router,
-        Router {
+        Router::Debezium(Debezium {
             id: "id".to_owned(),
             key: "aggregateid".to_owned(),
             event_type: "type".to_owned(),
@@ -104,7 +104,7 @@ fn the_least_gets_the_defaults() {
             route_by: "aggregatetype".to_owned(),
             topic_replacement: "outbox.event.${routedByValue}".to_owned(),
             topic_prefix: None,
-        }
+        })
     );
     let SinkConfig::Kafka(kafka) = config.sink else {
         panic!("not Kafka")
@@ -211,7 +211,7 @@ format = "json"
     assert_eq!(config.source.wal_sender_timeout, Duration::from_secs(45));
     assert_eq!(
         config.router,
-        Router {
+        Router::Debezium(Debezium {
             id: "event_id".to_owned(),
             key: "agg".to_owned(),
             event_type: "kind".to_owned(),
@@ -219,7 +219,7 @@ format = "json"
             route_by: "agg_type".to_owned(),
             topic_replacement: "v1.${routedByValue}.events".to_owned(),
             topic_prefix: Some("srv".to_owned()),
-        }
+        })
     );
     let SinkConfig::Kafka(kafka) = config.sink else {
         panic!("not Kafka")
@@ -540,7 +540,6 @@ fn invalid_values_say_why() {
 #[test]
 fn what_comes_later_is_refused_by_name() {
     for (key, value) in [
-        ("router.preset", "events_outbox"),
         ("router.debezium.table.op.invalid.behavior", "fatal"),
         ("router.debezium.table.expand.json.payload", "true"),
         (
@@ -624,7 +623,10 @@ fn overrides_win_and_the_last_one_counts() {
     assert!(!config.source.create);
     assert_eq!(config.source.tables[0].to_string(), "app.events");
     assert_eq!(config.delivery.max_in_flight_records, 7);
-    assert_eq!(config.router.route_by, "kind");
+    let Router::Debezium(debezium) = &config.router else {
+        panic!("{:?}", config.router)
+    };
+    assert_eq!(debezium.route_by, "kind");
     assert_eq!(
         config.source.url.expose_secret(),
         "postgres://other/db?options=a=b"

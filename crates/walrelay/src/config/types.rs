@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use secrecy::SecretString;
+use walrelay_event_router::Templates;
 use walrelay_relay::{PoisonAction, TableName};
 
 use super::keys;
@@ -58,9 +59,28 @@ pub struct Source {
     pub wal_sender_timeout: Duration,
 }
 
+/// `[router]`.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Router {
+    /// Preset `debezium`.
+    Debezium(Debezium),
+    /// The other presets, as changed by `[router.route]`.
+    Templates(Box<Templates>),
+}
+
+/// Without templates: they may hold what stands in the environment.
+impl fmt::Debug for Router {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Debezium(debezium) => debezium.fmt(f),
+            Self::Templates(_) => f.debug_tuple("Templates").finish_non_exhaustive(),
+        }
+    }
+}
+
 /// `[router]`, preset `debezium`: the names of columns, and the topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Router {
+pub struct Debezium {
     /// The column of the event's id.
     pub id: String,
     /// The column of the record's key.

@@ -246,7 +246,8 @@ impl SetupError {
                 .to_owned(),
             SetupError::ColumnsMissing { present, .. } => format!(
                 "the table has the columns {}; name yours in [router.debezium], such as \
-                 \"table.field.event.payload\" = \"…\"",
+                 \"table.field.event.payload\" = \"…\", or choose another [router] preset and \
+                 say in [router.route] what differs from it",
                 present.join(", ")
             ),
             SetupError::PublicationMissing { .. } => "run walrelay init".to_owned(),
