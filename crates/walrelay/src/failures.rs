@@ -378,15 +378,25 @@ pub(crate) fn messages(error: &PlanError) -> Failure {
     )
 }
 
+const COLUMNS: &str = "name the table's columns in [router.debezium] or [router.route]";
+
+/// A table and the configured routes do not fit each other.
+pub(crate) fn plan(what: &str, error: impl Into<Box<PlanError>>) -> Failure {
+    Failure::new("column-missing", Exit::Config, what)
+        .caused_by(error.into())
+        .remedy(COLUMNS)
+}
+
 fn core(error: CoreError) -> Failure {
     let what = error.to_string();
     match error {
-        CoreError::Plan { source, .. } => Failure::new("column-missing", Exit::Config, what)
-            .caused_by(source)
-            .remedy(
-                "name the table's columns in [router.debezium] or [router.route]. What was sent is \
-                 confirmed; the relay goes on from here when started again",
-            ),
+        CoreError::Plan { source, .. } => Failure {
+            remedy: Some(format!(
+                "{COLUMNS}. What was sent is confirmed; the relay goes on from here when started \
+                 again"
+            )),
+            ..plan(&what, source)
+        },
         CoreError::ForeignTable { .. } => {
             Failure::new("publication-foreign-table", Exit::Config, what).remedy(
                 "add it to [source] tables if it is an outbox, or take it out of the publication",

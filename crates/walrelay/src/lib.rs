@@ -5,7 +5,7 @@
 //! - [`cli`]: arguments, failures as people read them, exit codes.
 //! - [`config`]: the configuration file.
 //! - [`postgres`]: catalogs, what is created in them, the replication connection.
-//! - `commands`: one module per command, `run`, `init`, `check`, `demo`, `dlq`,
+//! - `commands`: one module per command, `run`, `init`, `check`, `route`, `demo`, `dlq`,
 //!   `import-debezium`.
 //! - `sinks`: standard output as a sink. Kafka is a crate of its own.
 //! - `failures`: each error of the crates below, with what to do about it.
@@ -45,6 +45,7 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
         Command::Run(args) => commands::run(&args, &env),
         Command::Init(args) => commands::init(&args, &env),
         Command::Check(args) => commands::check(&args, &env),
+        Command::Route(args) => commands::route(&args, &env),
         Command::Demo(args) => commands::demo(&args, &env),
         Command::Dlq(args) => commands::dlq(&args, &env),
         Command::ImportDebezium(args) => commands::import_debezium(&args),

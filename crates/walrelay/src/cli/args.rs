@@ -10,6 +10,7 @@ use clap_complete::Shell;
 use super::dlq::DlqArgs;
 use super::exit::{self, Exit};
 use super::import::ImportArgs;
+use super::route::RouteArgs;
 
 /// Moves committed rows of a Postgres outbox to Kafka, through logical replication.
 #[derive(Debug, Parser)]
@@ -55,6 +56,19 @@ pub enum Command {
   walrelay check
   walrelay check --offline         the file alone, as in a build pipeline")]
     Check(CheckArgs),
+
+    /// Show what a row would become: topic, key, value, headers. Connects to nothing.
+    ///
+    /// The record is printed with its values, for that is what is asked for. A row that cannot be
+    /// routed ends with exit code 65, its class and what `[poison]` would do with it.
+    #[command(after_help = "Examples:
+  walrelay route --row row.json
+  walrelay route --row row.json --type id=bigint --type payload=jsonb
+  walrelay route --row - --output json < row.json
+
+A row is a JSON object of columns and values:
+  {\"id\": 17, \"type\": \"order.placed\", \"payload\": {\"total\": 7}, \"$types\": {\"id\": \"bigint\"}}")]
+    Route(RouteArgs),
 
     /// Show the relay at work, against a Postgres and a broker of its own.
     ///
@@ -287,6 +301,16 @@ mod tests {
         assert_eq!(init.config.set, ["source.slot=x", "a=b=c"]);
         assert!(init.dry_run);
         assert_eq!(init.role.as_deref(), Some("r"));
+        let line = "route --row - --type a=numeric(10,2) --type b=text[] --output json";
+        let Command::Route(route) = parse(line).unwrap() else {
+            panic!("not route")
+        };
+        assert_eq!(route.row, PathBuf::from("-"));
+        let types = [("a", "numeric(10,2)"), ("b", "text[]")];
+        assert_eq!(
+            route.types,
+            types.map(|(column, name)| (column.to_owned(), name.to_owned()))
+        );
         let Command::Check(check) = parse("check --offline").unwrap() else {
             panic!("not check")
         };
@@ -308,6 +332,9 @@ mod tests {
             "run --confg x",
             "run --set novalue",
             "run --set =x",
+            "route",
+            "route --row x --type payload",
+            "route --row x --type =jsonb",
             "demo --rate 0",
             "demo --seconds -1",
             "completions",

@@ -14,6 +14,7 @@ mod dlq;
 mod exit;
 mod failure;
 mod import;
+mod route;
 
 pub use args::{CheckArgs, Cli, Command, ConfigArgs, DemoArgs, InitArgs, RunArgs, completions};
 pub use dlq::{
@@ -22,3 +23,4 @@ pub use dlq::{
 pub use exit::Exit;
 pub use failure::{Failure, colours, report};
 pub use import::ImportArgs;
+pub use route::{Form, RouteArgs};

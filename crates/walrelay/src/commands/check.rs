@@ -1,7 +1,10 @@
 use std::io::Write;
 use std::time::Duration;
 
+use walrelay_event_router::Router;
 use walrelay_kafka_sink::probe;
+use walrelay_lsn::{RelationId, TypeOid};
+use walrelay_pgoutput::{Column, Message, ReplicaIdentity, decode, encode};
 use walrelay_walsender::{Session, SessionKind};
 
 use super::connect::{block_on, conn_info, kafka, router, wanted};
@@ -23,9 +26,9 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Ended {
     let info = conn_info(&config.source, env)
         .map_err(|failure| failures.push(failure))
         .ok();
-    if let Err(failure) = router(&config) {
-        failures.push(failure);
-    }
+    let router = router(&config)
+        .map_err(|failure| failures.push(failure))
+        .ok();
     let brokers = match &config.sink {
         SinkConfig::Kafka(sink) => kafka(sink, &config.delivery)
             .map_err(|failure| failures.push(failure))
@@ -68,6 +71,9 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Ended {
         match seen {
             Ok((facts, plan)) => {
                 say_postgres(&wanted, &facts, &plan);
+                if let Some((router, _)) = router {
+                    failures.extend(routes(router, &facts));
+                }
                 say_retention(&facts, config.source.retained_wal_warning);
             }
             Err(error) => failures.push(failures::postgres(error)),
@@ -89,6 +95,34 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Ended {
     } else {
         Err(failures)
     }
+}
+
+/// Compiles the routes for the tables as they are now: names and types of columns.
+fn routes(mut router: Router, facts: &Facts) -> Vec<Failure> {
+    let mut failed = Vec::new();
+    for ((name, table), id) in facts.tables.iter().zip(1..) {
+        let Some(table) = table else { continue };
+        let columns = facts.sent(name, table);
+        let columns = columns.iter().map(|(column, oid, modifier)| Column {
+            name: column,
+            is_key: false,
+            type_oid: TypeOid::new(*oid),
+            type_modifier: *modifier,
+        });
+        let (id, identity) = (RelationId::new(id), ReplicaIdentity::Default);
+        let message = encode::relation(id, &name.schema, &name.name, identity, columns);
+        match decode(&message) {
+            Ok(Message::Relation(relation)) => match router.relation(&relation) {
+                Ok(()) => say(&format!("routes: fine for {name}")),
+                Err(error) => {
+                    let what = format!("rows of {name} cannot be routed");
+                    failed.push(failures::plan(&what, error));
+                }
+            },
+            other => unreachable!("a Relation message was made: {other:?}"),
+        }
+    }
+    failed
 }
 
 fn say_postgres(wanted: &Wanted, facts: &Facts, plan: &Plan) {

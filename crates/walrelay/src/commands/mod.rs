@@ -6,6 +6,7 @@ mod demo;
 mod dlq;
 mod import_debezium;
 mod init;
+mod route;
 mod run;
 
 pub(crate) use check::check;
@@ -13,6 +14,7 @@ pub(crate) use demo::demo;
 pub(crate) use dlq::dlq;
 pub(crate) use import_debezium::import_debezium;
 pub(crate) use init::init;
+pub(crate) use route::route;
 pub(crate) use run::run;
 
 use crate::cli::{ConfigArgs, Failure};

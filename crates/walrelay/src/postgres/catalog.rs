@@ -39,6 +39,10 @@ pub struct ServerFacts {
 pub struct TableFacts {
     /// Names of its columns, in order.
     pub columns: Vec<String>,
+    /// `pg_type.oid` and `atttypmod` of each.
+    pub types: Vec<(u32, i32)>,
+    /// Those among them that are generated: only a publication that says so carries them.
+    pub generated: Vec<String>,
     /// `pg_class.relkind`: `r` ordinary, `p` partitioned, others cannot be published.
     pub kind: String,
     /// `relpersistence` is permanent; an unlogged table writes no WAL.
@@ -91,6 +95,28 @@ pub struct SlotFacts {
     pub catalog_xmin: Option<u32>,
     /// Whether standbys keep a copy of it; `None` before 17.
     pub failover: Option<bool>,
+}
+
+impl Facts {
+    /// The columns of a wanted table that a relay will be sent, with `pg_type.oid` and `atttypmod`:
+    /// those that the publication carries, or would if it were created.
+    pub fn sent<'f>(&'f self, name: &TableName, table: &'f TableFacts) -> Vec<(&'f str, u32, i32)> {
+        let listed = self.publication.as_ref().and_then(|publication| {
+            let mut tables = publication.tables.iter();
+            tables
+                .find(|published| published.table == *name)?
+                .columns
+                .as_ref()
+        });
+        let columns = table.columns.iter().zip(&table.types);
+        columns
+            .filter(|(column, _)| match listed {
+                Some(listed) => listed.contains(column),
+                None => !table.generated.contains(column),
+            })
+            .map(|(column, (oid, modifier))| (column.as_str(), *oid, *modifier))
+            .collect()
+    }
 }
 
 impl SlotFacts {
@@ -165,7 +191,13 @@ async fn table(session: &mut Session, name: &TableName) -> Result<Option<TableFa
     let sql = format!(
         "SELECT c.relkind::text AS kind, c.relpersistence = 'p' AS permanent, \
          (SELECT json_agg(a.attname ORDER BY a.attnum) FROM pg_catalog.pg_attribute a \
-          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns \
+          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns, \
+         (SELECT json_agg(json_build_array(a.atttypid::int8, a.atttypmod) ORDER BY a.attnum) \
+          FROM pg_catalog.pg_attribute a \
+          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS types, \
+         (SELECT json_agg(a.attname ORDER BY a.attnum) FROM pg_catalog.pg_attribute a \
+          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
+          AND a.attgenerated <> '') AS generated \
          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
          WHERE n.nspname = {} AND c.relname = {} AND c.relkind IN ('r', 'p', 'v', 'm', 'f')",
         quote_literal(&name.schema),
@@ -174,6 +206,11 @@ async fn table(session: &mut Session, name: &TableName) -> Result<Option<TableFa
     let rows = session.query(&sql).await?;
     Ok(rows.iter().next().map(|row| TableFacts {
         columns: names(&row, "columns").unwrap_or_default(),
+        types: row
+            .get("types")
+            .and_then(|json| serde_json::from_str(json).ok())
+            .unwrap_or_default(),
+        generated: names(&row, "generated").unwrap_or_default(),
         kind: text(&row, "kind"),
         permanent: row.get("permanent") == Some("t"),
     }))

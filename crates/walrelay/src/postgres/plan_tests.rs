@@ -42,6 +42,8 @@ fn facts() -> Facts {
             outbox(),
             Some(TableFacts {
                 columns: columns(),
+                types: vec![(25, -1); columns().len()],
+                generated: Vec::new(),
                 kind: "r".into(),
                 permanent: true,
             }),
@@ -418,4 +420,30 @@ fn a_row_filter_and_a_reader_are_noted() {
         notes[0].contains("(id > 1)") && notes[1].contains("42"),
         "{notes:?}"
     );
+}
+
+#[test]
+fn what_is_sent_is_what_the_publication_carries() {
+    let mut facts = facts();
+    let sent = |facts: &Facts| -> Vec<String> {
+        let table = facts.tables[0].1.as_ref().expect("a table");
+        let sent = facts.sent(&outbox(), table);
+        assert!(
+            sent.iter()
+                .all(|(_, oid, modifier)| (*oid, *modifier) == (25, -1))
+        );
+        sent.iter().map(|(name, ..)| (*name).to_owned()).collect()
+    };
+    assert_eq!(sent(&facts), columns());
+    let some = columns().split_off(1);
+    if let Some(publication) = &mut facts.publication {
+        publication.tables[0].columns = Some(some.clone());
+    }
+    assert_eq!(sent(&facts), some);
+    // Before 15, or before there is one: all but what is generated.
+    facts.publication = None;
+    if let Some(table) = &mut facts.tables[0].1 {
+        table.generated = columns()[..1].to_vec();
+    }
+    assert_eq!(sent(&facts), some);
 }

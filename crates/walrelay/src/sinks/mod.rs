@@ -2,4 +2,4 @@
 
 mod stdout;
 
-pub(crate) use stdout::StdoutSinkFactory;
+pub(crate) use stdout::{StdoutSinkFactory, record_line};

@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 
 use walrelay_sink::{Deliveries, DeliveryError, Disposition, Record, SendError, Sink, SinkFactory};
 
+pub(crate) use line::write as record_line;
+
 use crate::config::Delivery;
 
 /// Makes sinks that write to standard output.

@@ -5,7 +5,7 @@ use walrelay_sink::Record;
 use crate::json::{bytes, number, string};
 
 /// Appends the line of `record`, with its newline.
-pub(super) fn write(out: &mut Vec<u8>, record: &Record<'_>) {
+pub(crate) fn write(out: &mut Vec<u8>, record: &Record<'_>) {
     out.extend_from_slice(b"{\"topic\":");
     string(out, record.topic);
     out.extend_from_slice(b",\"partition\":");

@@ -1,0 +1,221 @@
+//! `walrelay route`: what a row would become.
+
+mod row;
+mod types;
+
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use walrelay_event_router::{Event, RouteError, Routed};
+use walrelay_lsn::Lsn;
+use walrelay_pgoutput::{Message, PgTimestamp, decode};
+use walrelay_relay::{PoisonAction, TableName};
+use walrelay_sink::Poison;
+
+use super::connect::router;
+use super::{Ended, Env, load};
+use crate::cli::{Exit, Failure, Form, RouteArgs};
+use crate::config::{self, Config};
+use crate::failures;
+use crate::json;
+use crate::sinks::record_line;
+use row::FileRow;
+
+pub(crate) fn route(args: &RouteArgs, env: Env<'_>) -> Ended {
+    let config = load(&args.config, env)?;
+    let row = read(&args.row, &args.types)?;
+    // Where messages are the events, there need be no table.
+    let table = config.source.tables.first().cloned();
+    let table = table.unwrap_or_else(|| TableName {
+        schema: "public".to_owned(),
+        name: "outbox".to_owned(),
+    });
+    let relation = row.relation(&table);
+    let insert = row.insert();
+    let (mut router, _) = router(&config)?;
+    if let Message::Relation(relation) = decoded(&relation)? {
+        router
+            .relation(&relation)
+            .map_err(|error| failures::plan("the row cannot be routed", error))?;
+    }
+    let Message::Insert(insert) = decoded(&insert)? else {
+        unreachable!("an Insert message was made")
+    };
+    let event = Event {
+        commit_lsn: Lsn::new(0),
+        row: 0,
+        commit_time: now(),
+    };
+    let mut out = Vec::new();
+    let failed = match router.route(insert.relation, &insert.tuple, &event) {
+        Ok(routed) => {
+            match args.output {
+                Form::Json => record_line(&mut out, &routed.record()),
+                Form::Text => describe(&mut out, &routed),
+            }
+            None
+        }
+        Err(error) => {
+            let bad = Bad::of(&config, &error);
+            if args.output == Form::Json {
+                bad.line(&mut out, &error);
+            }
+            Some(bad.failure(error))
+        }
+    };
+    io::stdout().write_all(&out).map_err(|error| {
+        Failure::new("output", Exit::Unavailable, "cannot write").caused_by(error)
+    })?;
+    failed.map_or(Ok(()), |failure| Err(vec![failure]))
+}
+
+fn read(path: &Path, types: &[(String, String)]) -> Result<FileRow, Failure> {
+    let mut text = String::new();
+    let done = if path.as_os_str() == "-" {
+        io::stdin().read_to_string(&mut text).map(drop)
+    } else {
+        std::fs::read_to_string(path).map(|read| text = read)
+    };
+    let failure = |what| Failure::new("row-file", Exit::Usage, what);
+    done.map_err(|error| {
+        failure(format!("cannot read the row in {}", path.display()))
+            .caused_by(error)
+            .remedy("name a file with --row, or - for standard input; it is UTF-8")
+    })?;
+    FileRow::read(&text, types).map_err(|why| {
+        failure(format!(
+            "the row in {} cannot be used: {why}",
+            path.display()
+        ))
+        .remedy(
+            "a row is a JSON object, such as {\"id\": 1, \"payload\": {\"a\": 1}, \"$types\": \
+             {\"id\": \"bigint\"}}; types may also be given with --type column=type",
+        )
+    })
+}
+
+/// A message of our own making.
+fn decoded(message: &[u8]) -> Result<Message<'_>, Failure> {
+    decode(message).map_err(|error| {
+        Failure::new(
+            "row-file",
+            Exit::Usage,
+            "the row has no form that Postgres could send",
+        )
+        .caused_by(error)
+    })
+}
+
+fn now() -> PgTimestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let micros = since.map_or(0, |since| {
+        i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+    });
+    PgTimestamp::from_unix_micros(micros).unwrap_or(PgTimestamp::new(0))
+}
+
+/// A row that cannot be routed, and what `run` would do with it.
+struct Bad {
+    class: Option<Poison>,
+    action: PoisonAction,
+}
+
+impl Bad {
+    fn of(config: &Config, error: &RouteError) -> Self {
+        let poison: &config::Poison = &config.poison;
+        let class = error.poison();
+        let action = match class {
+            None => PoisonAction::Halt,
+            Some(Poison::Unroutable) => poison.unroutable,
+            Some(Poison::Oversize) => poison.oversize,
+            Some(Poison::Rejected) => poison.rejected,
+            Some(Poison::Undecodable) => poison.undecodable,
+        };
+        Self { class, action }
+    }
+
+    fn class(&self) -> &'static str {
+        self.class.map_or("none", Poison::name)
+    }
+
+    fn action(&self) -> &'static str {
+        match self.action {
+            PoisonAction::Halt => "halt",
+            PoisonAction::DeadLetter => "dead-letter",
+            PoisonAction::Skip => "skip",
+        }
+    }
+
+    fn line(&self, out: &mut Vec<u8>, error: &RouteError) {
+        out.extend_from_slice(b"{\"error\":");
+        json::string(out, &error.to_string());
+        out.extend_from_slice(b",\"class\":");
+        json::string(out, self.class());
+        out.extend_from_slice(b",\"policy\":");
+        json::string(out, self.action());
+        out.extend_from_slice(b"}\n");
+    }
+
+    fn failure(&self, error: RouteError) -> Failure {
+        let class = self.class();
+        let would = match self.action {
+            PoisonAction::Halt => "`walrelay run` would stop at it",
+            PoisonAction::DeadLetter => "`walrelay run` would write a dead letter and go on",
+            PoisonAction::Skip => "`walrelay run` would pass it over",
+        };
+        Failure::new("unroutable", Exit::Data, "the row cannot be routed")
+            .caused_by(error)
+            .remedy(format!(
+                "its class is {class}: with [poison] {class} = \"{}\", {would}",
+                self.action()
+            ))
+    }
+}
+
+/// A line for each part; what could confuse a terminal is written as in JSON.
+fn describe(out: &mut Vec<u8>, routed: &Routed<'_>) {
+    let record = routed.record();
+    part(out, "topic", &readable(record.topic.as_bytes()));
+    let partition = record.partition.map(|number| number.to_string());
+    part(
+        out,
+        "partition",
+        partition.as_deref().unwrap_or("(by the key)"),
+    );
+    let timestamp = record.timestamp_ms.map(|millis| millis.to_string());
+    part(
+        out,
+        "timestamp",
+        timestamp.as_deref().unwrap_or("(time of production)"),
+    );
+    part(out, "key", &nullable(record.key));
+    for header in record.headers {
+        let name = readable(header.name.as_bytes());
+        part(
+            out,
+            "header",
+            &format!("{name}: {}", nullable(header.value)),
+        );
+    }
+    part(out, "value", &nullable(record.value));
+}
+
+fn part(out: &mut Vec<u8>, name: &str, text: &str) {
+    out.extend_from_slice(format!("{:<11}{text}\n", format!("{name}:")).as_bytes());
+}
+
+fn nullable(bytes: Option<&[u8]>) -> String {
+    bytes.map_or_else(|| "(null)".to_owned(), readable)
+}
+
+fn readable(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
+        _ => {
+            let mut out = Vec::new();
+            json::bytes(&mut out, Some(bytes));
+            String::from_utf8_lossy(&out).into_owned()
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! A row in a file.
+
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+use walrelay_lsn::RelationId;
+use walrelay_pgoutput::{Column, ReplicaIdentity, Value, encode};
+use walrelay_relay::TableName;
+
+use super::types::ColumnType;
+
+/// Columns, their types and values, as Postgres prints them; `None` is NULL.
+#[derive(Debug)]
+pub(super) struct FileRow {
+    columns: Vec<(String, ColumnType, Option<String>)>,
+}
+
+/// The member that has the columns' types.
+const TYPES: &str = "$types";
+
+const RELATION: RelationId = RelationId::new(1);
+
+impl FileRow {
+    /// Reads the file's content. Errors name lines and columns, no values.
+    pub(super) fn read(text: &str, types: &[(String, String)]) -> Result<Self, String> {
+        // Raw, so that 12.50 stays 12.50.
+        let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).map_err(|error| {
+            let place = format!("line {}, column {}", error.line(), error.column());
+            if error.is_data() {
+                format!("{place}: an object of columns and values is wanted")
+            } else {
+                format!("{place}: not JSON")
+            }
+        })?;
+        let mut wanted: BTreeMap<String, String> = BTreeMap::new();
+        if let Some(said) = members.get(TYPES) {
+            wanted = serde_json::from_str(said.get())
+                .map_err(|_| format!("{TYPES:?} is an object of columns and names of types"))?;
+        }
+        wanted.extend(types.iter().cloned());
+        for column in wanted.keys() {
+            if !members.contains_key(column) {
+                return Err(format!(
+                    "a type is given for {column:?}, which the row does not have"
+                ));
+            }
+        }
+        let mut columns = Vec::new();
+        for (column, raw) in members {
+            if column == TYPES {
+                continue;
+            }
+            if column.is_empty() || column.contains('\0') {
+                return Err("a column has a name".to_owned());
+            }
+            let (value, usual) = value(raw).map_err(|()| format!("column {column:?}: not text"))?;
+            let of_type = match wanted.get(&column) {
+                Some(name) => {
+                    ColumnType::parse(name).map_err(|why| format!("column {column:?}: {why}"))?
+                }
+                None => usual,
+            };
+            // As Postgres prints it.
+            let value = match value.as_deref() {
+                Some("true") if of_type == ColumnType::BOOLEAN => Some("t".to_owned()),
+                Some("false") if of_type == ColumnType::BOOLEAN => Some("f".to_owned()),
+                _ => value,
+            };
+            columns.push((column, of_type, value));
+        }
+        Ok(Self { columns })
+    }
+
+    /// The table's announcement.
+    pub(super) fn relation(&self, table: &TableName) -> Vec<u8> {
+        let columns = self.columns.iter().map(|(name, of_type, _)| Column {
+            name,
+            is_key: false,
+            type_oid: of_type.oid,
+            type_modifier: of_type.modifier,
+        });
+        let identity = ReplicaIdentity::Default;
+        encode::relation(RELATION, &table.schema, &table.name, identity, columns)
+    }
+
+    /// The row's own message.
+    pub(super) fn insert(&self) -> Vec<u8> {
+        let values: Vec<Value<'_>> = self
+            .columns
+            .iter()
+            .map(|(_, _, value)| match value {
+                Some(text) => Value::Text(text.as_bytes()),
+                None => Value::Null,
+            })
+            .collect();
+        encode::insert(RELATION, &values)
+    }
+}
+
+/// The text of a value, and the type that such a value usually has.
+fn value(raw: &RawValue) -> Result<(Option<String>, ColumnType), ()> {
+    let json = raw.get();
+    Ok(match json.as_bytes().first() {
+        Some(b'"') => {
+            let text: String = serde_json::from_str(json).map_err(|_| ())?;
+            let usual = usual(&text);
+            (Some(text), usual)
+        }
+        Some(b'n') => (None, ColumnType::TEXT),
+        Some(b't' | b'f') => (Some(json.to_owned()), ColumnType::BOOLEAN),
+        Some(b'{' | b'[') => (Some(json.to_owned()), ColumnType::JSONB),
+        _ if json.parse::<i64>().is_ok() => (Some(json.to_owned()), ColumnType::BIGINT),
+        _ => (Some(json.to_owned()), ColumnType::NUMERIC),
+    })
+}
+
+/// The type that a text looks like.
+fn usual(text: &str) -> ColumnType {
+    // Digits for 9, any letter or digit of hexadecimal for x.
+    let looks = |pattern: &str| {
+        text.len() >= pattern.len()
+            && text
+                .bytes()
+                .zip(pattern.bytes())
+                .all(|(byte, like)| match like {
+                    b'9' => byte.is_ascii_digit(),
+                    b'x' => byte.is_ascii_hexdigit(),
+                    like => byte == like,
+                })
+    };
+    let uuid = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+    if text.len() == uuid.len() && looks(uuid) {
+        return ColumnType::UUID;
+    }
+    if text.len() == "9999-99-99".len() && looks("9999-99-99") {
+        return ColumnType::DATE;
+    }
+    if looks("9999-99-99 99:99:99") || looks("9999-99-99T99:99:99") {
+        let zone = text.get(19..).unwrap_or_default();
+        return if zone.contains(['+', '-', 'Z']) {
+            ColumnType::TIMESTAMPTZ
+        } else {
+            ColumnType::TIMESTAMP
+        };
+    }
+    ColumnType::TEXT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(
+        text: &str,
+        types: &[(&str, &str)],
+    ) -> Result<Vec<(String, u32, Option<String>)>, String> {
+        let types: Vec<(String, String)> = types
+            .iter()
+            .map(|(column, name)| ((*column).to_owned(), (*name).to_owned()))
+            .collect();
+        let row = FileRow::read(text, &types)?;
+        Ok(row
+            .columns
+            .into_iter()
+            .map(|(name, of_type, value)| (name, of_type.oid.get(), value))
+            .collect())
+    }
+
+    #[track_caller]
+    fn one(json: &str, oid: u32, text: &str) {
+        let found = read(&format!("{{\"c\": {json}}}"), &[]).unwrap();
+        assert_eq!(
+            found,
+            [("c".to_owned(), oid, Some(text.to_owned()))],
+            "{json}"
+        );
+    }
+
+    #[test]
+    fn a_value_has_its_usual_type() {
+        one("\"a\\u00e9\\n\"", 25, "aé\n");
+        one("5", 20, "5");
+        one("-9223372036854775808", 20, "-9223372036854775808");
+        one("12.50", 1700, "12.50");
+        one(
+            "123456789012345678901234567890",
+            1700,
+            "123456789012345678901234567890",
+        );
+        one("true", 16, "t");
+        one("{\"b\":  1, \"a\": 1.10}", 3802, "{\"b\":  1, \"a\": 1.10}");
+        one("[1]", 3802, "[1]");
+        one(
+            "\"018F5a3e-7c1d-7b1a-9c55-0123456789ab\"",
+            2950,
+            "018F5a3e-7c1d-7b1a-9c55-0123456789ab",
+        );
+        one("\"2026-01-02\"", 1082, "2026-01-02");
+        one("\"2026-01-02 03:04:05.6\"", 1114, "2026-01-02 03:04:05.6");
+        one("\"2026-01-02 03:04:05+00\"", 1184, "2026-01-02 03:04:05+00");
+        one("\"2026-01-02T03:04:05Z\"", 1184, "2026-01-02T03:04:05Z");
+        let null = read("{\"c\": null}", &[]).unwrap();
+        assert_eq!(null, [("c".to_owned(), 25, None)]);
+    }
+
+    #[test]
+    fn types_can_be_said() {
+        let text = r#"{"a": "5", "b": "true", "c": {"x": 1}, "$types": {"a": "int", "b": "text"}}"#;
+        let found = read(text, &[("b", "boolean"), ("c", "json")]).unwrap();
+        let oids: Vec<u32> = found.iter().map(|(_, oid, _)| *oid).collect();
+        assert_eq!(oids, [23, 16, 114]);
+        assert_eq!(found[1].2.as_deref(), Some("t"));
+    }
+
+    #[test]
+    fn mistakes_are_explained_without_values() {
+        for (text, types, expected) in [
+            ("{\"a\": s3cret}", &[][..], "line 1, column 7: not JSON"),
+            (
+                "[\"s3cret\"]",
+                &[],
+                "line 1, column 1: an object of columns and values is wanted",
+            ),
+            ("", &[], "line 1, column 0: not JSON"),
+            (
+                "{\"$types\": [\"s3cret\"]}",
+                &[],
+                "\"$types\" is an object of columns and names of types",
+            ),
+            (
+                "{\"a\": 1}",
+                &[("b", "int")],
+                "a type is given for \"b\", which the row does not have",
+            ),
+            (
+                "{\"a\": 1}",
+                &[("a", "imt")],
+                "column \"a\": there is no type \"imt\"; did you mean \"int\"?",
+            ),
+            ("{\"\": \"s3cret\"}", &[], "a column has a name"),
+        ] {
+            assert_eq!(read(text, types).unwrap_err(), expected, "{text}");
+        }
+    }
+}

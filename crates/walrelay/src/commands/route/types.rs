@@ -1,0 +1,247 @@
+//! Types of columns by the names that CREATE TABLE takes.
+
+use walrelay_lsn::TypeOid;
+
+/// A column's type, as a Relation message tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ColumnType {
+    /// `pg_type.oid`.
+    pub(super) oid: TypeOid,
+    /// `pg_attribute.atttypmod`; -1 for none.
+    pub(super) modifier: i32,
+}
+
+/// What the numbers in parentheses mean for `atttypmod`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Modifier {
+    None,
+    /// `varchar(n)`: the header's four bytes more.
+    Length,
+    /// `bit(n)`, `timestamp(n)`: the number itself.
+    Plain,
+    /// `numeric(p, s)`.
+    Numeric,
+}
+
+/// The first OID of a type made by a user or an extension (`FirstNormalObjectId`).
+const FIRST_USER_TYPE: u32 = 16384;
+
+/// Names, OID, OID of the array, modifier: `pg_type.dat`.
+const TYPES: &[(&[&str], u32, u32, Modifier)] = &[
+    (&["boolean", "bool"], 16, 1000, Modifier::None),
+    (&["bytea"], 17, 1001, Modifier::None),
+    (&["\"char\""], 18, 1002, Modifier::None),
+    (&["name"], 19, 1003, Modifier::None),
+    (
+        &["bigint", "int8", "bigserial", "serial8"],
+        20,
+        1016,
+        Modifier::None,
+    ),
+    (
+        &["smallint", "int2", "smallserial", "serial2"],
+        21,
+        1005,
+        Modifier::None,
+    ),
+    (
+        &["integer", "int", "int4", "serial", "serial4"],
+        23,
+        1007,
+        Modifier::None,
+    ),
+    (&["text"], 25, 1009, Modifier::None),
+    (&["oid"], 26, 1028, Modifier::None),
+    (&["json"], 114, 199, Modifier::None),
+    (&["xml"], 142, 143, Modifier::None),
+    (&["cidr"], 650, 651, Modifier::None),
+    (&["real", "float4"], 700, 1021, Modifier::None),
+    (
+        &["double precision", "float8", "float"],
+        701,
+        1022,
+        Modifier::None,
+    ),
+    (&["macaddr8"], 774, 775, Modifier::None),
+    (&["money"], 790, 791, Modifier::None),
+    (&["macaddr"], 829, 1040, Modifier::None),
+    (&["inet"], 869, 1041, Modifier::None),
+    (
+        &["character", "char", "bpchar"],
+        1042,
+        1014,
+        Modifier::Length,
+    ),
+    (
+        &["character varying", "varchar"],
+        1043,
+        1015,
+        Modifier::Length,
+    ),
+    (&["date"], 1082, 1182, Modifier::None),
+    (
+        &["time", "time without time zone"],
+        1083,
+        1183,
+        Modifier::Plain,
+    ),
+    (
+        &["timestamp", "timestamp without time zone"],
+        1114,
+        1115,
+        Modifier::Plain,
+    ),
+    (
+        &["timestamptz", "timestamp with time zone"],
+        1184,
+        1185,
+        Modifier::Plain,
+    ),
+    (&["interval"], 1186, 1187, Modifier::None),
+    (
+        &["timetz", "time with time zone"],
+        1266,
+        1270,
+        Modifier::Plain,
+    ),
+    (&["bit"], 1560, 1561, Modifier::Plain),
+    (&["bit varying", "varbit"], 1562, 1563, Modifier::Plain),
+    (&["numeric", "decimal"], 1700, 1231, Modifier::Numeric),
+    (&["uuid"], 2950, 2951, Modifier::None),
+    (&["pg_lsn"], 3220, 3221, Modifier::None),
+    (&["tsvector"], 3614, 3643, Modifier::None),
+    (&["jsonb"], 3802, 3807, Modifier::None),
+    (&["xid8"], 5069, 271, Modifier::None),
+    // Any enum, domain or composite: their OIDs are given out by the database.
+    (
+        &["user-defined"],
+        FIRST_USER_TYPE,
+        FIRST_USER_TYPE + 1,
+        Modifier::None,
+    ),
+];
+
+impl ColumnType {
+    pub(super) const BOOLEAN: Self = Self::plain(16);
+    pub(super) const BIGINT: Self = Self::plain(20);
+    pub(super) const TEXT: Self = Self::plain(25);
+    pub(super) const DATE: Self = Self::plain(1082);
+    pub(super) const TIMESTAMP: Self = Self::plain(1114);
+    pub(super) const TIMESTAMPTZ: Self = Self::plain(1184);
+    pub(super) const NUMERIC: Self = Self::plain(1700);
+    pub(super) const UUID: Self = Self::plain(2950);
+    pub(super) const JSONB: Self = Self::plain(3802);
+
+    const fn plain(oid: u32) -> Self {
+        Self {
+            oid: TypeOid::new(oid),
+            modifier: -1,
+        }
+    }
+
+    /// `varchar(20)`, `numeric(10, 2)[]`. The error says what it should have been.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let lower = text.trim().to_lowercase();
+        let (name, array) = match lower.strip_suffix("[]") {
+            Some(name) => (name.trim_end(), true),
+            None => (lower.as_str(), false),
+        };
+        // `timestamp(3) with time zone` has its number in the middle.
+        let (name, numbers) = match name.split_once('(') {
+            None => (name.to_owned(), Vec::new()),
+            Some((before, rest)) => {
+                let wrong = || format!("{text:?}: a ( is not closed, or no number stands in it");
+                let (inner, after) = rest.split_once(')').ok_or_else(wrong)?;
+                let numbers: Result<Vec<i32>, _> = inner
+                    .split(',')
+                    .map(|number| number.trim().parse::<u16>().map(i32::from))
+                    .collect();
+                let name = format!("{} {}", before.trim(), after.trim());
+                (name.trim().to_owned(), numbers.map_err(|_| wrong())?)
+            }
+        };
+        let found = TYPES
+            .iter()
+            .find(|(names, ..)| names.contains(&name.as_str()));
+        let Some((_, oid, of_array, modifier)) = found else {
+            return Err(unknown(&name));
+        };
+        let modifier = match (modifier, numbers.as_slice()) {
+            (_, []) => -1,
+            (Modifier::Length, [length]) => length + 4,
+            (Modifier::Plain, [number]) => *number,
+            (Modifier::Numeric, [precision]) => (precision << 16) + 4,
+            (Modifier::Numeric, [precision, scale]) => (precision << 16 | scale) + 4,
+            _ => return Err(format!("{text:?}: {name} takes no such numbers")),
+        };
+        Ok(Self {
+            oid: TypeOid::new(if array { *of_array } else { *oid }),
+            modifier,
+        })
+    }
+}
+
+fn unknown(name: &str) -> String {
+    let nearest = TYPES
+        .iter()
+        .flat_map(|(names, ..)| names.iter())
+        .map(|known| (strsim::damerau_levenshtein(name, known), known))
+        .min()
+        .filter(|(distance, _)| *distance <= 2);
+    match nearest {
+        Some((_, known)) => format!("there is no type {name:?}; did you mean {known:?}?"),
+        None => format!(
+            "there is no type {name:?} that is known here; an enum, a domain or a composite is \
+             \"user-defined\""
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_create_table() {
+        let parse = |text: &str| {
+            let found = ColumnType::parse(text).unwrap_or_else(|error| panic!("{error}"));
+            (found.oid.get(), found.modifier)
+        };
+        assert_eq!(parse("text"), (25, -1));
+        assert_eq!(parse(" BIGINT "), (20, -1));
+        assert_eq!(parse("varchar(20)"), (1043, 24));
+        assert_eq!(parse("character varying (20)"), (1043, 24));
+        assert_eq!(parse("numeric(10, 2)"), (1700, 655_366));
+        assert_eq!(parse("numeric(10)[]"), (1231, 655_364));
+        assert_eq!(parse("timestamp(3) with time zone"), (1184, 3));
+        assert_eq!(parse("jsonb[]"), (3807, -1));
+        assert_eq!(parse("user-defined"), (16384, -1));
+        for known in [
+            ColumnType::BOOLEAN,
+            ColumnType::BIGINT,
+            ColumnType::TEXT,
+            ColumnType::DATE,
+            ColumnType::TIMESTAMP,
+            ColumnType::TIMESTAMPTZ,
+            ColumnType::NUMERIC,
+            ColumnType::UUID,
+            ColumnType::JSONB,
+        ] {
+            assert!(TYPES.iter().any(|(_, oid, ..)| *oid == known.oid.get()));
+        }
+    }
+
+    #[test]
+    fn mistakes_are_explained() {
+        let error = |text: &str| ColumnType::parse(text).unwrap_err();
+        assert_eq!(
+            error("jsnb"),
+            "there is no type \"jsnb\"; did you mean \"jsonb\"?"
+        );
+        assert!(error("my_mood_enum").contains("\"user-defined\""));
+        assert!(error("varchar(20").contains("is not closed"));
+        assert!(error("varchar(x)").contains("no number"));
+        assert!(error("text(5)").contains("takes no such numbers"));
+        assert!(error("").contains("there is no type"));
+    }
+}
