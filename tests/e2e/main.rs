@@ -8,6 +8,8 @@
 //! - [`idle`], [`large`]: the primary is not hurt: idle slots move, memory is bounded.
 //! - [`poison`]: what cannot be delivered stops the relay, and nothing is lost; [`dead_letters`]: or
 //!   goes elsewhere, as the policy says.
+//! - [`presets`]: tables that others than Debezium's users have, and routes of one's own; `route` shows
+//!   what `run` sends, `check` compares with the table.
 //! - [`topics`]: they are created where configured, and waited for where not.
 //! - [`errors`]: each mistake has its own word and exit code.
 //! - [`commands`]: `init`, `check`, `completions`, standard output as a sink.
@@ -39,6 +41,7 @@ mod idle;
 mod import_debezium;
 mod large;
 mod poison;
+mod presets;
 mod rig;
 mod secure;
 mod slots;

@@ -3,11 +3,15 @@
 //! It takes any bytes and panics only when a promise of this crate is broken.
 
 use serde_json::value::RawValue;
-use walrelay_lsn::Lsn;
-use walrelay_pgoutput::PgTimestamp;
+use walrelay_lsn::{Lsn, RelationId, TypeOid};
+use walrelay_pgoutput::{Message, PgTimestamp, decode, encode};
 use walrelay_sink::Poison;
 
-use crate::{Event, Messages, Options, Router, TopicTemplate, TopicTemplateError};
+use crate::template::json;
+use crate::{
+    Event, Lookups, Member, Messages, Object, Options, Place, Router, Template, Templates,
+    TopicTemplate, TopicTemplateError, ValueTemplate,
+};
 
 /// Any content of a message: what is read is a row of the table that was announced, and says again
 /// what it said; nothing of the content is in an error.
@@ -83,5 +87,126 @@ pub fn topic_templates(bytes: &[u8]) {
         let expected = topic.replace('\u{E000}', value);
         template.render(value, &mut topic);
         assert_eq!(topic, expected, "{text:?}");
+    }
+}
+
+const PLACES: [Place; 7] = [
+    Place::Topic,
+    Place::Key,
+    Place::Value,
+    Place::Member,
+    Place::Header,
+    Place::Partition,
+    Place::Timestamp,
+];
+
+/// text, uuid, bigint, double, boolean, bytea, timestamptz, jsonb
+const TYPES: [u32; 8] = [25, 2950, 20, 701, 16, 17, 1184, 3802];
+
+/// Any template over columns, and behind a NUL the text of its columns: errors point into it, what is
+/// understood reads back, and a row becomes a record or an error, whatever its columns are. An object
+/// is JSON.
+pub fn templates(bytes: &[u8]) {
+    let Ok(text) = str::from_utf8(bytes) else {
+        return;
+    };
+    let (text, value) = text.split_once('\0').unwrap_or((text, "Order"));
+    let template = match text.parse::<Template>() {
+        Err(error) => {
+            let within = 1..=text.chars().count() + 1;
+            return assert!(within.contains(&error.position), "{error} of {text:?}");
+        }
+        Ok(template) => template,
+    };
+    let again = template.to_string();
+    assert_eq!(again.parse().as_ref(), Ok(&template), "{text:?}");
+    let rows = [(value.to_owned(), "found".to_owned())];
+    let lookups = Lookups::from([("t".to_owned(), rows.into())]);
+    for place in PLACES {
+        if template.check(place, &lookups).is_ok() {
+            in_place(&template, place, &lookups, value);
+        }
+    }
+}
+
+/// The template in its place, over columns of each type.
+fn in_place(template: &Template, place: Place, lookups: &Lookups, value: &str) {
+    let Ok(fixed) = "x".parse::<Template>() else {
+        unreachable!("a text is a template")
+    };
+    let mut templates = Templates {
+        id: None,
+        topic: fixed.clone(),
+        key: None,
+        value: ValueTemplate::Text(fixed),
+        headers: Vec::new(),
+        partition: None,
+        timestamp: None,
+        lookups: lookups.clone(),
+    };
+    let given = template.clone();
+    match place {
+        Place::Topic => templates.topic = given,
+        Place::Key => templates.key = Some(given),
+        Place::Value => templates.value = ValueTemplate::Text(given),
+        Place::Header => templates.headers = vec![("h".to_owned(), given)],
+        Place::Partition => templates.partition = Some(given),
+        Place::Timestamp => templates.timestamp = Some(given),
+        Place::Member => {
+            let members = vec![("m".to_owned(), Member::Template(given))];
+            templates.value = ValueTemplate::Object(Object { members });
+        }
+    }
+    let mut names: Vec<&str> = template.columns().collect();
+    names.sort_unstable();
+    names.dedup();
+    // No column is called so, and no table has so many.
+    if names.iter().any(|name| name.contains('\0')) || names.len() > 100 {
+        return;
+    }
+    for type_oid in TYPES {
+        // Postgres has seen to it that a column of JSON is JSON.
+        if type_oid != 3802 || json::find(value.as_bytes(), &[]).is_ok() {
+            rows(&templates, place, &names, type_oid, value);
+        }
+    }
+}
+
+/// Rows of a table whose columns are all of a type, and all have a value or none.
+fn rows(templates: &Templates, place: Place, names: &[&str], type_oid: u32, value: &str) {
+    let mut table = encode::Table::new(RelationId::new(1), "public", "outbox");
+    for name in names {
+        table = table.column(name, TypeOid::new(type_oid));
+    }
+    let mut router = Router::new(templates.clone());
+    let announced = table.relation();
+    let Ok(Message::Relation(relation)) = decode(&announced) else {
+        unreachable!("a Relation message was made")
+    };
+    if router.relation(&relation).is_err() {
+        return;
+    }
+    for value in [Some(value), None] {
+        let row = table.insert(&vec![value; names.len()]);
+        let Ok(Message::Insert(insert)) = decode(&row) else {
+            unreachable!("an Insert message was made")
+        };
+        let event = Event {
+            commit_lsn: Lsn::new(1),
+            row: 0,
+            commit_time: PgTimestamp::new(0),
+        };
+        match router.route(insert.relation, &insert.tuple, &event) {
+            Ok(routed) => {
+                let record = routed.record();
+                assert!(!record.topic.is_empty());
+                assert!(record.partition.is_none_or(|partition| partition >= 0));
+                assert!(record.timestamp_ms.is_none_or(|millis| millis >= 0));
+                let object = record.value.unwrap_or_default();
+                let json = place != Place::Member || json::find(object, &[]).is_ok();
+                assert!(json, "{templates:?} of {value:?}");
+            }
+            Err(error) => assert!(error.poison().is_some(), "{error}"),
+        }
     }
 }

@@ -43,6 +43,8 @@ pub struct Delivered {
     /// When the broker appended it, in milliseconds since 1970 by its clock, where the topic has
     /// `message.timestamp.type=LogAppendTime`.
     pub appended: Option<i64>,
+    /// The record's own timestamp, in milliseconds since 1970, where the topic keeps those.
+    pub created: Option<i64>,
 }
 
 /// A record that differs from its row.

@@ -22,7 +22,7 @@ mod ast;
 mod compile;
 mod error;
 mod filter;
-mod json;
+pub(crate) mod json;
 mod parse;
 mod time;
 

@@ -12,6 +12,11 @@ fn message_content() {
 }
 
 #[test]
+fn template() {
+    run("template", fuzzing::templates);
+}
+
+#[test]
 fn topic_template() {
     run("topic_template", fuzzing::topic_templates);
 }

@@ -176,5 +176,9 @@ fn delivered(message: &BorrowedMessage<'_>) -> Delivered {
             Timestamp::LogAppendTime(millis) => Some(millis),
             Timestamp::CreateTime(_) | Timestamp::NotAvailable => None,
         },
+        created: match message.timestamp() {
+            Timestamp::CreateTime(millis) => Some(millis),
+            Timestamp::LogAppendTime(_) | Timestamp::NotAvailable => None,
+        },
     }
 }

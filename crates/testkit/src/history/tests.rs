@@ -34,6 +34,7 @@ fn records<'a>(rows: &[Committed], ids: impl IntoIterator<Item = &'a str>) -> Ve
                 headers: Vec::new(),
                 payload: row.payload.clone(),
                 appended: None,
+                created: None,
             }
         })
         .collect()

@@ -25,11 +25,10 @@ impl FileRow {
     pub(super) fn read(text: &str, types: &[(String, String)]) -> Result<Self, String> {
         // Raw, so that 12.50 stays 12.50.
         let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).map_err(|error| {
-            let place = format!("line {}, column {}", error.line(), error.column());
             if error.is_data() {
-                format!("{place}: an object of columns and values is wanted")
+                "an object of columns and values is wanted".to_owned()
             } else {
-                format!("{place}: not JSON")
+                format!("line {}, column {}: not JSON", error.line(), error.column())
             }
         })?;
         let mut wanted: BTreeMap<String, String> = BTreeMap::new();
@@ -219,7 +218,7 @@ mod tests {
             (
                 "[\"s3cret\"]",
                 &[],
-                "line 1, column 1: an object of columns and values is wanted",
+                "an object of columns and values is wanted",
             ),
             ("", &[], "line 1, column 0: not JSON"),
             (
