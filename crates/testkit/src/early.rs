@@ -186,6 +186,7 @@ mod tests {
             headers: Vec::new(),
             payload: None,
             appended: Some(appended),
+            created: None,
         }
     }
 

@@ -1,0 +1,206 @@
+//! What making a record of a row costs, by preset: `make bench-router`.
+//!
+//! All contenders take turns in one process, on rows of the same payload; the least of the rounds
+//! counts, for whatever else runs on the machine only adds. What is measured is the router alone, from
+//! the decoded row to the record: no reading of the socket, no decoding, no broker.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a program for people, which ends where it cannot measure"
+)]
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use walrelay_event_router::{
+    Event, Lookups, Member, Object, Options, Place, Preset, Route, Router, Template, Templates,
+    ValueTemplate,
+};
+use walrelay_lsn::{Lsn, RelationId, TypeOid};
+use walrelay_pgoutput::{Message, PgTimestamp, Tuple, decode, encode};
+
+const ROWS: usize = 256;
+const ROUNDS: usize = 60;
+/// Times that a round goes through the rows.
+const PASSES: usize = 40;
+
+/// Columns that serve every contender, with the types and values that the tables have.
+const COLUMNS: &[(&str, u32)] = &[
+    ("id", 2950),
+    ("aggregatetype", 25),
+    ("aggregate_type", 25),
+    ("aggregateid", 25),
+    ("aggregate_id", 2950),
+    ("type", 25),
+    ("event_type", 25),
+    ("payload", 3802),
+    ("metadata", 3802),
+    ("created_at", 1184),
+];
+
+fn contenders() -> Vec<(&'static str, Route)> {
+    let preset = |preset: Preset| Route::from(preset.routes().expect("templates"));
+    let mut contenders = vec![(
+        "debezium, string key and value",
+        Route::from(Options::default()),
+    )];
+    contenders.extend(Preset::ALL.map(|each| (each.name, preset(each))));
+    contenders.push((
+        "custom: lookup, json, replace, five headers",
+        Route::from(custom()),
+    ));
+    contenders
+}
+
+/// A bit of everything.
+fn custom() -> Templates {
+    let rows = [("order.placed", "orders"), ("order.paid", "payments")];
+    let rows = rows.map(|(from, to)| (from.to_owned(), to.to_owned()));
+    let lookups = Lookups::from([("topics".to_owned(), rows.into())]);
+    let template = |text: &str, place| Template::parse(text, place, &lookups).expect("a template");
+    let header = |(name, text): (&str, &str)| (name.to_owned(), template(text, Place::Header));
+    let member = |(name, text): (&str, &str)| {
+        let member = Member::Template(template(text, Place::Member));
+        (name.to_owned(), member)
+    };
+    Templates {
+        id: Some("id".to_owned()),
+        topic: template("shop.{event_type | lookup('topics')}", Place::Topic),
+        key: Some(template("{aggregate_id | replace('-', '')}", Place::Key)),
+        value: ValueTemplate::Object(Object {
+            members: [
+                ("id", "{id}"),
+                ("customer", "{payload | json('customer', 'name') | upper}"),
+                ("data", "{payload}"),
+                ("at", "{created_at}"),
+            ]
+            .map(member)
+            .into(),
+        }),
+        headers: [
+            ("id", "{id}"),
+            ("type", "{event_type}"),
+            ("kind", "{event_type | after('.')}"),
+            ("tenant", "{metadata | json('tenant') | default('none')}"),
+            ("source", "shop"),
+        ]
+        .map(header)
+        .into(),
+        partition: None,
+        timestamp: Some(template("{created_at}", Place::Timestamp)),
+        lookups: lookups.clone(),
+    }
+}
+
+/// Insert messages with some 300 bytes of payload.
+fn rows(table: &encode::Table) -> Vec<Vec<u8>> {
+    (0..ROWS)
+        .map(|number| {
+            let id = format!("018f5a3e-7c1d-7b1a-9c55-{number:012x}");
+            let payload = format!(
+                "{{\"total\": {number}.50, \"customer\": {{\"id\": {number}, \"name\": \"Zoë \\\"Z\\\"\"}}, \
+                 \"lines\": [{{\"sku\": \"A-{number}\", \"qty\": 2, \"note\": \"{}\"}}]}}",
+                "n".repeat(190)
+            );
+            let kind = if number % 2 == 0 { "Order" } else { "Customer" };
+            let event = if number % 3 == 0 { "order.placed" } else { "order.paid" };
+            let metadata = (number % 4 != 0).then_some("{\"tenant\": \"acme\"}");
+            table.insert(&[
+                Some(&id),
+                Some(kind),
+                Some(kind),
+                Some("aggregate-17"),
+                Some(&id),
+                Some(event),
+                Some(event),
+                Some(&payload),
+                metadata,
+                Some("2026-01-02 03:04:05.678901+00"),
+            ])
+        })
+        .collect()
+}
+
+struct Contender {
+    name: &'static str,
+    router: Router,
+    /// Seconds of each round.
+    rounds: Vec<f64>,
+}
+
+fn pass(router: &mut Router, rows: &[(RelationId, Tuple<'_>)]) -> usize {
+    let event = Event {
+        commit_lsn: Lsn::new(0x016b_3748),
+        row: 0,
+        commit_time: PgTimestamp::new(0),
+    };
+    let mut bytes = 0;
+    for (relation, row) in rows {
+        let routed = router.route(*relation, row, &event).expect("a record");
+        bytes += black_box(routed.record()).payload_bytes();
+    }
+    bytes
+}
+
+fn main() {
+    let mut table = encode::Table::new(RelationId::new(16_400), "public", "outbox");
+    for (name, type_oid) in COLUMNS {
+        table = table.column(name, TypeOid::new(*type_oid));
+    }
+    let messages = rows(&table);
+    let rows: Vec<(RelationId, Tuple<'_>)> = messages
+        .iter()
+        .map(|message| match decode(message) {
+            Ok(Message::Insert(insert)) => (insert.relation, insert.tuple),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let announced = table.relation();
+    let Ok(Message::Relation(relation)) = decode(&announced) else {
+        panic!("not a relation")
+    };
+    let mut contenders: Vec<Contender> = contenders()
+        .into_iter()
+        .map(|(name, route)| {
+            let mut router = Router::new(route);
+            router.relation(&relation).expect(name);
+            pass(&mut router, &rows);
+            Contender {
+                name,
+                router,
+                rounds: Vec::new(),
+            }
+        })
+        .collect();
+    for round in 0..ROUNDS {
+        // Whoever comes first has the cooler processor.
+        let count = contenders.len();
+        for turn in 0..count {
+            let contender = &mut contenders[(turn + round) % count];
+            let begun = Instant::now();
+            for _ in 0..PASSES {
+                black_box(pass(&mut contender.router, &rows));
+            }
+            contender.rounds.push(begun.elapsed().as_secs_f64());
+        }
+    }
+    println!("| route | ns per row, least | median | bytes of the record | allocations per row |");
+    println!("|---|---:|---:|---:|---:|");
+    for contender in &mut contenders {
+        contender.rounds.sort_by(f64::total_cmp);
+        let per_row = |seconds: f64| seconds * 1e9 / (PASSES * ROWS) as f64;
+        let least = per_row(contender.rounds[0]);
+        let median = per_row(contender.rounds[ROUNDS / 2]);
+        let mut bytes = 0;
+        let allocated = allocation_counter::measure(|| bytes = pass(&mut contender.router, &rows));
+        println!(
+            "| {} | {least:.0} | {median:.0} | {} | {:.1} |",
+            contender.name,
+            bytes / ROWS,
+            allocated.count_total as f64 / ROWS as f64
+        );
+    }
+}
