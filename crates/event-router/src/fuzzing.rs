@@ -67,7 +67,9 @@ pub fn topic_templates(bytes: &[u8]) {
                 TopicTemplateError::Dollar { position }
                 | TopicTemplateError::Unclosed { position }
                 | TopicTemplateError::Unknown { position, .. }
+                | TopicTemplateError::NoGroup { position, .. }
                 | TopicTemplateError::Backslash { position } => position,
+                TopicTemplateError::Regex(_) => unreachable!("the expression is the default one"),
             };
             let blamed = text.chars().nth(position - 1);
             assert!(matches!(blamed, Some('$' | '\\')), "{position} of {text:?}");
@@ -85,6 +87,8 @@ pub fn topic_templates(bytes: &[u8]) {
     if !text.contains('\u{E000}') {
         template.render("\u{E000}", &mut topic);
         let expected = topic.replace('\u{E000}', value);
+        let lines = value.contains(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']);
+        let expected = if lines { value.to_owned() } else { expected };
         template.render(value, &mut topic);
         assert_eq!(topic, expected, "{text:?}");
     }

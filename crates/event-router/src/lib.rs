@@ -27,13 +27,12 @@
 //! `StringConverter` for key and value and of its `SimpleHeaderConverter` for the header.
 //! `tests/golden` holds outcomes recorded from Debezium itself that they are compared with.
 //!
-//! # Which columns can be used
-//! Those whose text in Postgres is what Debezium writes: character types, uuid, json, jsonb, xml,
-//! inet, integers, oid, boolean (`true`/`false`) and user-defined types. Others (bytea, date and
-//! time types, numeric, floats, arrays, …) are refused when the table is announced, not guessed at
-//! row by row. Two differences from Debezium remain: columns of the type `name` are read, where
-//! Debezium sees null; and a user-defined type, a domain or a composite too, is its text in
-//! Postgres, whatever it is built on.
+//! # What Debezium's columns become
+//! A column is a Kafka Connect value with the schema that Debezium gives it, and a [`Converter`]
+//! writes that. pgoutput does not say whether a column is NOT NULL, what its default is or what a
+//! type made by a user is: [`TableFacts`], given to [`Router::describe`] before the table is
+//! announced, do. Differences from Debezium that are meant are listed in
+//! `docs/MIGRATING-FROM-DEBEZIUM.md`.
 //!
 //! # Invariants
 //! - No I/O, no clock, no log. Nothing panics, whatever relation and tuple say.
@@ -65,6 +64,7 @@
 
 mod column_type;
 mod columns;
+mod connect;
 mod debezium;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -78,7 +78,14 @@ mod router;
 mod template;
 mod topic;
 
-pub use debezium::{Options, TopicTemplate, TopicTemplateError};
+pub use connect::{
+    BinaryHandling, ColumnFacts, Converter, DecimalHandling, Handling, HstoreHandling,
+    IntervalHandling, JsonOptions, TableFacts, TimePrecision, TypeFacts, TypeKind,
+};
+pub use debezium::{
+    Additional, Expand, JavaRegexError, NameAdjustment, Options, Placement, PlacementError,
+    RegexProblem, TopicTemplate, TopicTemplateError,
+};
 pub use message::{MessageError, MessageHeaders, MessageMember, MessageRow, Messages};
 pub use part::{Event, Unfit};
 pub use plan::PlanError;

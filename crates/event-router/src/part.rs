@@ -8,6 +8,10 @@ use walrelay_pgoutput::{PgTimestamp, Value};
 use walrelay_sink::Poison;
 
 use crate::column_type::Reading;
+use crate::connect::ColumnType;
+use crate::connect::schema::Data;
+use crate::debezium::field::{self, ConnectField};
+use crate::debezium::payload::Payload;
 use crate::{Role, Target, template};
 
 /// What a row's transaction says about it.
@@ -68,14 +72,32 @@ pub(crate) enum Piece {
     Column { slot: usize, reading: Reading },
     /// A template.
     Template(template::Compiled),
+    /// A column as Kafka Connect's converters write it.
+    Connect(Box<ConnectField>),
+    /// A value that is more than that.
+    Payload(Box<Payload>),
+    /// A column's whole number from 0 on, and what NULL stands for.
+    Partition { slot: usize, default: Option<i64> },
+    /// A column's point in time.
+    Timestamp {
+        slot: usize,
+        column: Box<ColumnType>,
+    },
+    /// The same for each row; nothing is left out.
+    Literal(Option<Vec<u8>>),
 }
 
 impl Piece {
     /// The slot to blame where what was made of it is of no use.
     pub(crate) fn slot(&self) -> usize {
         match self {
-            Self::Column { slot, .. } => *slot,
+            Self::Column { slot, .. }
+            | Self::Partition { slot, .. }
+            | Self::Timestamp { slot, .. } => *slot,
             Self::Template(template) => template.slot(),
+            Self::Connect(field) => field.slot,
+            Self::Payload(payload) => payload.slot,
+            Self::Literal(_) => 0,
         }
     }
 
@@ -88,6 +110,34 @@ impl Piece {
     ) -> Result<Part<'t>, Fault> {
         match self {
             Self::Template(template) => template.render(values, scratch),
+            Self::Connect(field) => field.render(values, scratch),
+            Self::Payload(payload) => payload.render(values, scratch),
+            Self::Partition { slot, default } => {
+                let fault = || Fault::new(*slot, Unfit::NotANumber);
+                let number: Option<i64> = match value(values, *slot)? {
+                    None => *default,
+                    Some(text) => {
+                        let text = str::from_utf8(text).map_err(|_| fault())?;
+                        Some(text.parse().map_err(|_| fault())?)
+                    }
+                };
+                match number {
+                    None => Ok(Part::Null),
+                    Some(0..=2_147_483_647) => Ok(decimal(number, scratch)),
+                    Some(_) => Err(fault()),
+                }
+            }
+            Self::Timestamp { slot, column } => {
+                let default: Option<&Data<'_>> = column.schema.default.as_ref();
+                let millis = field::timestamp(values, *slot, &column.codec, default)?;
+                Ok(decimal(millis, scratch))
+            }
+            Self::Literal(None) => Ok(Part::Absent),
+            Self::Literal(Some(bytes)) => {
+                let start = scratch.len();
+                scratch.extend_from_slice(bytes);
+                Ok(Part::Scratch(start..scratch.len()))
+            }
             Self::Column { slot, reading } => {
                 let Some(text) = value(values, *slot)? else {
                     return Ok(Part::Null);
@@ -101,6 +151,15 @@ impl Piece {
             }
         }
     }
+}
+
+fn decimal<'t>(number: Option<i64>, scratch: &mut Vec<u8>) -> Part<'t> {
+    let Some(number) = number else {
+        return Part::Null;
+    };
+    let start = scratch.len();
+    scratch.extend_from_slice(number.to_string().as_bytes());
+    Part::Scratch(start..scratch.len())
 }
 
 /// The text in a slot, `None` for NULL.
@@ -154,6 +213,10 @@ pub enum Unfit {
     NotHex,
     /// The lookup table does not have it.
     NotInTable,
+    /// It is not written as Postgres writes values of its type.
+    Malformed,
+    /// It is not bytes, and the converter writes nothing else.
+    NotBytes,
 }
 
 impl Unfit {
@@ -186,6 +249,10 @@ impl fmt::Display for Unfit {
             Self::NotJson => "is not JSON, or nested too deep",
             Self::NotHex => "is not the hexadecimal form of bytes (bytea_output = hex)",
             Self::NotInTable => "is not in the lookup table",
+            Self::Malformed => "is not written as Postgres writes values of its type",
+            Self::NotBytes => {
+                "is not bytes, and the converter writes nothing else: use a column of the type bytea, or a converter for texts"
+            }
         })
     }
 }

@@ -7,7 +7,7 @@ use crate::column_type::{self, Reading};
 use crate::columns::{Columns, Slots};
 use crate::part::{Fault, Piece};
 use crate::topic::Topic;
-use crate::{Role, Route, RouteError};
+use crate::{Role, Route, RouteError, TableFacts};
 
 /// How the rows of one table become records. Compiled once when the table is announced.
 #[derive(Debug)]
@@ -40,9 +40,13 @@ pub(crate) struct HeaderField {
 }
 
 impl Plan {
-    pub(crate) fn compile(route: &Route, relation: &Relation<'_>) -> Result<Self, PlanError> {
+    pub(crate) fn compile(
+        route: &Route,
+        relation: &Relation<'_>,
+        facts: Option<&TableFacts>,
+    ) -> Result<Self, PlanError> {
         match route {
-            Route::Debezium(options) => options.compile(relation),
+            Route::Debezium(options) => options.compile(relation, facts),
             Route::Template(templates) => templates.compile(relation),
         }
     }
@@ -106,8 +110,7 @@ impl Wreck {
                     .columns()
                     .enumerate()
                     .find(|(_, column)| Some(column.name) == wanted)?;
-                let reading = column_type::reading(column.type_oid.get(), &Role::Payload);
-                Some((index, reading.unwrap_or(Reading::Verbatim)))
+                Some((index, column_type::reading(column.type_oid.get())))
             }),
         }
     }
@@ -200,10 +203,9 @@ impl PlanError {
 fn supported(role: &Role) -> &'static str {
     match role {
         Role::RouteBy => "use a character type, uuid, json, jsonb, xml, inet or a type of your own",
-        Role::EventId | Role::EventKey | Role::Payload => {
-            "use a character type, uuid, json, jsonb, xml, inet, an integer, oid, boolean or a type of your own"
-        }
-        Role::Template(_) => {
+        Role::SchemaVersion | Role::Additional => "use an integer",
+        Role::EventId | Role::EventKey | Role::Payload => "use another type",
+        Role::EventTimestamp | Role::Template(_) => {
             "use timestamptz, timestamp, date, or a number of milliseconds since 1970"
         }
     }

@@ -9,14 +9,14 @@ use crate::{Options, Target, Templates};
 #[non_exhaustive]
 pub enum Route {
     /// Those of Debezium's outbox event router.
-    Debezium(Options),
+    Debezium(Box<Options>),
     /// Templates over columns.
     Template(Templates),
 }
 
 impl From<Options> for Route {
     fn from(options: Options) -> Self {
-        Self::Debezium(options)
+        Self::Debezium(Box::new(options))
     }
 }
 
@@ -50,6 +50,12 @@ pub enum Role {
     Payload,
     /// The choice of the topic.
     RouteBy,
+    /// The record's timestamp.
+    EventTimestamp,
+    /// The version of the envelope's schema.
+    SchemaVersion,
+    /// A header, a field of the envelope, or the partition.
+    Additional,
     /// A part of the record that a template makes.
     Template(Target),
 }
@@ -62,6 +68,9 @@ impl Role {
             Self::EventKey => "table.field.event.key",
             Self::Payload => "table.field.event.payload",
             Self::RouteBy => "route.by.field",
+            Self::EventTimestamp => "table.field.event.timestamp",
+            Self::SchemaVersion => "table.field.event.schema.version",
+            Self::Additional => "table.fields.additional.placement",
             Self::Template(target) => target.option(),
         }
     }
@@ -74,6 +83,9 @@ impl fmt::Display for Role {
             Self::EventKey => "the key",
             Self::Payload => "the payload",
             Self::RouteBy => "the routing value",
+            Self::EventTimestamp => "the timestamp",
+            Self::SchemaVersion => "the version of the schema",
+            Self::Additional => "an additional field",
             Self::Template(target) => return target.fmt(f),
         })
     }

@@ -10,7 +10,7 @@ use walrelay_sink::{Header, Record};
 use crate::column_type::Reading;
 use crate::part::{Event, Fault, Part, Unfit};
 use crate::plan::{Field, Plan, Wreck};
-use crate::{PlanError, Route, RouteError, debezium};
+use crate::{PlanError, Route, RouteError, TableFacts, debezium};
 
 /// Columns and headers that a row may need before it costs an allocation.
 const INLINE_COLUMNS: usize = 12;
@@ -22,6 +22,8 @@ pub struct Router {
     plans: Vec<Plan>,
     /// Places in `plans`.
     tables: HashMap<RelationId, usize>,
+    /// What the catalogs say of tables.
+    facts: Vec<TableFacts>,
     /// Where the columns are of rows that cannot be routed.
     wrecks: HashMap<RelationId, Wreck>,
     /// The topic of the row that was read last; kept so that its memory is.
@@ -73,10 +75,17 @@ impl Router {
             route: route.into(),
             plans: Vec::new(),
             tables: HashMap::new(),
+            facts: Vec::new(),
             wrecks: HashMap::new(),
             topic: String::new(),
             scratch: Vec::new(),
         }
+    }
+
+    /// Replaces what the catalogs say of tables. It counts for tables that are announced after it, and
+    /// stays when tables are forgotten.
+    pub fn describe(&mut self, facts: Vec<TableFacts>) {
+        self.facts = facts;
     }
 
     /// Compiles the plan of a table. Call it for every Relation message: Postgres sends one before
@@ -101,7 +110,11 @@ impl Router {
         let former = self.tables.remove(&relation.id);
         let wreck = Wreck::of(&self.route, relation);
         self.wrecks.insert(relation.id, wreck);
-        let mut plan = Plan::compile(&self.route, relation)?;
+        let facts = self
+            .facts
+            .iter()
+            .find(|facts| facts.schema == relation.namespace && facts.name == relation.name);
+        let mut plan = Plan::compile(&self.route, relation, facts)?;
         if let Some(column) = topic {
             plan.topic_from(relation, column)?;
         }

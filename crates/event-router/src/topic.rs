@@ -13,6 +13,8 @@ pub(crate) enum Topic {
     /// Debezium's `route.topic.replacement` over the text of a column.
     Routed {
         slot: usize,
+        /// What NULL stands for.
+        default: Option<Box<str>>,
         template: TopicTemplate,
     },
     /// The text of a column as it is.
@@ -41,8 +43,15 @@ impl Topic {
         match self {
             Self::Routed { slot, .. } | Self::Column { slot } => {
                 let fault = |why| Fault::new(*slot, why);
-                let text = value(values, *slot)?.ok_or(fault(Unfit::Null))?;
-                let text = str::from_utf8(text).map_err(|_| fault(Unfit::NotUtf8))?;
+                let default = match self {
+                    Self::Routed { default, .. } => default.as_deref(),
+                    _ => None,
+                };
+                let text = match (value(values, *slot)?, default) {
+                    (Some(text), _) => str::from_utf8(text).map_err(|_| fault(Unfit::NotUtf8))?,
+                    (None, Some(default)) => default,
+                    (None, None) => return Err(fault(Unfit::Null)),
+                };
                 match self {
                     Self::Routed { template, .. } => template.render(text, topic),
                     _ => text.clone_into(topic),

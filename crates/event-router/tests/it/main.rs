@@ -8,5 +8,6 @@ mod corpus;
 mod golden;
 mod messages;
 mod properties;
+mod recorded_options;
 mod routing;
 mod templates;

@@ -50,6 +50,12 @@ fn cell() -> impl Strategy<Value = Cell> {
     ]
 }
 
+/// Whether Debezium writes a text of this type as it is.
+fn is_verbatim(type_oid: u32) -> bool {
+    const WRITTEN_ANEW: [u32; 3] = [17, 1009, 1184];
+    !WRITTEN_ANEW.contains(&type_oid)
+}
+
 /// What the bytes of a column are to be, told without the router.
 fn expected(columns: &[(String, u32)], cells: &[Cell], name: &str) -> Option<Vec<u8>> {
     let index = columns
@@ -85,14 +91,27 @@ fn any_row_of_any_table_is_routed_right_or_refused() {
                 prop_assert_eq!(planned, Ok(()));
                 prop_assert_eq!(columns.len(), cells.len());
                 let record = routed.record();
-                let expected = |name| expected(&columns, &cells, name);
-                let mut topic = b"outbox.event.".to_vec();
-                topic.extend(expected("aggregatetype").unwrap());
-                prop_assert_eq!(record.topic.as_bytes(), topic);
-                prop_assert_eq!(record.key.map(<[u8]>::to_vec), expected("aggregateid"));
-                prop_assert_eq!(record.value.map(<[u8]>::to_vec), expected("payload"));
-                let id = record.headers[0].value;
-                prop_assert_eq!(id.map(<[u8]>::to_vec), expected("id"));
+                let routed_by = expected(&columns, &cells, "aggregatetype").unwrap();
+                let routed_by = String::from_utf8(routed_by).unwrap();
+                // The default expression takes no line terminators.
+                let topic = if routed_by.contains(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']) {
+                    routed_by
+                } else {
+                    format!("outbox.event.{routed_by}")
+                };
+                prop_assert_eq!(record.topic, topic);
+                let parts = [
+                    ("aggregateid", record.key),
+                    ("payload", record.value),
+                    ("id", record.headers[0].value),
+                ];
+                for (name, bytes) in parts {
+                    let column = columns.iter().find(|(column, _)| column == name).unwrap();
+                    if is_verbatim(column.1) {
+                        let expected = expected(&columns, &cells, name);
+                        prop_assert_eq!(bytes.map(<[u8]>::to_vec), expected);
+                    }
+                }
                 routed_rows.set(routed_rows.get() + 1);
             }
             Err(RouteError::UnknownRelation { .. }) => prop_assert!(planned.is_err()),

@@ -56,6 +56,7 @@ fn debezium_options(router: &config::Debezium) -> Result<Options, Failure> {
         payload: router.payload.clone(),
         route_by: router.route_by.clone(),
         topic,
+        ..Options::default()
     })
 }
 

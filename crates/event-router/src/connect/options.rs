@@ -1,0 +1,96 @@
+//! Options of Debezium's Postgres connector that decide what column values become.
+
+/// `time.precision.mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TimePrecision {
+    /// Milliseconds or microseconds, as the column is precise.
+    #[default]
+    Adaptive,
+    /// As before, but times always in microseconds.
+    AdaptiveTimeMicroseconds,
+    /// Kafka Connect's own types, in milliseconds.
+    Connect,
+    /// ISO 8601 texts.
+    IsoString,
+    /// Microseconds.
+    Microseconds,
+    /// Nanoseconds.
+    Nanoseconds,
+}
+
+/// `decimal.handling.mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DecimalHandling {
+    /// Connect's `Decimal`.
+    #[default]
+    Precise,
+    /// A double.
+    Double,
+    /// A text.
+    String,
+}
+
+/// `binary.handling.mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BinaryHandling {
+    /// Bytes.
+    #[default]
+    Bytes,
+    /// A text in base64.
+    Base64,
+    /// A text in the base64 of URLs.
+    Base64UrlSafe,
+    /// A text in hex.
+    Hex,
+}
+
+/// `interval.handling.mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum IntervalHandling {
+    /// Microseconds, with months of 30.4375 days.
+    #[default]
+    Numeric,
+    /// ISO 8601.
+    String,
+}
+
+/// `hstore.handling.mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HstoreHandling {
+    /// A JSON text.
+    #[default]
+    Json,
+    /// A Connect map.
+    Map,
+}
+
+/// What column values become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Handling {
+    /// `time.precision.mode`.
+    pub time: TimePrecision,
+    /// `decimal.handling.mode`.
+    pub decimal: DecimalHandling,
+    /// `binary.handling.mode`.
+    pub binary: BinaryHandling,
+    /// `interval.handling.mode`.
+    pub interval: IntervalHandling,
+    /// `hstore.handling.mode`.
+    pub hstore: HstoreHandling,
+    /// `money.fraction.digits`.
+    pub money_fraction_digits: u8,
+}
+
+impl Default for Handling {
+    /// Debezium's defaults.
+    fn default() -> Self {
+        Self {
+            time: TimePrecision::default(),
+            decimal: DecimalHandling::default(),
+            binary: BinaryHandling::default(),
+            interval: IntervalHandling::default(),
+            hstore: HstoreHandling::default(),
+            money_fraction_digits: 2,
+        }
+    }
+}
