@@ -1,6 +1,6 @@
 //! The columns of a table while a plan is compiled for it: found by name, given slots.
 
-use walrelay_pgoutput::{Column, Relation};
+use walrelay_pgoutput::{Column, Relation, Tuple, Value};
 
 /// The columns that a plan needs, in the order in which they are asked for. [`finish`](Self::finish)
 /// gives each its place in the row.
@@ -82,6 +82,21 @@ impl<'r> Columns<'r> {
 }
 
 impl Slots {
+    /// The values of the columns that are needed, by slot.
+    pub(crate) fn values<'t>(&self, tuple: &Tuple<'t>, into: &mut [Value<'t>]) {
+        let mut order = self.order.iter();
+        let mut next = order.next();
+        for (index, value) in tuple.values().enumerate() {
+            let Some((wanted, slot)) = next else { return };
+            if *wanted == index {
+                if let Some(place) = into.get_mut(*slot) {
+                    *place = value;
+                }
+                next = order.next();
+            }
+        }
+    }
+
     /// One column more, the one at this index of the row. Gives its slot.
     pub(crate) fn add(&mut self, index: usize, name: &str) -> usize {
         if let Some((_, slot)) = self.order.iter().find(|(known, _)| *known == index) {

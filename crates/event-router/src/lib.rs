@@ -62,6 +62,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cloud_event;
 mod column_type;
 mod columns;
 mod connect;
@@ -78,6 +79,7 @@ mod router;
 mod template;
 mod topic;
 
+pub use cloud_event::{CloudEventMode, CloudEvents};
 pub use connect::{
     BinaryHandling, ColumnFacts, Converter, DecimalHandling, Handling, HstoreHandling,
     IntervalHandling, JsonOptions, TableFacts, TimePrecision, TypeFacts, TypeKind,

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use walrelay_pgoutput::{Relation, Tuple, Value};
+use walrelay_pgoutput::Relation;
 use walrelay_sink::{Disposition, Poison};
 
 use crate::column_type::{self, Reading};
@@ -65,21 +65,6 @@ impl Plan {
         let slot = self.slots.add(index, column);
         self.topic = Topic::Column { slot };
         Ok(())
-    }
-
-    /// The values of the columns that are needed, by slot.
-    pub(crate) fn values<'t>(&self, tuple: &Tuple<'t>, into: &mut [Value<'t>]) {
-        let mut order = self.slots.order.iter();
-        let mut next = order.next();
-        for (index, value) in tuple.values().enumerate() {
-            let Some((wanted, slot)) = next else { return };
-            if *wanted == index {
-                if let Some(place) = into.get_mut(*slot) {
-                    *place = value;
-                }
-                next = order.next();
-            }
-        }
     }
 
     /// What `fault` is to people, where `role` was to be filled.

@@ -7,6 +7,7 @@ use walrelay_lsn::RelationId;
 use walrelay_pgoutput::{Relation, Tuple, Value};
 use walrelay_sink::{Header, Record};
 
+use crate::cloud_event::{CloudEvents, CloudPlan};
 use crate::column_type::Reading;
 use crate::part::{Event, Fault, Part, Unfit};
 use crate::plan::{Field, Plan, Wreck};
@@ -14,12 +15,15 @@ use crate::{PlanError, Route, RouteError, TableFacts, debezium};
 
 /// Columns and headers that a row may need before it costs an allocation.
 const INLINE_COLUMNS: usize = 12;
-const INLINE_HEADERS: usize = 6;
+const INLINE_HEADERS: usize = 9;
 
 /// Turns the rows of outbox tables into records.
 pub struct Router {
     route: Route,
+    events: Option<CloudEvents>,
     plans: Vec<Plan>,
+    /// By place in `plans`.
+    clouds: Vec<Option<CloudPlan>>,
     /// Places in `plans`.
     tables: HashMap<RelationId, usize>,
     /// What the catalogs say of tables.
@@ -73,7 +77,9 @@ impl Router {
     pub fn new(route: impl Into<Route>) -> Self {
         Self {
             route: route.into(),
+            events: None,
             plans: Vec::new(),
+            clouds: Vec::new(),
             tables: HashMap::new(),
             facts: Vec::new(),
             wrecks: HashMap::new(),
@@ -86,6 +92,13 @@ impl Router {
     /// stays when tables are forgotten.
     pub fn describe(&mut self, facts: Vec<TableFacts>) {
         self.facts = facts;
+    }
+
+    /// With records that are CloudEvents.
+    #[must_use]
+    pub fn with_cloud_events(mut self, events: Option<CloudEvents>) -> Self {
+        self.events = events;
+        self
     }
 
     /// Compiles the plan of a table. Call it for every Relation message: Postgres sends one before
@@ -118,10 +131,18 @@ impl Router {
         if let Some(column) = topic {
             plan.topic_from(relation, column)?;
         }
+        let events = self.events.as_ref();
+        let cloud = events.map(|events| events.compile(relation, &plan));
+        let cloud = cloud.transpose()?;
         let place = former.unwrap_or(self.plans.len());
-        match self.plans.get_mut(place) {
-            Some(former) => *former = plan,
-            None => self.plans.push(plan),
+        if let (Some(former), Some(cloud_of_former)) =
+            (self.plans.get_mut(place), self.clouds.get_mut(place))
+        {
+            *former = plan;
+            *cloud_of_former = cloud;
+        } else {
+            self.plans.push(plan);
+            self.clouds.push(cloud);
         }
         self.tables.insert(relation.id, place);
         Ok(())
@@ -165,7 +186,7 @@ impl Router {
         }
         let mut values: SmallVec<[Value<'t>; INLINE_COLUMNS]> =
             smallvec![Value::Null; plan.slots.names.len()];
-        plan.values(tuple, &mut values);
+        plan.slots.values(tuple, &mut values);
         let scratch = &mut self.scratch;
         scratch.clear();
 
@@ -178,12 +199,16 @@ impl Router {
             None => Ok(Part::Null),
         };
         let key = optional(&plan.key)?;
-        let value = optional(&plan.value)?;
+        let mut value = optional(&plan.value)?;
         let partition = optional(&plan.partition)?;
         let timestamp = optional(&plan.timestamp)?;
         let mut headers = SmallVec::with_capacity(plan.headers.len());
         for header in &plan.headers {
             headers.push(part(&header.field)?);
+        }
+        if let Some(Some(cloud)) = self.clouds.get(place) {
+            let more = cloud.apply(tuple, event, &mut value, &mut self.scratch)?;
+            headers.extend(more);
         }
         plan.topic
             .render(&values, event, &mut self.scratch, &mut self.topic)
@@ -205,11 +230,14 @@ impl Router {
             .plans
             .get(row.plan)
             .map_or(&[][..], |plan| &plan.headers);
+        let cloud = self.clouds.get(row.plan).and_then(Option::as_ref);
+        let more = (0..).map(|place| cloud.map_or("", |cloud| cloud.header(place)));
+        let names = names.iter().map(|header| &*header.name).chain(more);
         let bytes = |part: &Part<'a>| part.resolve(&self.scratch);
-        let headers = names.iter().zip(&row.headers);
+        let headers = names.zip(&row.headers);
         let headers = headers.filter(|(_, part)| !matches!(part, Part::Absent));
-        let headers = headers.map(|(header, part)| Header {
-            name: &header.name,
+        let headers = headers.map(|(name, part)| Header {
+            name,
             value: bytes(part),
         });
         Routed {
@@ -255,6 +283,7 @@ impl Router {
     /// Forgets all tables: a new connection announces them afresh.
     pub fn clear(&mut self) {
         self.plans.clear();
+        self.clouds.clear();
         self.tables.clear();
         self.wrecks.clear();
     }

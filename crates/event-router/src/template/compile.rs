@@ -95,18 +95,18 @@ enum BuiltValue {
 // === Compiling ===
 
 /// What compiling needs, and where it notes which columns are needed.
-pub(super) struct Compiler<'c, 'r> {
-    pub(super) columns: &'c mut Columns<'r>,
-    pub(super) lookups: &'c Lookups,
+pub(crate) struct Compiler<'c, 'r> {
+    pub(crate) columns: &'c mut Columns<'r>,
+    pub(crate) lookups: &'c Lookups,
 }
 
 impl Compiler<'_, '_> {
-    pub(super) fn text(&mut self, template: &Template, target: &Target) -> Result<Text, PlanError> {
+    pub(crate) fn text(&mut self, template: &Template, target: &Target) -> Result<Text, PlanError> {
         let lone = template.pieces.len() == 1;
         let using = match target {
             _ if !lone => Use::Text,
             Target::Member(_) => Use::Json,
-            Target::Key | Target::Value | Target::Header(_) => Use::Part,
+            Target::Key | Target::Value | Target::Header(_) | Target::CloudEvent(_) => Use::Part,
             Target::Id | Target::Topic | Target::Partition | Target::Timestamp => Use::Text,
         };
         let mut pieces = Vec::with_capacity(template.pieces.len());

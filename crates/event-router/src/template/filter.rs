@@ -171,7 +171,7 @@ fn unhex<'t>(part: &Part<'_>, scratch: &mut Vec<u8>) -> Result<Part<'t>, Unfit> 
 }
 
 /// RFC 4648, section 4: the standard alphabet, with padding.
-fn base64<'t>(part: &Part<'_>, scratch: &mut Vec<u8>) -> Result<Part<'t>, Unfit> {
+pub(crate) fn base64<'t>(part: &Part<'_>, scratch: &mut Vec<u8>) -> Result<Part<'t>, Unfit> {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let length = part.resolve(scratch).map_or(0, <[u8]>::len);
     fill(part, length.div_ceil(3) * 4, scratch, |bytes, made| {

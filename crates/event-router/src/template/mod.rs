@@ -19,12 +19,12 @@
 //! unless the filter `default` gives something else.
 
 mod ast;
-mod compile;
+pub(crate) mod compile;
 mod error;
-mod filter;
+pub(crate) mod filter;
 pub(crate) mod json;
 mod parse;
-mod time;
+pub(crate) mod time;
 
 use std::fmt;
 
@@ -127,6 +127,8 @@ pub enum Target {
     Partition,
     /// Its timestamp.
     Timestamp,
+    /// The attribute of this name, where it is a CloudEvent.
+    CloudEvent(&'static str),
 }
 
 impl Target {
@@ -140,6 +142,7 @@ impl Target {
             Self::Header(_) => "router.route.headers",
             Self::Partition => "router.route.partition",
             Self::Timestamp => "router.route.timestamp",
+            Self::CloudEvent(_) => "router.cloudevents",
         }
     }
 }
@@ -155,6 +158,7 @@ impl fmt::Display for Target {
             Self::Header(name) => write!(f, "header {name:?}"),
             Self::Partition => f.write_str("the partition"),
             Self::Timestamp => f.write_str("the timestamp"),
+            Self::CloudEvent(name) => write!(f, "the CloudEvents attribute {name:?}"),
         }
     }
 }

@@ -4,6 +4,7 @@
 #![cfg(test)]
 
 mod allocations;
+mod cloud_events;
 mod corpus;
 mod golden;
 mod messages;

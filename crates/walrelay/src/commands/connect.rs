@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use secrecy::ExposeSecret;
-use walrelay_event_router::{MessageMember, Messages, Options, Route, Router};
+use walrelay_event_router::{CloudEvents, MessageMember, Messages, Options, Route, Router};
 use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, TokenSource, TopicCreation};
 use walrelay_relay::{PoisonPolicy, Settings};
 use walrelay_sink::Parking;
@@ -63,7 +63,8 @@ fn debezium_options(router: &config::Debezium) -> Result<Options, Failure> {
 /// The router, and how messages are read, where they are events.
 pub(super) fn router(config: &Config) -> Result<(Router, Option<Messages>), Failure> {
     let messages = messages(config);
-    let mut router = Router::new(route(&config.router)?);
+    let route = route(&config.router)?;
+    let mut router = Router::new(route).with_cloud_events(config.cloud_events.clone());
     if let Some(messages) = &messages {
         // What a message lacks it lacks always: said before the first one comes.
         let announced = messages.announce(&mut router);
@@ -105,6 +106,8 @@ pub(super) fn wanted(config: &Config) -> Wanted {
             templates.columns().into_iter().map(str::to_owned).collect()
         }
     };
+    let attributes = config.cloud_events.iter().flat_map(CloudEvents::columns);
+    columns.extend(attributes.map(str::to_owned));
     columns.sort();
     columns.dedup();
     Wanted {

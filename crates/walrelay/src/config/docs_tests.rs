@@ -27,6 +27,7 @@ fn section_of(key: &Key) -> &'static str {
     [
         "source.messages",
         "router.route",
+        "router.cloudevents",
         "router.debezium",
         "router.converters",
         "sink.oauthbearer",

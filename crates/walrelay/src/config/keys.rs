@@ -458,6 +458,51 @@ pub(super) const KEYS: &[Key] = &[
         doc: "Option of the JSON converter.",
     },
     key(
+        "router.cloudevents.mode",
+        Kind::Choice {
+            here: &["binary", "structured"],
+            later: &[],
+        },
+        Unset,
+        "Makes records CloudEvents: attributes in headers `ce_…`, or one JSON object with everything in it.",
+    ),
+    key(
+        "router.cloudevents.source",
+        Kind::Text,
+        Unset,
+        "The attribute `source`, a URI reference; a template over columns. Required with `mode`.",
+    ),
+    key(
+        "router.cloudevents.type",
+        Kind::Text,
+        Unset,
+        "The attribute `type`; a template over columns. Required with `mode`.",
+    ),
+    key(
+        "router.cloudevents.id",
+        Kind::Text,
+        Unset,
+        "The attribute `id`; a template over columns. When unset, the event id of the route.",
+    ),
+    key(
+        "router.cloudevents.time",
+        Kind::Text,
+        Unset,
+        "The attribute `time`; a template that gives a point in time as Postgres prints it, left out where it is NULL. When unset, the time of the commit.",
+    ),
+    key(
+        "router.cloudevents.subject",
+        Kind::Text,
+        Unset,
+        "The attribute `subject`; a template over columns, left out where it is NULL.",
+    ),
+    key(
+        "router.cloudevents.datacontenttype",
+        Kind::Text,
+        Is("application/json"),
+        "The attribute `datacontenttype`: what the route's value is.",
+    ),
+    key(
         "sink.kind",
         Kind::Choice {
             here: &["kafka", "stdout"],

@@ -16,6 +16,7 @@
 //!   line may hold a secret.
 
 mod document;
+mod encoding;
 mod error;
 mod excerpt;
 mod expand;
@@ -137,6 +138,7 @@ fn parse_with(
 fn build(reader: &mut Reader<'_>) -> Option<Config> {
     let source = source(reader);
     let router = router::router(reader);
+    let cloud_events = encoding::cloud_events(reader);
     let sink = sink(reader);
     let delivery = delivery(reader);
     let poison = poison(reader);
@@ -149,6 +151,7 @@ fn build(reader: &mut Reader<'_>) -> Option<Config> {
     Some(Config {
         source: source?,
         router: router?,
+        cloud_events,
         sink: sink?,
         delivery: delivery?,
         poison: poison?,

@@ -816,3 +816,49 @@ fn messages_stand_in_for_tables() {
         assert!(error.contains(words), "{source}: {error}");
     }
 }
+
+#[test]
+fn cloud_events_want_source_and_type() {
+    let text = |lines: &str| {
+        format!(
+            "[source]\nurl = 'postgres://db'\ntables = ['o']\n[sink]\nkind = 'stdout'\n\
+             [router.cloudevents]\n{lines}\n"
+        )
+    };
+    let least = "mode = 'structured'\nsource = '/orders'\ntype = 'com.example.{type | lower}'";
+    let events = parse(&text(least)).unwrap().cloud_events.unwrap();
+    assert_eq!(
+        events.mode,
+        walrelay_event_router::CloudEventMode::Structured
+    );
+    assert_eq!(events.columns(), ["type"]);
+    assert_eq!(events.content_type, "application/json");
+    assert!(parse(&text("")).unwrap().cloud_events.is_none());
+    for (lines, words) in [
+        (
+            "mode = 'both'",
+            "invalid value of `router.cloudevents.mode`",
+        ),
+        ("mode = 'binary'", "missing key `router.cloudevents.source`"),
+        ("mode = 'binary'", "missing key `router.cloudevents.type`"),
+        (
+            "source = '/orders'",
+            "has no effect while `router.cloudevents.mode` is not set",
+        ),
+        (
+            "mode = 'binary'\nsource = '{x'\ntype = 't'",
+            "invalid value of `router.cloudevents.source`",
+        ),
+        (
+            "mode = 'binary'\nsource = ''\ntype = 't'",
+            "must not be empty",
+        ),
+        (
+            "mode = 'binary'\nsource = 's'\ntype = 't'\ndatacontenttype = 'json'",
+            "a media type",
+        ),
+    ] {
+        let error = parse(&text(lines)).unwrap_err().to_string();
+        assert!(error.contains(words), "{lines}: {error}");
+    }
+}

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use secrecy::SecretString;
-use walrelay_event_router::Templates;
+use walrelay_event_router::{CloudEvents, Templates};
 use walrelay_relay::{PoisonAction, TableName};
 
 use super::keys;
@@ -18,6 +18,8 @@ pub struct Config {
     pub source: Source,
     /// How rows become records.
     pub router: Router,
+    /// Whether records are CloudEvents.
+    pub cloud_events: Option<CloudEvents>,
     /// Where records go.
     pub sink: SinkConfig,
     /// How hard it is tried.
