@@ -12,6 +12,7 @@
     reason = "a test fails by panicking with the reason, and says what it measured"
 )]
 
+mod beside;
 mod hand_over;
 #[allow(dead_code, reason = "shared with the tests that need no Debezium")]
 #[path = "../e2e/rig.rs"]
