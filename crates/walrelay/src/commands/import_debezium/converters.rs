@@ -166,11 +166,11 @@ fn other_converter(class: &str) -> String {
         | "protobuf"
         | "JsonSchemaConverter"
         | "ExtJsonConverter" => {
-            "if this version of walrelay can write a schema registry's format, say so in [encoding] \
-             by hand: docs/CONFIGURATION.md"
+            "if this version of walrelay writes a schema registry's format, configure it by hand: \
+             [router] in docs/CONFIGURATION.md"
         }
         "CloudEventsConverter" | "cloudevents" => {
-            "if this version of walrelay can write CloudEvents, say so in [encoding] by hand: \
+            "if this version of walrelay writes CloudEvents, configure them by hand: [router] in \
              docs/CONFIGURATION.md"
         }
         _ => "records would have other bytes; choose one that both know",

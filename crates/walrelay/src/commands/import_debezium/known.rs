@@ -153,7 +153,7 @@ const RULES: &[(&str, Rule)] = &[
     (
         "message.prefix.*",
         Unsupported(
-            "messages of pg_logical_emit_message are relayed as docs/CONFIGURATION.md says, if this version of walrelay does",
+            "messages of pg_logical_emit_message are relayed where [source.messages] in docs/CONFIGURATION.md says so, by a prefix and in a form of its own",
         ),
     ),
     (

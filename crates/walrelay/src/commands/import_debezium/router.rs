@@ -121,8 +121,8 @@ fn other_transform(class: &str) -> String {
         }
         "PartitionRouting" => "say the partition with a placement `column:partition` of the router",
         "DecodeLogicalDecodingMessageContent" => {
-            "it feeds messages of pg_logical_emit_message to the router: see [messages] in \
-             docs/CONFIGURATION.md, if this version of walrelay has it"
+            "it feeds messages of pg_logical_emit_message to the router: [source.messages] in \
+             docs/CONFIGURATION.md has walrelay's way"
         }
         "ActivateTracingSpan" => "the router's own tracing options do the same",
         _ => "do what it does where the row is written, or in the consumer",
