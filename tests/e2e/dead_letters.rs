@@ -96,6 +96,8 @@ fn are_written_for_each_kind_of_poison() {
     let bad_name = letters.insert_payload("'we ird'", "k2", "'\"secret-value\"'");
     let large = letters.insert_payload("'order'", "k1", LARGE);
     letters.insert("'order'", "k1", 2);
+    // What is still in flight when a request is refused is sent again, letters too.
+    rig.caught_up();
     // In one transaction, so in one request: the broker refuses the request, and only one is meant.
     letters.db().batch(
         "INSERT INTO outbox SELECT gen_random_uuid(), 'narrow', 'key', 'T', \
