@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Options, Target, Templates};
+use crate::{Options, Target, Templates, debezium};
 
 /// The rules, as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +34,14 @@ impl Route {
                 [&options.event_id, &options.event_key, &options.payload].map(|name| Some(&**name))
             }
             Self::Template(templates) => templates.salvage_columns(),
+        }
+    }
+
+    /// The header that carries the event's id.
+    pub(crate) fn id_header(&self) -> &str {
+        match self {
+            Self::Debezium(_) => debezium::ID_HEADER,
+            Self::Template(templates) => templates.id_header().unwrap_or(debezium::ID_HEADER),
         }
     }
 }

@@ -68,6 +68,8 @@ pub struct Salvage<'a> {
     pub key: Option<&'a [u8]>,
     /// The record's value.
     pub value: Option<&'a [u8]>,
+    /// The header that carries the event's id; `None` is `id`.
+    pub id_header: Option<&'a str>,
 }
 
 // === impl Router ===
@@ -253,11 +255,11 @@ impl Router {
 
     /// What can be had of a row that [`read`](Self::read) refused. What cannot be read as it should
     /// is given as it came.
-    pub fn salvage<'t>(&self, relation: RelationId, tuple: &Tuple<'t>) -> Salvage<'t> {
+    pub fn salvage<'a>(&'a self, relation: RelationId, tuple: &Tuple<'a>) -> Salvage<'a> {
         let Some(wreck) = self.wrecks.get(&relation) else {
             return Salvage::default();
         };
-        let mut found: [Option<&'t [u8]>; 3] = [None; 3];
+        let mut found: [Option<&'a [u8]>; 3] = [None; 3];
         for (index, value) in tuple.values().enumerate() {
             for (found, field) in found.iter_mut().zip(&wreck.fields) {
                 if let Some((at, reading)) = field
@@ -277,6 +279,7 @@ impl Router {
             event_id,
             key,
             value,
+            id_header: Some(self.route.id_header()),
         }
     }
 
@@ -370,7 +373,7 @@ impl<'a> Salvage<'a> {
     /// The headers of the record that the row would have become.
     pub fn headers(&self) -> [Header<'a>; 1] {
         [Header {
-            name: debezium::ID_HEADER,
+            name: self.id_header.unwrap_or(debezium::ID_HEADER),
             value: self.event_id,
         }]
     }

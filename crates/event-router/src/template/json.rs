@@ -312,6 +312,9 @@ impl Scanner<'_> {
         let start = self.at;
         self.need(b'"')?;
         loop {
+            let rest = self.text.get(self.at..).unwrap_or_default();
+            let plain = rest.iter().position(|byte| must_be_escaped(*byte));
+            self.at += plain.ok_or(Malformed)?;
             match self.peek().ok_or(Malformed)? {
                 b'"' => {
                     self.at += 1;
@@ -329,8 +332,7 @@ impl Scanner<'_> {
                     };
                     self.at += length;
                 }
-                byte if byte < 0x20 => return Err(Malformed),
-                _ => self.at += 1,
+                _ => return Err(Malformed),
             }
         }
     }

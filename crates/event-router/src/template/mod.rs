@@ -209,6 +209,14 @@ impl Templates {
         [self.id.as_deref(), key, value]
     }
 
+    /// The header that carries the event's id, where one does.
+    pub(crate) fn id_header(&self) -> Option<&str> {
+        let id = self.id.as_deref()?;
+        let mut headers = self.headers.iter();
+        let (name, _) = headers.find(|(_, template)| template.column() == Some(id))?;
+        Some(name)
+    }
+
     /// The plan of a table.
     pub(crate) fn compile(&self, relation: &Relation<'_>) -> Result<Plan, PlanError> {
         let mut columns = Columns::of(relation);

@@ -567,6 +567,11 @@ fn what_cannot_be_routed_can_be_salvaged() {
     assert!(route(&mut router, &message).is_err());
     let (table, row) = crate::messages::as_row(&message);
     let salvage = router.salvage(table, &row);
+    let [header] = salvage.headers();
+    assert_eq!(
+        (header.name, header.value),
+        ("event_id", Some(b"17".as_slice()))
+    );
     assert_eq!(
         [salvage.event_id, salvage.key, salvage.value],
         [
