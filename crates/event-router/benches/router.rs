@@ -1,4 +1,4 @@
-//! What making a record of a row costs, by preset: `make bench-router`.
+//! What making a record of a row costs, by preset and converter: `make bench-router`.
 //!
 //! All contenders take turns in one process, on rows of the same payload; the least of the rounds
 //! counts, for whatever else runs on the machine only adds. What is measured is the router alone, from
@@ -12,20 +12,21 @@
     reason = "a program for people, which ends where it cannot measure"
 )]
 
+use std::fmt::Write as _;
 use std::hint::black_box;
 use std::time::Instant;
 
 use walrelay_event_router::{
-    Event, Lookups, Member, Object, Options, Place, Preset, Route, Router, Template, Templates,
-    ValueTemplate,
+    Additional, Converter, Event, Expand, JsonOptions, Lookups, Member, Object, Options, Place,
+    Preset, Route, Router, Template, Templates, ValueTemplate,
 };
 use walrelay_lsn::{Lsn, RelationId, TypeOid};
 use walrelay_pgoutput::{Message, PgTimestamp, Tuple, decode, encode};
 
 const ROWS: usize = 256;
-const ROUNDS: usize = 60;
+const ROUNDS: usize = 40;
 /// Times that a round goes through the rows.
-const PASSES: usize = 40;
+const PASSES: usize = 20;
 
 /// Columns that serve every contender, with the types and values that the tables have.
 const COLUMNS: &[(&str, u32)] = &[
@@ -39,20 +40,95 @@ const COLUMNS: &[(&str, u32)] = &[
     ("payload", 3802),
     ("metadata", 3802),
     ("created_at", 1184),
+    ("payload_bytes", 17),
 ];
 
 fn contenders() -> Vec<(&'static str, Route)> {
     let preset = |preset: Preset| Route::from(preset.routes().expect("templates"));
-    let mut contenders = vec![(
-        "debezium, string key and value",
-        Route::from(Options::default()),
-    )];
+    let mut contenders = debezium();
     contenders.extend(Preset::ALL.map(|each| (each.name, preset(each))));
     contenders.push((
         "custom: lookup, json, replace, five headers",
         Route::from(custom()),
     ));
     contenders
+}
+
+/// Debezium's router: each converter in each role beside the defaults of the others, and options
+/// that change the record's shape.
+fn debezium() -> Vec<(&'static str, Route)> {
+    let json = |schemas| {
+        Converter::Json(JsonOptions {
+            schemas,
+            ..JsonOptions::default()
+        })
+    };
+    let with = |change: &dyn Fn(&mut Options)| {
+        let mut options = Options {
+            topic_prefix: "srv".to_owned(),
+            ..Options::default()
+        };
+        change(&mut options);
+        Route::from(options)
+    };
+    let key = |converter: Converter| with(&|options| options.key_converter = converter.clone());
+    let value = |converter: Converter| with(&|options| options.value_converter = converter.clone());
+    let header =
+        |converter: Converter| with(&|options| options.header_converter = converter.clone());
+    let of_bytea = |converter: Converter| {
+        with(&|options| {
+            "payload_bytes".clone_into(&mut options.payload);
+            options.value_converter = converter.clone();
+        })
+    };
+    let expanded = |converter: Converter| {
+        with(&|options| {
+            options.expand = Some(Expand::default());
+            options.value_converter = converter.clone();
+        })
+    };
+    let all = |schemas, additional: &str| {
+        with(&|options| {
+            options.key_converter = json(schemas);
+            options.value_converter = json(schemas);
+            options.header_converter = json(schemas);
+            if !additional.is_empty() {
+                options.additional = Additional::parse(additional).expect("placements");
+            }
+        })
+    };
+    let more = "type:header:eventType,created_at:header,event_type:envelope:type,id:envelope:id";
+    vec![
+        ("debezium: string, string, simple", with(&|_| {})),
+        ("… key: json", key(json(false))),
+        ("… key: json with schemas", key(json(true))),
+        ("… value: json", value(json(false))),
+        ("… value: json with schemas", value(json(true))),
+        (
+            "… value: bytearray, of bytea",
+            of_bytea(Converter::ByteArray),
+        ),
+        (
+            "… value: binarydata, of bytea",
+            of_bytea(Converter::BinaryData(None)),
+        ),
+        (
+            "… value: binarydata, json for the rest",
+            value(Converter::BinaryData(Some(Box::new(json(false))))),
+        ),
+        ("… value: string, expanded", expanded(Converter::String)),
+        ("… value: json, expanded", expanded(json(false))),
+        ("… value: json with schemas, expanded", expanded(json(true))),
+        ("… header: string", header(Converter::String)),
+        ("… header: json", header(json(false))),
+        ("… header: json with schemas", header(json(true))),
+        ("… all: json", all(false, "")),
+        ("… all: json with schemas", all(true, "")),
+        (
+            "… all: json with schemas, envelope, two headers more",
+            all(true, more),
+        ),
+    ]
 }
 
 /// A bit of everything.
@@ -107,6 +183,10 @@ fn rows(table: &encode::Table) -> Vec<Vec<u8>> {
             );
             let kind = if number % 2 == 0 { "Order" } else { "Customer" };
             let event = if number % 3 == 0 { "order.placed" } else { "order.paid" };
+            let mut hex = "\\x".to_owned();
+            for byte in payload.bytes() {
+                write!(hex, "{byte:02x}").expect("a String takes all");
+            }
             let metadata = (number % 4 != 0).then_some("{\"tenant\": \"acme\"}");
             table.insert(&[
                 Some(&id),
@@ -119,6 +199,7 @@ fn rows(table: &encode::Table) -> Vec<Vec<u8>> {
                 Some(&payload),
                 metadata,
                 Some("2026-01-02 03:04:05.678901+00"),
+                Some(&hex),
             ])
         })
         .collect()
