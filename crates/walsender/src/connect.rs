@@ -240,6 +240,9 @@ impl Plan<'_> {
             ("DateStyle", "ISO"),
             ("IntervalStyle", "postgres"),
             ("extra_float_digits", "3"),
+            ("bytea_output", "hex"),
+            // A decimal point, whatever the database's locale writes.
+            ("lc_monetary", "C"),
         ];
         if self.kind == SessionKind::Replication {
             parameters.push(("replication", "database"));

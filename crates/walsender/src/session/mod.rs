@@ -88,7 +88,7 @@ impl Session {
     ///
     /// `settings` are run-time parameters that hold from the first moment, such as
     /// `("wal_sender_timeout", "5s")`. Fixed besides are `client_encoding`, `DateStyle`,
-    /// `IntervalStyle` and `extra_float_digits`, so that values have one text form.
+    /// `IntervalStyle`, `extra_float_digits`, `bytea_output` and `lc_monetary`, so that values have one text form.
     ///
     /// With `sslmode=prefer` the connection is unencrypted if the server says that it has no TLS;
     /// unlike libpq nothing is tried a second time the other way after a failure.

@@ -61,6 +61,8 @@ async fn what_the_startup_packet_says() {
             ("DateStyle", "ISO"),
             ("IntervalStyle", "postgres"),
             ("extra_float_digits", "3"),
+            ("bytea_output", "hex"),
+            ("lc_monetary", "C"),
         ];
         if kind == SessionKind::Replication {
             expected.push(("replication", "database"));
