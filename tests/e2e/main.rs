@@ -10,6 +10,7 @@
 //!   goes elsewhere, as the policy says.
 //! - [`presets`]: tables that others than Debezium's users have, and routes of one's own; `route` shows
 //!   what `run` sends, `check` compares with the table.
+//! - [`debezium`]: columns of all types arrive as Debezium writes them, with envelope and headers.
 //! - [`topics`]: they are created where configured, and waited for where not.
 //! - [`errors`]: each mistake has its own word and exit code.
 //! - [`commands`]: `init`, `check`, `completions`, standard output as a sink.
@@ -32,6 +33,7 @@ mod commands;
 mod confirming;
 mod crashes;
 mod dead_letters;
+mod debezium;
 mod dlq;
 mod docs;
 mod emitting;

@@ -197,6 +197,7 @@ mod tests {
             flushed: Lsn::new(500),
             confirmed: at(confirmed),
             server_timeout: None,
+            tables: Vec::new(),
         }
     }
 

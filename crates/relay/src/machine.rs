@@ -23,7 +23,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use walrelay_checkpoint::{AckRing, Ledger, Seq};
-use walrelay_event_router::{Event, MessageHeaders, Messages, PlanError, Routed, Router, Salvage};
+use walrelay_event_router::{
+    Event, MessageHeaders, Messages, PlanError, Routed, Router, Salvage, TableFacts,
+};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
 use walrelay_pgoutput::{Begin, LogicalMessage, Message, PgTimestamp, Relation, decode};
 use walrelay_sink::{LetterId, Poison, Record};
@@ -216,6 +218,11 @@ impl Core {
         // What is confirmed was handed over too, if by an earlier sink or process: a server that
         // restarts may find its slot further back than it said.
         self.handed_over = self.ledger.last_commit().max(self.ledger.confirmed());
+    }
+
+    /// What the catalogs say of the tables. Call it before the first frame that announces one.
+    pub fn describe(&mut self, tables: Vec<TableFacts>) {
+        self.router.describe(tables);
     }
 
     /// The connection is gone, or will be given no more frames.

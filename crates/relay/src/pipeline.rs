@@ -235,6 +235,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             timeline,
             confirmed,
             server_timeout,
+            tables,
             ..
         } = opened;
         let mut running = match self.generation.take() {
@@ -242,6 +243,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             None => self.generate(confirmed)?,
         };
         running.core.connected(confirmed);
+        running.core.describe(tables);
         info!(%confirmed, system_id, timeline, "streaming");
         self.surroundings.state(State::Streaming);
         let result = Streaming {

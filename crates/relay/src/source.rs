@@ -2,6 +2,7 @@ use std::error::Error;
 use std::future::Future;
 use std::time::Duration;
 
+use walrelay_event_router::TableFacts;
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_sink::Disposition;
 use walrelay_walsender::{Frame, StatusUpdate};
@@ -52,6 +53,8 @@ pub struct Opened<S> {
     /// The server's `wal_sender_timeout` for this connection, `None` where it is switched off.
     /// Feedback keeps to half of it.
     pub server_timeout: Option<Duration>,
+    /// What the catalogs say of the tables, where the router is to know.
+    pub tables: Vec<TableFacts>,
 }
 
 /// Opens streams of one slot.

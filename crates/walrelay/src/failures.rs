@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use walrelay_event_router::{PlanError, TopicTemplateError};
+use walrelay_event_router::PlanError;
 use walrelay_kafka_sink::letters::DeskError;
 use walrelay_kafka_sink::{KafkaConfigError, KafkaError};
 use walrelay_relay::{CoreError, LogError, PipelineError};
@@ -38,15 +38,6 @@ pub(crate) fn conn_info(error: &ConnInfoError) -> Failure {
     Failure::new("source-url", Exit::Config, "[source] url cannot be used")
         .caused_by(error.to_string())
         .remedy("its form is postgres://user:password@host:5432/database?sslmode=verify-full")
-}
-
-pub(crate) fn topic(error: &TopicTemplateError) -> Failure {
-    Failure::new(
-        "topic-template",
-        Exit::Config,
-        "route.topic.replacement cannot be used",
-    )
-    .caused_by(error.to_string())
 }
 
 pub(crate) fn kafka(error: &KafkaConfigError) -> Failure {

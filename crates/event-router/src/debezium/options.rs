@@ -188,6 +188,21 @@ impl Additional {
 }
 
 impl Options {
+    /// The columns that a table must have.
+    pub fn columns(&self) -> Vec<String> {
+        let needed = [
+            &self.event_id,
+            &self.event_key,
+            &self.route_by,
+            &self.payload,
+        ];
+        let version = self.schema_version.iter().filter(|_| self.has_envelope());
+        let additional = self.additional.iter().filter(|_| !self.ignore_missing);
+        let additional = additional.map(|additional| &additional.column);
+        let all = needed.into_iter().chain(&self.event_timestamp);
+        all.chain(version).chain(additional).cloned().collect()
+    }
+
     /// Whether there is an envelope around the payload.
     pub fn has_envelope(&self) -> bool {
         self.additional

@@ -120,6 +120,14 @@ impl TopicTemplate {
         Ok(template)
     }
 
+    /// What stands in every topic, between what stands for the value.
+    pub fn literals(&self) -> impl Iterator<Item = &str> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Literal(text) => Some(text.as_str()),
+            Piece::Group(_) => None,
+        })
+    }
+
     fn read(&mut self, text: &str) -> Result<(), TopicTemplateError> {
         if text.is_empty() {
             return Err(TopicTemplateError::Empty);

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use secrecy::ExposeSecret;
 use walrelay_event_router::{CloudEvents, MessageMember, Messages, Options, Route, Router};
@@ -37,33 +38,47 @@ pub(super) fn conn_info(source: &config::Source, env: Env<'_>) -> Result<ConnInf
     Ok(info)
 }
 
-pub(super) fn route(router: &config::Router) -> Result<Route, Failure> {
+pub(super) fn route(router: &config::Router) -> Route {
     match router {
-        config::Router::Debezium(debezium) => debezium_options(debezium).map(Route::from),
-        config::Router::Templates(templates) => Ok(Route::from((**templates).clone())),
+        config::Router::Debezium(debezium) => Route::from(debezium_options(debezium)),
+        config::Router::Templates(templates) => Route::from((**templates).clone()),
     }
 }
 
-fn debezium_options(router: &config::Debezium) -> Result<Options, Failure> {
-    let topic = router
-        .topic_replacement
-        .parse()
-        .map_err(|error| failures::topic(&error))?;
-    Ok(Options {
-        event_id: router.id.clone(),
-        event_key: router.key.clone(),
-        event_type: router.event_type.clone(),
-        payload: router.payload.clone(),
-        route_by: router.route_by.clone(),
-        topic,
-        ..Options::default()
-    })
+fn debezium_options(debezium: &config::Debezium) -> Options {
+    let mut options = debezium.options.clone();
+    if debezium.context_headers {
+        let headers = [
+            ("connectorLogicalName", options.topic_prefix.clone()),
+            ("taskId", "0".to_owned()),
+            ("connectorName", "postgresql".to_owned()),
+            ("runId", run_id()),
+        ];
+        let headers = headers.map(|(name, text)| (format!("__debezium.context.{name}"), text));
+        options.context_headers = headers.into();
+    }
+    options
+}
+
+/// A UUID of version 7 of this start, as Debezium has one.
+fn run_id() -> String {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let millis = since.unwrap_or_default().as_millis() & 0xffff_ffff_ffff;
+    let random = fastrand::u128(..);
+    let id = millis << 80
+        | 7 << 76
+        | (random >> 64 & 0xfff) << 64
+        | 0b10 << 62
+        | random & 0x3fff_ffff_ffff_ffff;
+    let hex = format!("{id:032x}");
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| hex.get(part).unwrap_or_default());
+    parts.join("-")
 }
 
 /// The router, and how messages are read, where they are events.
 pub(super) fn router(config: &Config) -> Result<(Router, Option<Messages>), Failure> {
     let messages = messages(config);
-    let route = route(&config.router)?;
+    let route = route(&config.router);
     let mut router = Router::new(route).with_cloud_events(config.cloud_events.clone());
     if let Some(messages) = &messages {
         // What a message lacks it lacks always: said before the first one comes.
@@ -77,13 +92,16 @@ pub(super) fn router(config: &Config) -> Result<(Router, Option<Messages>), Fail
 fn messages(config: &Config) -> Option<Messages> {
     let prefix = config.source.messages.as_deref()?;
     let named = match &config.router {
-        config::Router::Debezium(options) => vec![
-            (&options.id, MessageMember::Id),
-            (&options.key, MessageMember::Key),
-            (&options.event_type, MessageMember::Type),
-            (&options.payload, MessageMember::Payload),
-            (&options.route_by, MessageMember::Aggregate),
-        ],
+        config::Router::Debezium(debezium) => {
+            let options = &debezium.options;
+            vec![
+                (&options.event_id, MessageMember::Id),
+                (&options.event_key, MessageMember::Key),
+                (&options.event_type, MessageMember::Type),
+                (&options.payload, MessageMember::Payload),
+                (&options.route_by, MessageMember::Aggregate),
+            ]
+        }
         // The other parts may read any columns: those that presets know.
         config::Router::Templates(templates) => {
             let id = templates.id.iter();
@@ -96,12 +114,7 @@ fn messages(config: &Config) -> Option<Messages> {
 
 pub(super) fn wanted(config: &Config) -> Wanted {
     let mut columns = match &config.router {
-        config::Router::Debezium(router) => vec![
-            router.id.clone(),
-            router.key.clone(),
-            router.route_by.clone(),
-            router.payload.clone(),
-        ],
+        config::Router::Debezium(debezium) => debezium.options.columns(),
         config::Router::Templates(templates) => {
             templates.columns().into_iter().map(str::to_owned).collect()
         }

@@ -127,14 +127,34 @@ pub(super) const MEMBERS: &str = "router.route.value";
 pub(super) const LOOKUPS: &str = "router.lookup";
 const OPEN: &[&str] = &[PASS_THROUGH, HEADERS, MEMBERS, LOOKUPS];
 
-const CONVERTERS_HERE: &[&str] = &["string", "org.apache.kafka.connect.storage.StringConverter"];
-const CONVERTERS_LATER: &[&str] = &[
+/// In the order in which the reader takes them, each by its short name and by its class.
+const CONVERTERS: &[&str] = &[
+    "string",
+    "org.apache.kafka.connect.storage.StringConverter",
     "json",
-    "bytearray",
-    "binarydata",
     "org.apache.kafka.connect.json.JsonConverter",
+    "bytearray",
     "org.apache.kafka.connect.converters.ByteArrayConverter",
+    "binarydata",
     "io.debezium.converters.BinaryDataConverter",
+];
+
+/// The same, for what is not bytes.
+const DELEGATES: &[&str] = &[
+    "string",
+    "org.apache.kafka.connect.storage.StringConverter",
+    "json",
+    "org.apache.kafka.connect.json.JsonConverter",
+];
+
+/// The same for headers.
+const HEADER_CONVERTERS: &[&str] = &[
+    "string",
+    "org.apache.kafka.connect.storage.StringConverter",
+    "json",
+    "org.apache.kafka.connect.json.JsonConverter",
+    "simple",
+    "org.apache.kafka.connect.storage.SimpleHeaderConverter",
 ];
 
 const POISON: Kind = Kind::Choice {
@@ -321,13 +341,13 @@ pub(super) const KEYS: &[Key] = &[
         "router.debezium.route.topic.replacement",
         Kind::Text,
         Is("outbox.event.${routedByValue}"),
-        "The topic; `${routedByValue}` stands for the value of `route.by.field`.",
+        "The topic, a Java replacement string: `${routedByValue}`, or `${name}` and `$1` for groups of `route.topic.regex`.",
     ),
     key(
         "router.debezium.topic.prefix",
         Kind::Text,
         Unset,
-        "Debezium's name of the server. It names schemas of envelopes, which this version does not make: without effect yet.",
+        "Debezium's name of the server: the schemas of envelopes begin with it, and context headers carry it.",
     ),
     key(
         "router.debezium.table.op.invalid.behavior",
@@ -338,60 +358,147 @@ pub(super) const KEYS: &[Key] = &[
         Is("warn"),
         "What an UPDATE of an outbox row does: it is ignored and counted.",
     ),
-    debezium(
+    key(
         "router.debezium.table.field.event.timestamp",
+        Kind::Text,
         Unset,
-        "The column of the record's timestamp.",
+        "The column of the record's timestamp: timestamp, timestamptz or date. Where it is NULL, or this is not set, the time of production counts.",
     ),
-    debezium(
+    key(
         "router.debezium.table.field.event.schema.version",
+        Kind::Text,
         Unset,
-        "The column of the version of the envelope's schema.",
+        "The column, an integer, of the version of the envelope's schema.",
     ),
-    debezium(
+    key(
         "router.debezium.table.fields.additional.placement",
+        Kind::Text,
         Unset,
-        "More columns as headers, in an envelope or as the partition.",
+        "More columns, as `column:placement` or `column:placement:alias` between commas; a placement is `header`, `envelope` or `partition`.",
     ),
-    debezium(
+    key(
         "router.debezium.table.field.additional.missing",
+        Kind::Choice {
+            here: &["error", "ignore"],
+            later: &[],
+        },
         Is("error"),
-        "What an additional column that does not exist does.",
+        "What becomes of an additional column that the table does not have: the table is refused, or the column is passed over.",
     ),
-    debezium(
+    key(
         "router.debezium.table.fields.additional.error.on.missing",
-        Is("true"),
-        "The former name of the option before.",
+        Kind::Scalar,
+        Unset,
+        "The former name of the option before: `true` for `error`, `false` for `ignore`.",
     ),
-    debezium(
+    key(
         "router.debezium.route.topic.regex",
+        Kind::Text,
         Is("(?<routedByValue>.*)"),
-        "The expression that takes the routed value apart.",
+        "A Java regular expression over the whole value of `route.by.field`, without look-around, back-references and possessive quantifiers. A value that it does not match is the topic.",
     ),
-    debezium(
+    key(
         "router.debezium.route.tombstone.on.empty.payload",
+        Kind::Scalar,
         Is("false"),
-        "Whether an empty payload makes a tombstone.",
+        "Whether a payload that is NULL, or a text of blanks, makes a tombstone.",
     ),
-    debezium(
+    key(
         "router.debezium.table.expand.json.payload",
+        Kind::Scalar,
         Is("false"),
-        "Whether a JSON payload becomes a structure.",
+        "Whether a payload that is a JSON text becomes a structure, with a schema inferred from it.",
     ),
-    debezium(
+    key(
         "router.debezium.table.json.payload.null.behavior",
+        Kind::Choice {
+            here: &["ignore", "optional_bytes"],
+            later: &[],
+        },
         Is("ignore"),
-        "What null members of an expanded payload become.",
+        "What null members of an expanded payload become: they are left out, or stay null.",
     ),
-    debezium(
+    key(
         "router.debezium.table.json.payload.empty.array.behavior",
+        Kind::Choice {
+            here: &["ignore", "optional_string"],
+            later: &[],
+        },
         Is("ignore"),
-        "What empty arrays of an expanded payload become.",
+        "What empty arrays of an expanded payload become: they are left out, or stay, as arrays of strings.",
     ),
-    debezium(
+    key(
         "router.debezium.field.name.adjustment.mode",
+        Kind::Choice {
+            here: &["none", "avro", "avro_unicode"],
+            later: &[],
+        },
         Is("none"),
         "How names of expanded members are changed.",
+    ),
+    key(
+        "router.debezium.extended.headers.enabled",
+        Kind::Scalar,
+        Is("false"),
+        "Whether records have Debezium's context headers, `__debezium.context.*`. Debezium's own default is `true`.",
+    ),
+    key(
+        "router.debezium.time.precision.mode",
+        Kind::Choice {
+            here: &[
+                "adaptive",
+                "adaptive_time_microseconds",
+                "connect",
+                "isostring",
+                "microseconds",
+                "nanoseconds",
+            ],
+            later: &[],
+        },
+        Is("adaptive"),
+        "What dates and times become, as in Debezium's connector.",
+    ),
+    key(
+        "router.debezium.decimal.handling.mode",
+        Kind::Choice {
+            here: &["precise", "double", "string"],
+            later: &[],
+        },
+        Is("precise"),
+        "What numeric and money become.",
+    ),
+    key(
+        "router.debezium.binary.handling.mode",
+        Kind::Choice {
+            here: &["bytes", "base64", "base64-url-safe", "hex"],
+            later: &[],
+        },
+        Is("bytes"),
+        "What bytea becomes.",
+    ),
+    key(
+        "router.debezium.interval.handling.mode",
+        Kind::Choice {
+            here: &["numeric", "string"],
+            later: &[],
+        },
+        Is("numeric"),
+        "What intervals become: microseconds, or ISO 8601.",
+    ),
+    key(
+        "router.debezium.hstore.handling.mode",
+        Kind::Choice {
+            here: &["json", "map"],
+            later: &[],
+        },
+        Is("json"),
+        "What hstores become.",
+    ),
+    key(
+        "router.debezium.money.fraction.digits",
+        Kind::Integer,
+        Is("2"),
+        "Digits of a money value after the point, 0 to 6.",
     ),
     debezium(
         "router.debezium.tracing.span.context.field",
@@ -411,8 +518,8 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "router.converters.key.converter",
         Kind::Choice {
-            here: CONVERTERS_HERE,
-            later: CONVERTERS_LATER,
+            here: CONVERTERS,
+            later: &[],
         },
         Is("string"),
         "How keys become bytes, by the names of Kafka Connect.",
@@ -420,8 +527,8 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "router.converters.value.converter",
         Kind::Choice {
-            here: CONVERTERS_HERE,
-            later: CONVERTERS_LATER,
+            here: CONVERTERS,
+            later: &[],
         },
         Is("string"),
         "How values become bytes.",
@@ -429,34 +536,135 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "router.converters.header.converter",
         Kind::Choice {
-            here: &[
-                "simple",
-                "org.apache.kafka.connect.storage.SimpleHeaderConverter",
-            ],
-            later: &[
-                "string",
-                "json",
-                "org.apache.kafka.connect.storage.StringConverter",
-                "org.apache.kafka.connect.json.JsonConverter",
-            ],
+            here: HEADER_CONVERTERS,
+            later: &[],
         },
         Is("simple"),
         "How headers become bytes.",
     ),
-    Key {
-        path: "router.converters.key.converter.schemas.enable",
-        kind: Kind::Bool,
-        default: Unset,
-        support: Support::Later,
-        doc: "Option of the JSON converter.",
-    },
-    Key {
-        path: "router.converters.value.converter.schemas.enable",
-        kind: Kind::Bool,
-        default: Unset,
-        support: Support::Later,
-        doc: "Option of the JSON converter.",
-    },
+    key(
+        "router.converters.key.converter.schemas.enable",
+        Kind::Scalar,
+        Is("true"),
+        "Of a JSON converter: whether each has its schema with it.",
+    ),
+    key(
+        "router.converters.key.converter.decimal.format",
+        Kind::Choice {
+            here: &["BASE64", "NUMERIC"],
+            later: &[],
+        },
+        Is("BASE64"),
+        "Of a JSON converter: what decimals become.",
+    ),
+    key(
+        "router.converters.key.converter.replace.null.with.default",
+        Kind::Scalar,
+        Is("true"),
+        "Of a JSON converter: whether null is the default of a field that has one.",
+    ),
+    key(
+        "router.converters.value.converter.schemas.enable",
+        Kind::Scalar,
+        Is("true"),
+        "Of a JSON converter: whether each has its schema with it.",
+    ),
+    key(
+        "router.converters.value.converter.decimal.format",
+        Kind::Choice {
+            here: &["BASE64", "NUMERIC"],
+            later: &[],
+        },
+        Is("BASE64"),
+        "Of a JSON converter: what decimals become.",
+    ),
+    key(
+        "router.converters.value.converter.replace.null.with.default",
+        Kind::Scalar,
+        Is("true"),
+        "Of a JSON converter: whether null is the default of a field that has one.",
+    ),
+    key(
+        "router.converters.header.converter.schemas.enable",
+        Kind::Scalar,
+        Is("true"),
+        "Of a JSON converter: whether each has its schema with it.",
+    ),
+    key(
+        "router.converters.header.converter.decimal.format",
+        Kind::Choice {
+            here: &["BASE64", "NUMERIC"],
+            later: &[],
+        },
+        Is("BASE64"),
+        "Of a JSON converter: what decimals become.",
+    ),
+    key(
+        "router.converters.header.converter.replace.null.with.default",
+        Kind::Scalar,
+        Is("true"),
+        "Of a JSON converter: whether null is the default of a field that has one.",
+    ),
+    key(
+        "router.converters.key.converter.delegate.converter.type",
+        Kind::Choice {
+            here: DELEGATES,
+            later: &[],
+        },
+        Unset,
+        "Of `binarydata`: the converter of what is not bytes. Unset: such an event cannot be delivered.",
+    ),
+    key(
+        "router.converters.key.converter.delegate.converter.type.schemas.enable",
+        Kind::Scalar,
+        Is("true"),
+        "Of a JSON converter behind `binarydata`.",
+    ),
+    key(
+        "router.converters.key.converter.delegate.converter.type.decimal.format",
+        Kind::Choice {
+            here: &["BASE64", "NUMERIC"],
+            later: &[],
+        },
+        Is("BASE64"),
+        "Of a JSON converter behind `binarydata`.",
+    ),
+    key(
+        "router.converters.key.converter.delegate.converter.type.replace.null.with.default",
+        Kind::Scalar,
+        Is("true"),
+        "Of a JSON converter behind `binarydata`.",
+    ),
+    key(
+        "router.converters.value.converter.delegate.converter.type",
+        Kind::Choice {
+            here: DELEGATES,
+            later: &[],
+        },
+        Unset,
+        "Of `binarydata`: the converter of what is not bytes. Unset: such an event cannot be delivered.",
+    ),
+    key(
+        "router.converters.value.converter.delegate.converter.type.schemas.enable",
+        Kind::Scalar,
+        Is("true"),
+        "Of a JSON converter behind `binarydata`.",
+    ),
+    key(
+        "router.converters.value.converter.delegate.converter.type.decimal.format",
+        Kind::Choice {
+            here: &["BASE64", "NUMERIC"],
+            later: &[],
+        },
+        Is("BASE64"),
+        "Of a JSON converter behind `binarydata`.",
+    ),
+    key(
+        "router.converters.value.converter.delegate.converter.type.replace.null.with.default",
+        Kind::Scalar,
+        Is("true"),
+        "Of a JSON converter behind `binarydata`.",
+    ),
     key(
         "router.cloudevents.mode",
         Kind::Choice {

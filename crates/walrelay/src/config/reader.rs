@@ -248,6 +248,36 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// A truth value, or its text as Debezium and Kafka Connect read them: trimmed, in any case.
+    pub(super) fn truth(&mut self, path: &str) -> Option<bool> {
+        let read = |text: &str| match text.trim().to_ascii_lowercase().as_str() {
+            "true" => Some(true),
+            "false" => Some(false),
+            _ => None,
+        };
+        if !self.has(path) {
+            return match keys::find(path)?.default {
+                Fallback::Is(text) => read(text),
+                _ => None,
+            };
+        }
+        let entry = self.entry(path)?.clone();
+        match &entry.value {
+            Value::Bool(value) => Some(*value),
+            Value::Text(text) => {
+                let value = read(text);
+                if value.is_none() {
+                    self.invalid(path, &entry.origin, "it must be true or false");
+                }
+                value
+            }
+            _ => {
+                self.wrong_type(path, &entry, None);
+                None
+            }
+        }
+    }
+
     pub(super) fn boolean(&mut self, path: &str) -> bool {
         if self.has(path) {
             let Some(entry) = self.entry(path).cloned() else {

@@ -1,6 +1,8 @@
 use std::io;
 use std::path::Path;
 
+use walrelay_event_router::{Converter, JsonOptions, Options, TimePrecision};
+
 use super::*;
 
 /// The least that is needed.
@@ -96,15 +98,10 @@ fn the_least_gets_the_defaults() {
     assert_eq!(config.source.wal_sender_timeout, Duration::from_secs(5));
     assert_eq!(
         config.router,
-        Router::Debezium(Debezium {
-            id: "id".to_owned(),
-            key: "aggregateid".to_owned(),
-            event_type: "type".to_owned(),
-            payload: "payload".to_owned(),
-            route_by: "aggregatetype".to_owned(),
-            topic_replacement: "outbox.event.${routedByValue}".to_owned(),
-            topic_prefix: None,
-        })
+        Router::Debezium(Box::new(Debezium {
+            options: Options::default(),
+            context_headers: false,
+        }))
     );
     let SinkConfig::Kafka(kafka) = config.sink else {
         panic!("not Kafka")
@@ -211,15 +208,19 @@ format = "json"
     assert_eq!(config.source.wal_sender_timeout, Duration::from_secs(45));
     assert_eq!(
         config.router,
-        Router::Debezium(Debezium {
-            id: "event_id".to_owned(),
-            key: "agg".to_owned(),
-            event_type: "kind".to_owned(),
-            payload: "body".to_owned(),
-            route_by: "agg_type".to_owned(),
-            topic_replacement: "v1.${routedByValue}.events".to_owned(),
-            topic_prefix: Some("srv".to_owned()),
-        })
+        Router::Debezium(Box::new(Debezium {
+            options: Options {
+                event_id: "event_id".to_owned(),
+                event_key: "agg".to_owned(),
+                event_type: "kind".to_owned(),
+                payload: "body".to_owned(),
+                route_by: "agg_type".to_owned(),
+                topic: "v1.${routedByValue}.events".parse().unwrap(),
+                topic_prefix: "srv".to_owned(),
+                ..Options::default()
+            },
+            context_headers: false,
+        }))
     );
     let SinkConfig::Kafka(kafka) = config.sink else {
         panic!("not Kafka")
@@ -503,13 +504,13 @@ fn invalid_values_say_why() {
         ),
         (
             "router.debezium.route.topic.replacement",
-            "\"out.$1\"",
-            "only reference",
+            "\"out.$2\"",
+            "there is no group $2",
         ),
         (
             "router.debezium.route.topic.replacement",
             "\"${other}\"",
-            "only reference",
+            "unknown placeholder ${other}",
         ),
         (
             "router.debezium.route.topic.replacement",
@@ -538,22 +539,89 @@ fn invalid_values_say_why() {
 }
 
 #[test]
+fn options_and_converters_of_debezium_are_read() {
+    let text = format!(
+        "{LEAST}\n[router.debezium]\n\"topic.prefix\" = \"srv\"\n\
+         \"table.fields.additional.placement\" = \"type:header:eventType, ver:ENVELOPE\"\n\
+         \"table.field.additional.missing\" = \"ignore\"\n\
+         \"table.field.event.timestamp\" = \"ts\"\n\
+         \"route.topic.regex\" = '(.*)-(.*)'\n\"route.topic.replacement\" = \"$2.$1\"\n\
+         \"route.tombstone.on.empty.payload\" = \" TRUE\"\n\
+         \"table.expand.json.payload\" = true\n\
+         \"table.json.payload.null.behavior\" = \"optional_bytes\"\n\
+         \"time.precision.mode\" = \"isostring\"\n\"money.fraction.digits\" = 3\n\
+         \"extended.headers.enabled\" = true\n\
+         [router.converters]\n\"key.converter\" = \"org.apache.kafka.connect.json.JsonConverter\"\n\
+         \"key.converter.schemas.enable\" = false\n\"value.converter\" = \"binarydata\"\n\
+         \"value.converter.delegate.converter.type\" = \"json\"\n\
+         \"value.converter.delegate.converter.type.schemas.enable\" = \"false\"\n\
+         \"header.converter\" = \"string\"\n"
+    );
+    let config = parse(&text).unwrap();
+    let Router::Debezium(debezium) = &config.router else {
+        panic!("not Debezium's")
+    };
+    let options = &debezium.options;
+    assert!(debezium.context_headers && options.has_envelope() && options.ignore_missing);
+    assert!(options.tombstone_on_empty);
+    assert_eq!(options.additional.len(), 2);
+    assert_eq!(options.event_timestamp.as_deref(), Some("ts"));
+    assert_eq!(options.topic.to_string(), "$2.$1");
+    assert!(
+        options
+            .expand
+            .is_some_and(|expand| expand.keep_nulls && !expand.keep_empty_arrays)
+    );
+    assert_eq!(options.handling.time, TimePrecision::IsoString);
+    assert_eq!(options.handling.money_fraction_digits, 3);
+    let json = Converter::Json(JsonOptions {
+        schemas: false,
+        ..JsonOptions::default()
+    });
+    assert_eq!(options.key_converter, json);
+    assert_eq!(
+        options.value_converter,
+        Converter::BinaryData(Some(Box::new(json)))
+    );
+    assert_eq!(options.header_converter, Converter::String);
+}
+
+#[test]
+fn mistakes_in_options_of_debezium_are_refused_at_start() {
+    for (key, value, words) in [
+        ("route.topic.regex", "(", "unclosed group"),
+        ("route.topic.regex", "(?=x)", "looking ahead"),
+        (
+            "table.fields.additional.placement",
+            "type:foo",
+            "is no placement",
+        ),
+        (
+            "table.fields.additional.placement",
+            "type",
+            "is not column:placement",
+        ),
+        ("route.tombstone.on.empty.payload", "yes", "true or false"),
+        ("time.precision.mode", "exact", "time.precision.mode"),
+    ] {
+        let (id, _, what, _) = only(parse_set(
+            LEAST,
+            &[&format!("router.debezium.{key}={value}")],
+        ));
+        assert_eq!(id, "config-invalid-value", "{what}");
+        assert!(what.contains(words), "{what}");
+    }
+    // Debezium cannot be without it, and nothing else names the schemas.
+    let set = "router.debezium.table.fields.additional.placement=type:envelope";
+    let (id, _, what, _) = only(parse_set(LEAST, &[set]));
+    assert_eq!(id, "config-missing-key");
+    assert_eq!(what, "missing key `router.debezium.topic.prefix`");
+}
+
+#[test]
 fn what_comes_later_is_refused_by_name() {
     for (key, value) in [
         ("router.debezium.table.op.invalid.behavior", "fatal"),
-        ("router.debezium.table.expand.json.payload", "true"),
-        (
-            "router.debezium.table.fields.additional.placement",
-            "type:header",
-        ),
-        ("router.debezium.route.topic.regex", "(.*)"),
-        ("router.converters.value.converter", "json"),
-        (
-            "router.converters.key.converter",
-            "io.debezium.converters.BinaryDataConverter",
-        ),
-        ("router.converters.header.converter", "string"),
-        ("router.converters.value.converter.schemas.enable", "false"),
         ("delivery.guarantee", "exactly-once"),
         ("http.listen", "127.0.0.1:9187"),
     ] {
@@ -626,7 +694,7 @@ fn overrides_win_and_the_last_one_counts() {
     let Router::Debezium(debezium) = &config.router else {
         panic!("{:?}", config.router)
     };
-    assert_eq!(debezium.route_by, "kind");
+    assert_eq!(debezium.options.route_by, "kind");
     assert_eq!(
         config.source.url.expose_secret(),
         "postgres://other/db?options=a=b"

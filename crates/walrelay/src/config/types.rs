@@ -65,7 +65,7 @@ pub struct Source {
 #[derive(Clone, PartialEq, Eq)]
 pub enum Router {
     /// Preset `debezium`.
-    Debezium(Debezium),
+    Debezium(Box<Debezium>),
     /// The other presets, as changed by `[router.route]`.
     Templates(Box<Templates>),
 }
@@ -80,24 +80,13 @@ impl fmt::Debug for Router {
     }
 }
 
-/// `[router]`, preset `debezium`: the names of columns, and the topic.
+/// `[router.debezium]` and `[router.converters]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Debezium {
-    /// The column of the event's id.
-    pub id: String,
-    /// The column of the record's key.
-    pub key: String,
-    /// The column of the event's type; Debezium's router never reads it.
-    pub event_type: String,
-    /// The column of the record's value.
-    pub payload: String,
-    /// The column that decides the topic.
-    pub route_by: String,
-    /// The topic, `${routedByValue}` standing for the value of `route_by`. All other characters are
-    /// those that Kafka allows in the name of a topic.
-    pub topic_replacement: String,
-    /// Debezium's `topic.prefix`.
-    pub topic_prefix: Option<String>,
+    /// Everything but the context headers, which are known when the relay starts.
+    pub options: walrelay_event_router::Options,
+    /// `extended.headers.enabled`.
+    pub context_headers: bool,
 }
 
 /// `[sink]`.

@@ -9,6 +9,7 @@
 //! - [`SetupError`], [`PostgresError`]: what can be wrong, and what to do about it.
 
 mod catalog;
+mod columns;
 mod error;
 mod keeper;
 mod plan;

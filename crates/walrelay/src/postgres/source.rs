@@ -320,6 +320,8 @@ impl PostgresSource {
         let confirmed = slot.confirmed.unwrap_or(Lsn::ZERO);
         debug!(slot = self.wanted.slot, %confirmed, host = %self.info.redacted(), "started");
         self.look(&server, &slot);
+        let described = super::columns::describe(&mut control, &self.wanted.tables);
+        let tables = bounded("reading the columns of the tables", described).await?;
         self.control = Some(control);
         let opened = Opened {
             stream: Stream {
@@ -335,6 +337,7 @@ impl PostgresSource {
             flushed,
             confirmed: CommitEnd::from_slot(confirmed),
             server_timeout: Some(self.wal_sender_timeout),
+            tables,
         };
         self.continue_file(&opened, server.database).await?;
         self.relayed.fetch_max(confirmed.get(), Ordering::Relaxed);

@@ -327,9 +327,6 @@ fn check_further(import: &mut Import, config: &Config) {
     if let Err(failure) = connect::conn_info(&config.source, &|_| None) {
         import.urgent("source.url", words(&failure));
     }
-    if let Err(failure) = connect::route(&config.router) {
-        import.fatal(words(&failure));
-    }
     if let SinkConfig::Kafka(sink) = &config.sink
         && let Err(failure) = connect::kafka(sink, &config.delivery)
     {

@@ -1,0 +1,128 @@
+//! What Debezium was recorded to make of a table with columns of many types, made by the relay of the
+//! same table: bytes, partition and timestamp as Kafka has them.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use serde_json::Value;
+use walrelay_testkit::{Db, Delivered, History, SlotWatch};
+
+use crate::rig::{PATIENCE, Rig};
+
+const SETUP: &str = include_str!("../../crates/event-router/tests/golden/setup.sql");
+const ROWS: &str = include_str!("../../crates/event-router/tests/golden/rows.sql");
+const CONFIGS: &str = include_str!("../../crates/event-router/tests/golden/configs.json");
+const RECORDED: &str = include_str!("../../crates/event-router/tests/golden/recorded.jsonl");
+
+/// The lines of one configuration that are records, by row.
+fn recorded(config: &str) -> BTreeMap<String, Value> {
+    RECORDED
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("a line of JSON"))
+        .filter(|line| line["config"] == config && line["outcome"] == "record")
+        .map(|line| (line["row"].as_str().expect("text").to_owned(), line))
+        .collect()
+}
+
+fn placement(config: &str) -> String {
+    let configs: Value = serde_json::from_str(CONFIGS).expect("JSON");
+    let placement = &configs[config]["table.fields.additional.placement"];
+    placement.as_str().expect("text").to_owned()
+}
+
+fn text(bytes: Option<&Vec<u8>>) -> String {
+    bytes.map_or_else(
+        || "<null>".to_owned(),
+        |bytes| format!("utf8:{}", String::from_utf8_lossy(bytes)),
+    )
+}
+
+#[test]
+fn a_row_of_all_types_arrives_as_debezium_writes_it() {
+    let rig = Rig::new(15);
+    let url = rig.postgres.url();
+    let db = Db::connect(&url);
+    db.batch(SETUP);
+    // A publication that carries all that happens, not only insertions.
+    db.batch("CREATE PUBLICATION walrelay FOR TABLE public.outbox");
+    db.text("SELECT pg_create_logical_replication_slot('walrelay', 'pgoutput')::text");
+    let config = rig.path("debezium.toml");
+    let written = format!(
+        "[source]\nurl = \"{url}\"\ntables = [\"public.outbox\"]\n\n\
+         [router.debezium]\n\"topic.prefix\" = \"srv\"\n\
+         \"route.topic.replacement\" = \"{}${{routedByValue}}\"\n\
+         \"table.field.event.timestamp\" = \"tsn3\"\n\
+         \"table.fields.additional.placement\" = \"{},{},i4:partition\"\n\n\
+         [router.converters]\n\"key.converter\" = \"json\"\n\
+         \"value.converter\" = \"org.apache.kafka.connect.json.JsonConverter\"\n\
+         \"header.converter\" = \"json\"\n\n\
+         [log]\nformat = \"json\"\n\n[sink.topics]\ncreate = true\npartitions = 4\n\n\
+         [sink.kafka]\n\"bootstrap.servers\" = \"{}\"\n",
+        rig.prefix,
+        placement("envelope"),
+        placement("headers"),
+        rig.bootstrap
+    );
+    fs::write(&config, written).expect("the configuration is written");
+
+    let relay = rig.start(&config);
+    relay.streaming();
+    // The one whose topic no broker takes stays out; the rest ends in an UPDATE and a DELETE.
+    let rows: Vec<&str> = ROWS
+        .lines()
+        .filter(|row| !row.contains("odd topic"))
+        .collect();
+    let rows = rows
+        .join("\n")
+        .replace("\"nullkey\": true}'),", "\"nullkey\": true}');");
+    db.batch(&rows);
+    let slot = SlotWatch::new(&url, "walrelay");
+    slot.wait_until(slot.wal_end(), PATIENCE);
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+
+    let delivered = History::records(&rig.bootstrap, &rig.prefix, 0, PATIENCE);
+    let by_row: BTreeMap<String, &Delivered> = delivered
+        .iter()
+        .map(|record| {
+            let (_, id) = record.headers.first().expect("a header");
+            let id = text(id.as_ref());
+            let id = id
+                .trim_end_matches("\"}")
+                .rsplit('-')
+                .next()
+                .expect("an id");
+            (id.trim_start_matches('0').to_owned(), record)
+        })
+        .collect();
+    // Thirteen rows: neither the UPDATE nor the DELETE made a record, nor took one away.
+    assert_eq!((delivered.len(), by_row.len()), (13, 13));
+    let (envelopes, headers) = (recorded("envelope"), recorded("headers"));
+    for (row, record) in &by_row {
+        let was = &envelopes[row];
+        assert_eq!(
+            text(record.key.as_ref()),
+            was["key"]["json+schema"],
+            "{row}"
+        );
+        assert_eq!(
+            text(record.payload.as_ref()),
+            was["value"]["json+schema"],
+            "{row}"
+        );
+        let was = headers[row]["headers"].as_array().expect("headers");
+        assert_eq!(record.headers.len(), was.len(), "{row}");
+        for ((name, value), was) in record.headers.iter().zip(was) {
+            assert_eq!(name, was["name"].as_str().expect("text"));
+            // Columns of the type `name` are null in Debezium.
+            if name != "nm" {
+                assert_eq!(text(value.as_ref()), was["json+schema"], "{row} {name}");
+            }
+        }
+    }
+    let first = by_row["1"];
+    assert_eq!(
+        (first.partition, first.created),
+        (3, Some(1_709_210_096_789))
+    );
+}
