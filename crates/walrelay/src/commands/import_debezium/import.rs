@@ -184,6 +184,16 @@ impl Import {
         refused: Refused,
         remark: Option<&str>,
     ) {
+        if self.draft.has(section, key) {
+            for number in from {
+                let why = format!(
+                    "{section}.{key} is written already, from another setting: see which of them \
+                     counts"
+                );
+                self.unsupported(*number, why);
+            }
+            return;
+        }
         for number in from {
             self.taken(*number, &format!("{section}.{key}"), remark);
         }

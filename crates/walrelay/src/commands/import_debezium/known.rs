@@ -187,6 +187,10 @@ const RULES: &[(&str, Rule)] = &[
     ("schema.refresh.mode", Nothing(SCHEMAS)),
     ("schema.history.*", Nothing(SCHEMAS)),
     (
+        "field.name.adjustment.mode",
+        BreaksUnless("none", "it renames columns"),
+    ),
+    (
         "sanitize.field.names",
         BreaksUnless("false", "it renames columns"),
     ),

@@ -171,9 +171,26 @@ fn option_of_router(import: &mut Import, number: usize, option: &str) {
         ),
         "table.fields.additional.placement" if server => placement_of_server(import, number),
         _ => {
-            let value = import.value(number);
-            let value = scalar(import, &value);
+            let value = option_value(import, number, option);
             import.line(SECTION, option, value, &[number], Refused::Breaks);
+        }
+    }
+}
+
+/// Debezium reads the names of its choices in any case.
+fn option_value(import: &mut Import, number: usize, option: &str) -> Toml {
+    let choice = option.ends_with(".mode")
+        || option.ends_with(".behavior")
+        || option == "table.field.additional.missing";
+    let digits = option == "money.fraction.digits";
+    match import.word(number) {
+        word if choice && !word.is_empty() => Toml::Text(Value::literal(word).configured()),
+        word if digits && word.parse::<i64>().is_ok() => {
+            Toml::Integer(word.parse().unwrap_or_default())
+        }
+        _ => {
+            let value = import.value(number);
+            scalar(import, &value)
         }
     }
 }
@@ -229,7 +246,6 @@ const SHAPING: &[(&str, &str)] = &[
     ("hstore.handling.mode", "json"),
     ("money.fraction.digits", "2"),
     ("schema.name.adjustment.mode", "none"),
-    ("field.name.adjustment.mode", "none"),
     ("include.unknown.datatypes", "false"),
     (
         "unavailable.value.placeholder",
@@ -247,17 +263,22 @@ fn connector(import: &mut Import) {
         let value = import.configured(&value);
         import.line(SECTION, "topic.prefix", value, &[number], Refused::Breaks);
     }
+    if let Some(number) = import.find("database.server.name") {
+        import.none(
+            number,
+            "topic.prefix is its name since Debezium 2.0, and goes before it",
+        );
+    }
     for (name, default) in SHAPING {
         let Some(number) = import.find(name) else {
             continue;
         };
-        let value = import.value(number);
         let refused = if import.word(number) == *default {
             Refused::Harmless("it is Debezium's default, and what walrelay does".to_owned())
         } else {
             Refused::Breaks
         };
-        let value = scalar(import, &value);
+        let value = option_value(import, number, name);
         import.line(SECTION, name, value, &[number], refused);
     }
     context_headers(import);

@@ -741,6 +741,25 @@ fn nothing_is_dropped_where_debezium_would() {
 }
 
 #[test]
+fn two_settings_for_one_key_are_not_written_twice() {
+    let imported = connect(&[
+        ("producer.override.compression.gzip.level", Some("3")),
+        ("producer.override.compression.zstd.level", Some("4")),
+        ("database.server.name", Some("old")),
+        ("field.name.adjustment.mode", Some("avro")),
+    ]);
+    is_taken(
+        &imported,
+        "producer.override.compression.gzip.level",
+        "sink.kafka.compression.level",
+    );
+    let second = "producer.override.compression.zstd.level";
+    is_unsupported(&imported, second, false, "written already");
+    is_none(&imported, "database.server.name", "since Debezium 2.0");
+    is_unsupported(&imported, "field.name.adjustment.mode", true, "renames");
+}
+
+#[test]
 fn topics_that_kafka_connect_creates() {
     let imported = connect(&[
         ("topic.creation.default.partitions", Some("12")),
