@@ -288,15 +288,10 @@ fn connector(import: &mut Import) {
 fn context_headers(import: &mut Import) {
     const NAME: &str = "extended.headers.enabled";
     match import.find(NAME) {
-        Some(number) => {
-            let on = import.word(number) == "true";
-            let refused = if on {
-                Refused::Breaks
-            } else {
-                Refused::Harmless("it is walrelay's default".to_owned())
-            };
-            import.line(SECTION, NAME, Toml::Bool(on), &[number], refused);
+        Some(number) if import.word(number) == "true" => {
+            import.line(SECTION, NAME, Toml::Bool(true), &[number], Refused::Breaks);
         }
+        Some(number) => import.none(number, "it is walrelay's default"),
         None => import.draft.add(super::draft::Line {
             section: SECTION,
             key: NAME.to_owned(),
