@@ -179,8 +179,8 @@ fn option_of_router(import: &mut Import, number: usize, option: &str) {
 
 /// Debezium reads the names of its choices in any case.
 fn option_value(import: &mut Import, number: usize, option: &str) -> Toml {
-    let choice = option.ends_with(".mode")
-        || option.ends_with(".behavior")
+    let choice = option.rsplit('.').next() == Some("mode")
+        || option.rsplit('.').next() == Some("behavior")
         || option == "table.field.additional.missing";
     let digits = option == "money.fraction.digits";
     match import.word(number) {
