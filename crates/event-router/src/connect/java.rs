@@ -150,28 +150,54 @@ fn digits(binary_exponent: i32, fraction: u64, significant: i32) -> Digits {
         m2 = 0;
     }
     let scaled = |five: i32, two: i32| BigUint::from(5u8).pow(five as u32) << (two as u32);
-    // Java compares differently where all fits in a machine word.
+    // Java computes in machine words where it thinks that all fits, and what overflows shows.
     let bits = |five: i32| if five == 0 { 0 } else { power_bits(five) };
     let b_bits = fraction_bits + b2 + bits(b5);
     let tens_bits = s2 + 1 + bits(s5 + 1);
-    let in_words = b_bits < 64 && tens_bits < 64;
+    let word = match (b_bits, tens_bits) {
+        (..32, ..32) => Some(32),
+        (..64, ..64) => Some(64),
+        _ => None,
+    };
 
     let s = scaled(s5, s2);
     let tens = &s * 10u8;
     let mut b = scaled(b5, b2) * fraction;
     let mut m = scaled(m5, m2);
     let mut digits = Vec::with_capacity(18);
-    let step = |b: &mut BigUint, m: &mut BigUint| {
+    let in_word = |number: &BigUint, width: u32| {
+        let low = number.iter_u64_digits().next().unwrap_or(0);
+        if width == 32 {
+            i64::from(low as i32)
+        } else {
+            low as i64
+        }
+    };
+    let step = |b: &mut BigUint, m: &mut BigUint, first: bool| {
         let quotient = &*b / &s;
         *b = (&*b - &quotient * &s) * 10u8;
         *m = &*m * 10u8;
-        let low = b < m;
-        let sum = &*b + &*m;
-        let high = if in_words { sum > tens } else { sum >= tens };
+        let (low, high) = match word {
+            Some(width) => {
+                let [b, m, tens] = [&*b, &*m, &tens].map(|number| in_word(number, width));
+                let sum = b.wrapping_add(m);
+                let sum = if width == 32 {
+                    i64::from(sum as i32)
+                } else {
+                    sum
+                };
+                if first || m > 0 {
+                    (b < m, sum > tens)
+                } else {
+                    (true, true)
+                }
+            }
+            None => (b < m, &*b + &*m >= tens),
+        };
         let digit = u8::try_from(&quotient).unwrap_or(9);
         (digit, low, high)
     };
-    let (digit, mut low, mut high) = step(&mut b, &mut m);
+    let (digit, mut low, mut high) = step(&mut b, &mut m, true);
     if digit == 0 && !high {
         exponent -= 1;
     } else {
@@ -184,7 +210,7 @@ fn digits(binary_exponent: i32, fraction: u64, significant: i32) -> Digits {
     }
     while !low && !high {
         let digit;
-        (digit, low, high) = step(&mut b, &mut m);
+        (digit, low, high) = step(&mut b, &mut m, false);
         digits.push(digit);
     }
     let up = match (high, low) {
@@ -206,7 +232,7 @@ fn digits(binary_exponent: i32, fraction: u64, significant: i32) -> Digits {
 
 /// `N_5_BITS`, and what is estimated beyond that table.
 fn power_bits(five: i32) -> i32 {
-    if five < 28 {
+    if five < 27 {
         64 - 5u128.pow(five as u32).leading_zeros() as i32 + 64
     } else {
         five * 3
@@ -312,6 +338,8 @@ mod tests {
             (123_456.79, "123456.79"),
             (1.1, "1.1"),
             (f32::MAX, "3.4028235E38"),
+            // A sum that overflows in Java.
+            (5.393_484_3E25, "5.3934843E25"),
             (-0.05, "-0.05"),
         ] {
             assert_eq!(float_text(value), text);
