@@ -860,3 +860,83 @@ fn broken_inputs_are_imported_or_refused() {
     }
     assert!(read > 500, "{read}");
 }
+
+/// Options of the router, of what shapes values, and of converters go through by their own names.
+#[test]
+fn all_that_shapes_records_goes_through() {
+    let imported = connect(&[
+        ("transforms.outbox.table.expand.json.payload", Some("true")),
+        ("transforms.outbox.table.op.invalid.behavior", Some("WARN")),
+        ("transforms.outbox.route.topic.regex", Some("(?<a>\\w+)")),
+        ("transforms.outbox.route.topic.replacement", Some("x.${a}")),
+        (
+            "transforms.outbox.table.fields.additional.placement",
+            Some("type:header:eventType,p:partition"),
+        ),
+        ("extended.headers.enabled", None),
+        ("decimal.handling.mode", Some("string")),
+        ("binary.handling.mode", Some("bytes")),
+        ("money.fraction.digits", Some("3")),
+        (
+            "key.converter",
+            Some("org.apache.kafka.connect.json.JsonConverter"),
+        ),
+        ("key.converter.schemas.enable", Some("false")),
+        (
+            "value.converter",
+            Some("io.debezium.converters.BinaryDataConverter"),
+        ),
+        (
+            "value.converter.delegate.converter.type",
+            Some("org.apache.kafka.connect.json.JsonConverter"),
+        ),
+        (
+            "value.converter.delegate.converter.type.schemas.enable",
+            Some("false"),
+        ),
+    ]);
+    assert_eq!(imported.report.counts().2, 0, "{}", imported.report.text());
+    for line in [
+        "\"table.expand.json.payload\" = true",
+        "\"table.op.invalid.behavior\" = \"warn\"",
+        "\"route.topic.regex\" = \"(?<a>\\\\w+)\"",
+        "\"table.fields.additional.placement\" = \"type:header:eventType,p:partition\"",
+        "\"extended.headers.enabled\" = true",
+        "\"decimal.handling.mode\" = \"string\"",
+        "\"money.fraction.digits\" = 3",
+        "\"key.converter\" = \"json\"",
+        "\"key.converter.schemas.enable\" = false",
+        "\"value.converter\" = \"binarydata\"",
+        "\"value.converter.delegate.converter.type.schemas.enable\" = false",
+    ] {
+        has(&imported, line);
+    }
+    let refused = connect(&[("transforms.outbox.route.topic.regex", Some("(a"))]);
+    is_unsupported(&refused, "transforms.outbox.route.topic.regex", true, "");
+
+    let text = SERVER
+        .replace("debezium.format.key=simplestring\n", "")
+        .replace(
+            "debezium.format.value=simplestring\n",
+            "debezium.format.schemas.enable=false\n",
+        )
+        .replace(
+            "debezium.format.header.class=org.apache.kafka.connect.storage.SimpleHeaderConverter\n",
+            "debezium.format.key.schemas.enable=true\n",
+        );
+    let server = outcome_of(&text, None, &[], false);
+    assert!(
+        server.failures(false).is_empty(),
+        "{:?}",
+        server.failures(false)
+    );
+    for line in [
+        "\"key.converter\" = \"json\"",
+        "\"key.converter.schemas.enable\" = true",
+        "\"value.converter.schemas.enable\" = false",
+        "\"header.converter\" = \"json\"",
+        "\"header.converter.schemas.enable\" = false",
+    ] {
+        has(&server, line);
+    }
+}
