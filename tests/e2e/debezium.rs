@@ -126,3 +126,37 @@ fn a_row_of_all_types_arrives_as_debezium_writes_it() {
         (3, Some(1_709_210_096_789))
     );
 }
+
+/// `table.op.invalid.behavior`: nothing is ever sent for an UPDATE, and what was inserted is.
+#[test]
+fn an_update_stops_the_relay_only_where_that_is_asked_for() {
+    for (behavior, stops) in [("warn", false), ("error", false), ("fatal", true)] {
+        let rig = Rig::new(18);
+        let db = Db::connect(&rig.postgres.url());
+        db.batch(
+            "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregatetype text, \
+             aggregateid text, type text, payload jsonb); \
+             CREATE PUBLICATION walrelay FOR TABLE outbox",
+        );
+        db.text("SELECT pg_create_logical_replication_slot('walrelay', 'pgoutput')::text");
+        let set = format!("router.debezium.table.op.invalid.behavior={behavior}");
+        let mut relay = rig.start_with(&rig.config(), &["--set", &set]);
+        relay.streaming();
+        let insert = "INSERT INTO outbox (aggregatetype, aggregateid, type, payload) \
+                      VALUES ('order', 'k', 'T', '{}')";
+        db.batch(insert);
+        rig.caught_up();
+        db.batch("UPDATE outbox SET type = 'U'");
+        let (code, log) = if stops {
+            (relay.ended().code(), relay.log())
+        } else {
+            db.batch(insert);
+            rig.caught_up();
+            relay.terminate()
+        };
+        assert_eq!(code, Some(if stops { 65 } else { 0 }), "{behavior}: {log}");
+        assert_eq!(log.contains("outbox-updated"), stops, "{behavior}: {log}");
+        let sent = History::records(&rig.bootstrap, &rig.prefix, 0, PATIENCE);
+        assert_eq!(sent.len(), if stops { 1 } else { 2 }, "{behavior}");
+    }
+}

@@ -72,6 +72,18 @@ pub enum CoreError {
         /// Where it is in the log.
         lsn: Lsn,
     },
+    /// A row of an outbox table was updated, and [`OnUpdate::Stop`](crate::OnUpdate::Stop) is set.
+    #[error(
+        "a row of outbox table {table} was updated in transaction {xid} that commits at {commit}"
+    )]
+    Update {
+        /// The table.
+        table: TableName,
+        /// The transaction.
+        xid: Xid,
+        /// Where its commit record starts, for finding it in the log.
+        commit: Lsn,
+    },
     /// The publication carries a table that the configuration does not name. Passing over its rows
     /// would lose events if it is, say, a partition of the outbox.
     #[error("the publication carries table {table}, which the configuration does not name")]
@@ -107,6 +119,7 @@ impl CoreError {
             | CoreError::Route { .. }
             | CoreError::Message { .. }
             | CoreError::NotTransactional { .. }
+            | CoreError::Update { .. }
             | CoreError::Sequence { .. }
             | CoreError::Ledger { .. } => Disposition::Fatal,
         }

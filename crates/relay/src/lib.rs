@@ -59,7 +59,7 @@ pub use log::{Ancestor, Continuity, LogError};
 pub use machine::{Core, Outgoing, Step};
 pub use pipeline::Pipeline;
 pub use poison::{Class, Diverted, PoisonAction, PoisonPolicy, Verdicts};
-pub use settings::{Outcome, Settings};
+pub use settings::{OnUpdate, Outcome, Settings};
 pub use source::{Opened, Resume, Source, SourceError, WalStream};
 pub use surroundings::{Point, State, Surroundings};
 pub use table::TableName;

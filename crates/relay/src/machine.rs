@@ -142,6 +142,8 @@ pub struct Core {
     router: Router,
     /// Which messages are events, and how they are read.
     messages: Option<Messages>,
+    /// See [`OnUpdate::Stop`](crate::OnUpdate::Stop).
+    stops_at_updates: bool,
     configured: Arc<[TableName]>,
     tables: HashMap<RelationId, Table>,
     ledger: Ledger,
@@ -187,6 +189,7 @@ impl Core {
         Self {
             router,
             messages: None,
+            stops_at_updates: false,
             configured,
             tables: HashMap::new(),
             ledger: Ledger::new(ring, Some(confirmed)),
@@ -208,6 +211,13 @@ impl Core {
     #[must_use]
     pub fn with_messages(mut self, messages: Option<Messages>) -> Self {
         self.messages = messages;
+        self
+    }
+
+    /// That stops where a row of an outbox is updated.
+    #[must_use]
+    pub fn stopping_at_updates(mut self, stops: bool) -> Self {
+        self.stops_at_updates = stops;
         self
     }
 
@@ -472,7 +482,7 @@ impl Core {
                 }
             }
             Message::Relation(relation) => self.relation(relation)?,
-            Message::Update(_) => self.counts.updates += 1,
+            Message::Update(update) => self.update(update.relation)?,
             Message::Delete(_) => self.counts.deletes += 1,
             Message::Truncate(_) => self.counts.truncates += 1,
             // Somebody else's, and never a commit: a non-transactional one comes from outside any
@@ -487,6 +497,24 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    /// A row of an outbox that is changed is no event. In a transaction that was handed over, where it
+    /// did not stop us, it does not now.
+    fn update(&mut self, relation: RelationId) -> Result<(), CoreError> {
+        self.counts.updates += 1;
+        match (self.tables.get(&relation), &self.open) {
+            (Some(Table::Outbox(table) | Table::Wreck(table, _)), Some(open))
+                if self.stops_at_updates && !open.passed_over =>
+            {
+                Err(CoreError::Update {
+                    table: table.clone(),
+                    xid: open.begin.xid,
+                    commit: open.begin.final_lsn,
+                })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn begin(&mut self, lsn: Lsn, begin: Begin) -> Result<(), CoreError> {

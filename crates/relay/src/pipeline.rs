@@ -23,8 +23,8 @@ use crate::nag::Nag;
 use crate::shutdown::Shutdown;
 use crate::stream::Streaming;
 use crate::{
-    Backoff, Continuity, Counts, Opened, Outcome, PipelineError, Resume, Settings, Source,
-    SourceError, State, Surroundings, Verdicts,
+    Backoff, Continuity, Counts, OnUpdate, Opened, Outcome, PipelineError, Resume, Settings,
+    Source, SourceError, State, Surroundings, Verdicts,
 };
 
 /// The longest pause while the slot is busy: a relay that takes over is to do so within a second.
@@ -313,7 +313,8 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         });
         let tables = Arc::clone(&self.settings.tables);
         let core = Core::with_verdicts(router, tables, ring, confirmed, verdicts)
-            .with_messages(self.settings.messages.clone());
+            .with_messages(self.settings.messages.clone())
+            .stopping_at_updates(self.settings.on_update == OnUpdate::Stop);
         Ok(Generation {
             core,
             sink,

@@ -29,6 +29,21 @@ pub struct Settings {
     pub backoff_max: Duration,
     /// What happens to events that cannot be delivered.
     pub poison: PoisonPolicy,
+    /// What an UPDATE of an outbox row does, where the publication carries any.
+    pub on_update: OnUpdate,
+}
+
+/// What an UPDATE of an outbox row does. An event is an inserted row: nothing is sent for it in any
+/// case.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnUpdate {
+    /// It is counted, and warned about now and then.
+    #[default]
+    Warn,
+    /// It is counted, and is an error in the log now and then.
+    Error,
+    /// It stops the relay.
+    Stop,
 }
 
 /// How a pipeline that was asked to stop came to its end.

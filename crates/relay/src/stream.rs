@@ -5,7 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 use walrelay_lsn::CommitEnd;
 use walrelay_sink::Sink;
 use walrelay_walsender::StatusUpdate;
@@ -15,8 +15,8 @@ use crate::generation::{Generation, Walk};
 use crate::nag::Nag;
 use crate::shutdown::Shutdown;
 use crate::{
-    Backoff, Class, Diverted, Outcome, PipelineError, Point, PoisonAction, Settings, Source,
-    SourceError, State, Surroundings, WalStream,
+    Backoff, Class, Diverted, OnUpdate, Outcome, PipelineError, Point, PoisonAction, Settings,
+    Source, SourceError, State, Surroundings, WalStream,
 };
 
 /// Least time between two status updates: progress is reported at once, but a server that decodes
@@ -145,6 +145,7 @@ where
         let mut drain_until: Option<Instant> = None;
         let mut stuck = Stuck::default();
         let mut named = 0;
+        let mut updates = self.running.core.counts().updates;
         let mut was_read = false;
         loop {
             // Before the walk: an acknowledgement during it must not be slept over.
@@ -222,6 +223,7 @@ where
                     .map_err(PipelineError::Source)?;
                 look_at = Instant::now() + LOOK_INTERVAL;
                 named = 0;
+                self.name_updates(&mut updates);
             }
 
             let due = feedback.due(confirmed, self.interval());
@@ -341,6 +343,18 @@ where
             if *named == NAMED {
                 warn!("more such events are counted and not named for some seconds");
             }
+        }
+    }
+
+    /// Tells of rows that were changed after they were inserted, if there were any since the last look.
+    fn name_updates(&self, before: &mut u64) {
+        let so_far = self.running.core.counts().updates;
+        let updates = so_far - std::mem::replace(before, so_far);
+        let what = "ignored updates of rows: an event is an inserted row";
+        match self.settings.on_update {
+            _ if updates == 0 => {}
+            OnUpdate::Error => error!(updates, "{what}"),
+            OnUpdate::Warn | OnUpdate::Stop => warn!(updates, "{what}"),
         }
     }
 

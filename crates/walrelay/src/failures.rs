@@ -415,6 +415,12 @@ fn core(error: CoreError) -> Failure {
                  confirmed. If nobody needs this one, start once with --set poison.unroutable=skip",
             )
         }
+        CoreError::Update { .. } => Failure::new("outbox-updated", Exit::Data, what).remedy(
+            "events are inserted rows, and table.op.invalid.behavior = \"fatal\" asks for this. Have \
+             the publication carry insertions only (ALTER PUBLICATION … SET (publish = 'insert')), or \
+             start with [router.debezium] \"table.op.invalid.behavior\" = \"warn\": the update itself \
+             is never sent. What came before is confirmed",
+        ),
         CoreError::Decode { source, .. } => Failure::new("undecodable", Exit::Internal, what)
             .caused_by(source)
             .remedy(BUG),

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use secrecy::ExposeSecret;
 use walrelay_event_router::{CloudEvents, MessageMember, Messages, Options, Route, Router};
 use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, TokenSource, TopicCreation};
-use walrelay_relay::{PoisonPolicy, Settings};
+use walrelay_relay::{OnUpdate, PoisonPolicy, Settings};
 use walrelay_sink::Parking;
 use walrelay_walsender::ConnInfo;
 
@@ -159,6 +159,10 @@ pub(super) fn settings(
             slot: Arc::from(config.source.slot.as_str()),
             retry_for: poison.retry_for,
             parking,
+        },
+        on_update: match &config.router {
+            config::Router::Debezium(debezium) => debezium.on_update,
+            config::Router::Templates(_) => OnUpdate::default(),
         },
     }
 }

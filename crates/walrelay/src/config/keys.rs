@@ -352,11 +352,11 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "router.debezium.table.op.invalid.behavior",
         Kind::Choice {
-            here: &["warn"],
-            later: &["error", "fatal"],
+            here: &["warn", "error", "fatal"],
+            later: &[],
         },
         Is("warn"),
-        "What an UPDATE of an outbox row does: it is ignored and counted.",
+        "What an UPDATE of an outbox row does, where the publication carries any: it is never sent, and is a warning, an error in the log, or stops the relay.",
     ),
     key(
         "router.debezium.table.field.event.timestamp",

@@ -5,6 +5,8 @@ use walrelay_event_router::{
     IntervalHandling, JsonOptions, NameAdjustment, Options, TimePrecision, TopicTemplate,
 };
 
+use walrelay_relay::OnUpdate;
+
 use super::reader::Reader;
 use super::route;
 use super::table_name;
@@ -25,8 +27,13 @@ pub(super) fn router(reader: &mut Reader<'_>) -> Option<Router> {
 
 fn debezium(reader: &mut Reader<'_>) -> Option<Debezium> {
     let at = |option: &str| format!("router.debezium.{option}");
-    // A choice of one: that of a relay which reads insertions.
-    let invalid_operation = reader.choice(&at("table.op.invalid.behavior"));
+    let on_update = reader
+        .choice(&at("table.op.invalid.behavior"))
+        .and_then(|index| {
+            [OnUpdate::Warn, OnUpdate::Error, OnUpdate::Stop]
+                .get(index)
+                .copied()
+        });
     let mut column = |option: &str| {
         reader.parsed(&at(option), |text| {
             table_name::identifier(text).map(|()| text.to_owned())
@@ -61,7 +68,6 @@ fn debezium(reader: &mut Reader<'_>) -> Option<Debezium> {
     let key_converter = converter(reader, "key");
     let value_converter = converter(reader, "value");
     let header_converter = header_converter(reader);
-    invalid_operation?;
     is_expanded?;
     let options = Options {
         event_id: id?,
@@ -92,6 +98,7 @@ fn debezium(reader: &mut Reader<'_>) -> Option<Debezium> {
     Some(Debezium {
         options,
         context_headers,
+        on_update: on_update?,
     })
 }
 

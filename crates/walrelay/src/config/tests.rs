@@ -101,6 +101,7 @@ fn the_least_gets_the_defaults() {
         Router::Debezium(Box::new(Debezium {
             options: Options::default(),
             context_headers: false,
+            on_update: walrelay_relay::OnUpdate::Warn,
         }))
     );
     let SinkConfig::Kafka(kafka) = config.sink else {
@@ -220,6 +221,7 @@ format = "json"
                 ..Options::default()
             },
             context_headers: false,
+            on_update: walrelay_relay::OnUpdate::Warn,
         }))
     );
     let SinkConfig::Kafka(kafka) = config.sink else {
@@ -621,7 +623,6 @@ fn mistakes_in_options_of_debezium_are_refused_at_start() {
 #[test]
 fn what_comes_later_is_refused_by_name() {
     for (key, value) in [
-        ("router.debezium.table.op.invalid.behavior", "fatal"),
         ("delivery.guarantee", "exactly-once"),
         ("http.listen", "127.0.0.1:9187"),
     ] {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 use walrelay_event_router::{CloudEvents, Templates};
-use walrelay_relay::{PoisonAction, TableName};
+use walrelay_relay::{OnUpdate, PoisonAction, TableName};
 
 use super::keys;
 
@@ -87,6 +87,8 @@ pub struct Debezium {
     pub options: walrelay_event_router::Options,
     /// `extended.headers.enabled`.
     pub context_headers: bool,
+    /// `table.op.invalid.behavior`.
+    pub on_update: OnUpdate,
 }
 
 /// `[sink]`.

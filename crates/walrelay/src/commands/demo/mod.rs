@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use walrelay_event_router::{Options, Router};
 use walrelay_kafka_sink::embedded::EmbeddedBroker;
 use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, KafkaSinkFactory};
-use walrelay_relay::{Outcome, Pipeline, PoisonPolicy, Settings, TableName};
+use walrelay_relay::{OnUpdate, Outcome, Pipeline, PoisonPolicy, Settings, TableName};
 use walrelay_throwaway::{Postgres, PostgresBinaries};
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
@@ -241,6 +241,7 @@ fn relay(
         backoff_initial: Duration::from_millis(100),
         backoff_max: Duration::from_secs(5),
         poison: PoisonPolicy::default(),
+        on_update: OnUpdate::default(),
     };
     let options = SourceOptions {
         wal_sender_timeout: Duration::from_secs(5),
