@@ -15,7 +15,7 @@
 //!  row ──────▶ values by slot ──▶ Parts: bytes of the row, or of the scratch buffer ──▶ Routed
 //! ```
 //!
-//! # What a row becomes
+//! # What a row becomes, by Debezium's defaults
 //! | part | made of | Debezium option |
 //! |---|---|---|
 //! | topic | the template with the routing column's text in it | `route.topic.replacement`, `route.by.field` |
@@ -23,7 +23,7 @@
 //! | header `id` | the id column's text; NULL is a header that is present and null | `table.field.event.id` |
 //! | value | the payload's text; NULL is a null value, a tombstone | `table.field.event.payload` |
 //!
-//! Partition and timestamp are left to the sink. Bytes are those of Kafka Connect's
+//! Partition and timestamp are left to the sink unless an option names columns for them. Bytes are those of Kafka Connect's
 //! `StringConverter` for key and value and of its `SimpleHeaderConverter` for the header.
 //! `tests/golden` holds outcomes recorded from Debezium itself that they are compared with.
 //!
@@ -36,8 +36,8 @@
 //!
 //! # Invariants
 //! - No I/O, no clock, no log. Nothing panics, whatever relation and tuple say.
-//! - [`Router::route`] allocates nothing for a row that can be routed, once its scratch buffer has
-//!   grown to the longest topic. A column value is looked at once and copied by nobody.
+//! - By the defaults, and by the presets, [`Router::route`] allocates nothing for a row that can be
+//!   routed, once its buffers have grown. What stands in the row as it is to be sent is not copied.
 //! - What a row does not carry is never taken for null: a value left out of the message is an
 //!   error.
 //! - Errors name tables, columns and types, never values; nor does any `Debug`.

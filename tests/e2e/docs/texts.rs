@@ -9,7 +9,7 @@ use crate::rig::output;
 
 /// Blocks that no test here runs, and who does instead.
 const NOT_RUN: &[(&str, &str)] = &[
-    ("make", ".ci/run runs both"),
+    ("make", ".ci/run runs the first two"),
     ("enable", "the tests' servers are started with it"),
 ];
 

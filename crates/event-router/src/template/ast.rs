@@ -8,7 +8,7 @@ use super::parse;
 
 /// A text with columns in it: `{aggregate_type | lower}.events`.
 ///
-/// The grammar is that of the [crate's documentation of templates](super). What is written back by
+/// The grammar is that at the head of `template/mod.rs`. What is written back by
 /// `Display` reads as the same template.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Template {
