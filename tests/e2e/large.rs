@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use walrelay_testkit::{Db, Kafka, eventually, servers};
+use walrelay_testkit::{Db, Delivered, History, Kafka, check, eventually, servers};
 
 use crate::rig::{PATIENCE, Rig};
 
@@ -97,8 +97,7 @@ fn row_of_64_megabytes() {
     assert_eq!(code, Some(0), "{log}");
 }
 
-/// Many topics, each with its queue in the client. `WALRELAY_TOPICS=1000` asks for more than a broker on
-/// a busy machine makes in good time.
+/// Many topics, each with its queue in the client. `WALRELAY_TOPICS` asks for more or fewer.
 #[test]
 fn outbox_of_many_topics() {
     let topics: u64 = std::env::var("WALRELAY_TOPICS")
@@ -119,7 +118,15 @@ fn outbox_of_many_topics() {
     ));
     rig.caught_up();
     let memory = relay.peak_memory();
-    let verdict = rig.verdict();
+    // Read in parts: a consumer of a thousand topics does not get through its preparations.
+    let records: Vec<Delivered> = (1..=9)
+        .flat_map(|digit| {
+            let prefix = format!("{}topic-{digit}", rig.prefix);
+            History::records(&rig.bootstrap, &prefix, 0, PATIENCE)
+        })
+        .collect();
+    let committed = History::committed(&rig.postgres.url(), "outbox", &rig.prefix);
+    let verdict = check(&committed, &records);
     eprintln!("{topics} topics: {memory} MiB at most; {verdict}");
     verdict.assert_clean_but_for_ragged();
     assert_eq!(verdict.committed as u64, 20 * topics);
