@@ -276,7 +276,7 @@ impl CloudPlan {
                 let start = scratch.len();
                 // Writing to a Vec does not fail.
                 let _ = write!(scratch, "{}", event.commit_time);
-                Part::Scratch(start..scratch.len())
+                Part::since(start, scratch)
             }
             Some(text) => {
                 let fault = |fault| self.fault(fault, Target::CloudEvent("time"));
@@ -350,7 +350,7 @@ impl CloudPlan {
             }
         }
         scratch.push(b'}');
-        Part::Scratch(start..scratch.len())
+        Part::since(start, scratch)
     }
 
     #[cold]
@@ -401,13 +401,13 @@ fn timestamp<'t>(
     {
         scratch.push(b'Z');
     }
-    Ok(Part::Scratch(start..scratch.len()))
+    Ok(Part::since(start, scratch))
 }
 
 fn literal<'t>(text: &[u8], scratch: &mut Vec<u8>) -> Part<'t> {
     let start = scratch.len();
     scratch.extend_from_slice(text);
-    Part::Scratch(start..scratch.len())
+    Part::since(start, scratch)
 }
 
 /// `,"name":`. Names need no escape.

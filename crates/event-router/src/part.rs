@@ -52,15 +52,9 @@ impl<'t> Part<'t> {
         }
     }
 
-    #[expect(dead_code, reason = "for what is not in the row as it is")]
-    /// What `write` appends to `scratch`.
-    pub(crate) fn rendered<E>(
-        scratch: &mut Vec<u8>,
-        write: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
-    ) -> Result<Self, E> {
-        let start = scratch.len();
-        write(scratch)?;
-        Ok(Self::Scratch(start..scratch.len()))
+    /// What was rendered since `scratch` was `start` long.
+    pub(crate) fn since(start: usize, scratch: &[u8]) -> Self {
+        Self::Scratch(start..scratch.len())
     }
 }
 
@@ -105,7 +99,6 @@ impl Piece {
     pub(crate) fn render<'t>(
         &self,
         values: &[Value<'t>],
-        _event: &Event,
         scratch: &mut Vec<u8>,
     ) -> Result<Part<'t>, Fault> {
         match self {
@@ -136,7 +129,7 @@ impl Piece {
             Self::Literal(Some(bytes)) => {
                 let start = scratch.len();
                 scratch.extend_from_slice(bytes);
-                Ok(Part::Scratch(start..scratch.len()))
+                Ok(Part::since(start, scratch))
             }
             Self::Column { slot, reading } => {
                 let Some(text) = value(values, *slot)? else {
@@ -159,7 +152,7 @@ fn decimal<'t>(number: Option<i64>, scratch: &mut Vec<u8>) -> Part<'t> {
     };
     let start = scratch.len();
     scratch.extend_from_slice(number.to_string().as_bytes());
-    Part::Scratch(start..scratch.len())
+    Part::since(start, scratch)
 }
 
 /// The text in a slot, `None` for NULL.

@@ -193,7 +193,7 @@ impl Router {
         scratch.clear();
 
         let mut part = |field: &Field| {
-            let part = field.piece.render(&values, event, scratch);
+            let part = field.piece.render(&values, scratch);
             part.map_err(|fault| plan.error(fault, &field.role))
         };
         let mut optional = |field: &Option<Field>| match field {
@@ -213,7 +213,7 @@ impl Router {
             headers.extend(more);
         }
         plan.topic
-            .render(&values, event, &mut self.scratch, &mut self.topic)
+            .render(&values, &mut self.scratch, &mut self.topic)
             .map_err(|fault| plan.error(fault, &plan.topic.role()))?;
         Ok(Row {
             plan: place,

@@ -4,7 +4,7 @@ use std::str;
 
 use walrelay_pgoutput::Value;
 
-use crate::part::{Event, Fault, Unfit, value};
+use crate::part::{Fault, Unfit, value};
 use crate::{Role, Target, TopicTemplate, template};
 
 /// What makes the name of a topic.
@@ -36,7 +36,6 @@ impl Topic {
     pub(crate) fn render(
         &self,
         values: &[Value<'_>],
-        _event: &Event,
         scratch: &mut Vec<u8>,
         topic: &mut String,
     ) -> Result<(), Fault> {

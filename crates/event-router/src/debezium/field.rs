@@ -46,7 +46,7 @@ impl ConnectField {
         let schema = Some(&self.column.schema);
         match self.converter.convert(&self.prefix, schema, &data, scratch) {
             Ok(Converted::Null) => Ok(Part::Null),
-            Ok(Converted::Bytes) => Ok(Part::Scratch(start..scratch.len())),
+            Ok(Converted::Bytes) => Ok(Part::since(start, scratch)),
             Err(NotBytes) => Err(Fault::new(self.slot, Unfit::NotBytes)),
         }
     }

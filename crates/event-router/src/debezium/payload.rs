@@ -94,7 +94,7 @@ impl Payload {
         let start = scratch.len();
         match self.converter.convert(prefix, schema, data, scratch) {
             Ok(Converted::Null) => Ok(Part::Null),
-            Ok(Converted::Bytes) => Ok(Part::Scratch(start..scratch.len())),
+            Ok(Converted::Bytes) => Ok(Part::since(start, scratch)),
             Err(NotBytes) => Err(Fault::new(self.slot, Unfit::NotBytes)),
         }
     }

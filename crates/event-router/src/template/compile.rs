@@ -319,7 +319,7 @@ impl Compiled {
             Self::Object(object) => {
                 let start = scratch.len();
                 object.render(values, scratch)?;
-                Ok(Part::Scratch(start..scratch.len()))
+                Ok(Part::since(start, scratch))
             }
             Self::Partition(text) => {
                 let part = text.render(values, scratch)?;
@@ -343,7 +343,7 @@ impl Compiled {
                     time::millis(bytes).ok_or_else(|| Fault::new(text.slot(), Unfit::NotATime))?;
                 let start = scratch.len();
                 push_number(millis, scratch);
-                Ok(Part::Scratch(start..scratch.len()))
+                Ok(Part::since(start, scratch))
             }
         }
     }
@@ -383,7 +383,7 @@ impl Text {
                 }
             }
         }
-        Ok(Part::Scratch(start..scratch.len()))
+        Ok(Part::since(start, scratch))
     }
 
     /// Appends it as JSON; `false` where it is to be left out.
@@ -429,7 +429,7 @@ impl Text {
             }
         }
         scratch.push(b'"');
-        settle(&Part::Scratch(start..scratch.len()), mark, scratch);
+        settle(&Part::since(start, scratch), mark, scratch);
         Ok(true)
     }
 }

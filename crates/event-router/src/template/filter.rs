@@ -117,7 +117,7 @@ impl Op {
 fn append<'t>(scratch: &mut Vec<u8>, bytes: &[u8]) -> Part<'t> {
     let start = scratch.len();
     scratch.extend_from_slice(bytes);
-    Part::Scratch(start..scratch.len())
+    Part::since(start, scratch)
 }
 
 /// A range of a part, by its own bytes.
@@ -239,7 +239,7 @@ fn case<'t>(part: Part<'t>, scratch: &mut Vec<u8>, case: Case) -> Result<Part<'t
             Case::Upper => c.to_uppercase().for_each(&mut push),
         }
     }
-    Ok(Part::Scratch(start..scratch.len()))
+    Ok(Part::since(start, scratch))
 }
 
 /// The first character of a UTF-8 text, without a look at the rest.
@@ -268,7 +268,7 @@ fn replace<'t>(part: Part<'t>, scratch: &mut Vec<u8>, old: &[u8], new: &[u8]) ->
             }
             let end = bytes.len();
             copy(&part, from..end, scratch);
-            return Part::Scratch(start..scratch.len());
+            return Part::since(start, scratch);
         };
         copy(&part, from..from + at, scratch);
         scratch.extend_from_slice(new);
@@ -302,7 +302,7 @@ fn unquote<'t>(part: Part<'t>, scratch: &mut Vec<u8>) -> Result<Part<'t>, Unfit>
         _ => Ok(()),
     }
     .map_err(|_| Unfit::NotJson)?;
-    Ok(Part::Scratch(start..scratch.len()))
+    Ok(Part::since(start, scratch))
 }
 
 #[cfg(test)]
