@@ -3,6 +3,7 @@ use std::fmt;
 use walrelay_pgoutput::Relation;
 use walrelay_sink::{Disposition, Poison};
 
+use crate::cloud_event::CloudPlan;
 use crate::column_type::{self, Reading};
 use crate::columns::{Columns, Slots};
 use crate::part::{Fault, Piece};
@@ -23,6 +24,8 @@ pub(crate) struct Plan {
     pub(crate) timestamp: Option<Field>,
     /// Slot of the event's id, for letters.
     pub(crate) event_id: Option<usize>,
+    /// What makes a CloudEvent of the record.
+    pub(crate) cloud: Option<CloudPlan>,
 }
 
 /// A part of the record, and what it is made of.

@@ -7,7 +7,7 @@ use walrelay_lsn::RelationId;
 use walrelay_pgoutput::{Relation, Tuple, Value};
 use walrelay_sink::{Header, Record};
 
-use crate::cloud_event::{CloudEvents, CloudPlan};
+use crate::cloud_event::CloudEvents;
 use crate::column_type::Reading;
 use crate::part::{Event, Fault, Part, Unfit};
 use crate::plan::{Field, Plan, Wreck};
@@ -22,8 +22,6 @@ pub struct Router {
     route: Route,
     events: Option<CloudEvents>,
     plans: Vec<Plan>,
-    /// By place in `plans`.
-    clouds: Vec<Option<CloudPlan>>,
     /// Places in `plans`.
     tables: HashMap<RelationId, usize>,
     /// What the catalogs say of tables.
@@ -81,7 +79,6 @@ impl Router {
             route: route.into(),
             events: None,
             plans: Vec::new(),
-            clouds: Vec::new(),
             tables: HashMap::new(),
             facts: Vec::new(),
             wrecks: HashMap::new(),
@@ -133,18 +130,13 @@ impl Router {
         if let Some(column) = topic {
             plan.topic_from(relation, column)?;
         }
-        let events = self.events.as_ref();
-        let cloud = events.map(|events| events.compile(relation, &plan));
-        let cloud = cloud.transpose()?;
+        if let Some(events) = &self.events {
+            plan.cloud = Some(events.compile(relation, &plan)?);
+        }
         let place = former.unwrap_or(self.plans.len());
-        if let (Some(former), Some(cloud_of_former)) =
-            (self.plans.get_mut(place), self.clouds.get_mut(place))
-        {
-            *former = plan;
-            *cloud_of_former = cloud;
-        } else {
-            self.plans.push(plan);
-            self.clouds.push(cloud);
+        match self.plans.get_mut(place) {
+            Some(former) => *former = plan,
+            None => self.plans.push(plan),
         }
         self.tables.insert(relation.id, place);
         Ok(())
@@ -208,7 +200,7 @@ impl Router {
         for header in &plan.headers {
             headers.push(part(&header.field)?);
         }
-        if let Some(Some(cloud)) = self.clouds.get(place) {
+        if let Some(cloud) = &plan.cloud {
             let more = cloud.apply(tuple, event, &mut value, &mut self.scratch)?;
             headers.extend(more);
         }
@@ -228,11 +220,9 @@ impl Router {
 
     /// The second step: the record of the row that was read last.
     pub fn routed<'a>(&'a self, row: &Row<'a>) -> Routed<'a> {
-        let names = self
-            .plans
-            .get(row.plan)
-            .map_or(&[][..], |plan| &plan.headers);
-        let cloud = self.clouds.get(row.plan).and_then(Option::as_ref);
+        let plan = self.plans.get(row.plan);
+        let names = plan.map_or(&[][..], |plan| &plan.headers);
+        let cloud = plan.and_then(|plan| plan.cloud.as_ref());
         let more = (0..).map(|place| cloud.map_or("", |cloud| cloud.header(place)));
         let names = names.iter().map(|header| &*header.name).chain(more);
         let bytes = |part: &Part<'a>| part.resolve(&self.scratch);
@@ -286,7 +276,6 @@ impl Router {
     /// Forgets all tables: a new connection announces them afresh.
     pub fn clear(&mut self) {
         self.plans.clear();
-        self.clouds.clear();
         self.tables.clear();
         self.wrecks.clear();
     }

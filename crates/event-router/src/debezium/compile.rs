@@ -88,6 +88,7 @@ impl Options {
             partition,
             timestamp,
             event_id: Some(event_id),
+            cloud: None,
             slots: table.columns.finish(),
         })
     }

@@ -280,6 +280,7 @@ impl Templates {
             partition,
             timestamp,
             event_id,
+            cloud: None,
             slots: columns.finish(),
         })
     }
