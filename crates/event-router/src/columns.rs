@@ -84,15 +84,18 @@ impl<'r> Columns<'r> {
 impl Slots {
     /// The values of the columns that are needed, by slot.
     pub(crate) fn values<'t>(&self, tuple: &Tuple<'t>, into: &mut [Value<'t>]) {
-        let mut order = self.order.iter();
-        let mut next = order.next();
-        for (index, value) in tuple.values().enumerate() {
-            let Some((wanted, slot)) = next else { return };
-            if *wanted == index {
-                if let Some(place) = into.get_mut(*slot) {
-                    *place = value;
+        let mut values = tuple.values();
+        let mut at = 0;
+        for (index, slot) in &self.order {
+            let value = loop {
+                let Some(value) = values.next() else { return };
+                at += 1;
+                if at > *index {
+                    break value;
                 }
-                next = order.next();
+            };
+            if let Some(place) = into.get_mut(*slot) {
+                *place = value;
             }
         }
     }

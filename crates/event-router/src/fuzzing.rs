@@ -38,8 +38,8 @@ pub fn messages(bytes: &[u8]) {
     };
     let routed = router.route(row.insert.relation, &row.insert.tuple, &event);
     match routed {
-        Ok(routed) => {
-            let routed = routed.with_headers(row.headers.iter());
+        Ok(mut routed) => {
+            routed.add_headers(row.headers.iter());
             assert_eq!(routed.headers().len(), 1 + headers.len());
             assert!(!routed.topic().is_empty());
             let value = routed.value().map(serde_json::from_slice::<&RawValue>);

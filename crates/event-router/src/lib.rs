@@ -78,6 +78,7 @@ mod route_error;
 mod router;
 mod template;
 mod topic;
+mod topics;
 
 pub use cloud_event::{CloudEventMode, CloudEvents};
 pub use connect::{

@@ -95,6 +95,21 @@ impl Piece {
         }
     }
 
+    /// A text that [`render`](Self::render) would give as it stands in the row.
+    #[inline]
+    pub(crate) fn in_row<'t>(&self, values: &[Value<'t>]) -> Option<&'t [u8]> {
+        match self {
+            Self::Column {
+                slot,
+                reading: Reading::Verbatim,
+            } => match values.get(*slot) {
+                Some(Value::Text(text)) => Some(text),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Makes the part for a row with these `values` of the columns that the plan needs.
     pub(crate) fn render<'t>(
         &self,

@@ -1,9 +1,8 @@
-use std::collections::HashMap;
 use std::fmt;
 use std::str;
 
-use smallvec::{SmallVec, smallvec};
-use walrelay_lsn::RelationId;
+use smallvec::SmallVec;
+use walrelay_lsn::{RelationId, RelationMap};
 use walrelay_pgoutput::{Relation, Tuple, Value};
 use walrelay_sink::{Header, Record};
 
@@ -11,6 +10,7 @@ use crate::cloud_event::CloudEvents;
 use crate::column_type::Reading;
 use crate::part::{Event, Fault, Part, Unfit};
 use crate::plan::{Field, Plan, Wreck};
+use crate::topics::Topics;
 use crate::{PlanError, Route, RouteError, TableFacts, debezium};
 
 /// Columns and headers that a row may need before it costs an allocation.
@@ -23,19 +23,20 @@ pub struct Router {
     events: Option<CloudEvents>,
     plans: Vec<Plan>,
     /// Places in `plans`.
-    tables: HashMap<RelationId, usize>,
+    tables: RelationMap<usize>,
     /// What the catalogs say of tables.
     facts: Vec<TableFacts>,
     /// Where the columns are of rows that cannot be routed.
-    wrecks: HashMap<RelationId, Wreck>,
-    /// The topic of the row that was read last; kept so that its memory is.
-    topic: String,
+    wrecks: RelationMap<Wreck>,
+    /// The topic of the row that was read last, and others.
+    topics: Topics,
     /// What was rendered for that row.
     scratch: Vec<u8>,
 }
 
 /// A row that was read, before it is put together with what the router rendered for it:
 /// [`Router::routed`].
+#[derive(Default)]
 pub struct Row<'t> {
     plan: usize,
     key: Part<'t>,
@@ -79,10 +80,10 @@ impl Router {
             route: route.into(),
             events: None,
             plans: Vec::new(),
-            tables: HashMap::new(),
+            tables: RelationMap::new(),
             facts: Vec::new(),
-            wrecks: HashMap::new(),
-            topic: String::new(),
+            wrecks: RelationMap::new(),
+            topics: Topics::default(),
             scratch: Vec::new(),
         }
     }
@@ -119,7 +120,8 @@ impl Router {
     }
 
     fn compile(&mut self, relation: &Relation<'_>, topic: Option<&str>) -> Result<(), PlanError> {
-        let former = self.tables.remove(&relation.id);
+        let former = self.tables.remove(relation.id);
+        self.topics.forget();
         let wreck = Wreck::of(&self.route, relation);
         self.wrecks.insert(relation.id, wreck);
         let facts = self
@@ -144,7 +146,7 @@ impl Router {
 
     /// Whether rows of this table can be routed.
     pub fn knows(&self, relation: RelationId) -> bool {
-        self.tables.contains_key(&relation)
+        self.tables.contains(relation)
     }
 
     /// Makes an inserted row a record.
@@ -154,19 +156,21 @@ impl Router {
         tuple: &Tuple<'a>,
         event: &Event,
     ) -> Result<Routed<'a>, RouteError> {
-        let row = self.read(relation, tuple, event)?;
+        let mut row = Row::default();
+        self.read(relation, tuple, event, &mut row)?;
         Ok(self.routed(&row))
     }
 
-    /// The first of two steps, for callers that keep the router meanwhile: what the row says. Before
-    /// another row is read, [`routed`](Self::routed) makes a record of it.
+    /// The first of two steps, for callers that keep the router meanwhile: what the row says, into a
+    /// fresh `row`. Before another row is read, [`routed`](Self::routed) makes a record of it.
     pub fn read<'t>(
         &mut self,
         relation: RelationId,
         tuple: &Tuple<'t>,
         event: &Event,
-    ) -> Result<Row<'t>, RouteError> {
-        let found = self.tables.get(&relation);
+        row: &mut Row<'t>,
+    ) -> Result<(), RouteError> {
+        let found = self.tables.get(relation);
         let Some((place, plan)) = found.and_then(|place| Some((*place, self.plans.get(*place)?)))
         else {
             return Err(RouteError::UnknownRelation { relation });
@@ -178,75 +182,90 @@ impl Router {
                 found: tuple.len(),
             });
         }
-        let mut values: SmallVec<[Value<'t>; INLINE_COLUMNS]> =
-            smallvec![Value::Null; plan.slots.names.len()];
-        plan.slots.values(tuple, &mut values);
+        let mut inline = [Value::Null; INLINE_COLUMNS];
+        let mut more;
+        let values = if let Some(values) = inline.get_mut(..plan.slots.names.len()) {
+            values
+        } else {
+            more = vec![Value::Null; plan.slots.names.len()];
+            &mut more
+        };
+        plan.slots.values(tuple, values);
+        let values = &*values;
         let scratch = &mut self.scratch;
         scratch.clear();
 
-        let mut part = |field: &Field| {
-            let part = field.piece.render(&values, scratch);
-            part.map_err(|fault| plan.error(fault, &field.role))
+        let mut part = |field: &Field| match field.piece.in_row(values) {
+            // By far the most frequent: nothing is rendered.
+            Some(text) => Ok(Part::Row(text)),
+            None => render(plan, field, values, scratch),
         };
         let mut optional = |field: &Option<Field>| match field {
             Some(field) => part(field),
             None => Ok(Part::Null),
         };
-        let key = optional(&plan.key)?;
-        let mut value = optional(&plan.value)?;
+        row.plan = place;
+        row.key = optional(&plan.key)?;
+        row.value = optional(&plan.value)?;
         let partition = optional(&plan.partition)?;
         let timestamp = optional(&plan.timestamp)?;
-        let mut headers = SmallVec::with_capacity(plan.headers.len());
+        row.headers.clear();
         for header in &plan.headers {
-            headers.push(part(&header.field)?);
+            row.headers.push(part(&header.field)?);
         }
         if let Some(cloud) = &plan.cloud {
-            let more = cloud.apply(tuple, event, &mut value, &mut self.scratch)?;
-            headers.extend(more);
+            let more = cloud.apply(tuple, event, &mut row.value, &mut self.scratch)?;
+            row.headers.extend(more);
         }
-        plan.topic
-            .render(&values, &mut self.scratch, &mut self.topic)
+        self.topics
+            .render(place, &plan.topic, values, &mut self.scratch)
             .map_err(|fault| plan.error(fault, &plan.topic.role()))?;
-        Ok(Row {
-            plan: place,
-            key,
-            value,
-            headers,
-            partition: number(plan, plan.partition.as_ref(), &partition, &self.scratch)?,
-            timestamp_ms: number(plan, plan.timestamp.as_ref(), &timestamp, &self.scratch)?,
-            event_id: plan.event_id.and_then(|slot| values.get(slot)?.bytes()),
-        })
+        row.partition = match &plan.partition {
+            Some(field) => number(plan, field, &partition, &self.scratch)?,
+            None => None,
+        };
+        row.timestamp_ms = match &plan.timestamp {
+            Some(field) => number(plan, field, &timestamp, &self.scratch)?,
+            None => None,
+        };
+        row.event_id = plan.event_id.and_then(|slot| values.get(slot)?.bytes());
+        Ok(())
     }
 
     /// The second step: the record of the row that was read last.
+    #[inline]
     pub fn routed<'a>(&'a self, row: &Row<'a>) -> Routed<'a> {
-        let plan = self.plans.get(row.plan);
-        let names = plan.map_or(&[][..], |plan| &plan.headers);
-        let cloud = plan.and_then(|plan| plan.cloud.as_ref());
-        let more = (0..).map(|place| cloud.map_or("", |cloud| cloud.header(place)));
-        let names = names.iter().map(|header| &*header.name).chain(more);
         let bytes = |part: &Part<'a>| part.resolve(&self.scratch);
-        let headers = names.zip(&row.headers);
-        let headers = headers.filter(|(_, part)| !matches!(part, Part::Absent));
-        let headers = headers.map(|(name, part)| Header {
-            name,
-            value: bytes(part),
-        });
-        Routed {
-            topic: &self.topic,
+        let mut routed = Routed {
+            topic: self.topics.last(),
             key: bytes(&row.key),
             value: bytes(&row.value),
-            headers: headers.collect(),
+            headers: SmallVec::new(),
             partition: row.partition,
             timestamp_ms: row.timestamp_ms,
             event_id: row.event_id,
+        };
+        let plan = self.plans.get(row.plan);
+        let names = plan.map_or(&[][..], |plan| &plan.headers);
+        let cloud = plan.and_then(|plan| plan.cloud.as_ref());
+        for (at, part) in row.headers.iter().enumerate() {
+            let name = match names.get(at) {
+                Some(header) => &*header.name,
+                None => cloud.map_or("", |cloud| cloud.header(at - names.len())),
+            };
+            let value = match part {
+                Part::Absent => continue,
+                part => bytes(part),
+            };
+            routed.headers.push(Header { name, value });
         }
+        routed
     }
 
     /// What can be had of a row that [`read`](Self::read) refused. What cannot be read as it should
     /// is given as it came.
     pub fn salvage<'a>(&'a self, relation: RelationId, tuple: &Tuple<'a>) -> Salvage<'a> {
-        let Some(wreck) = self.wrecks.get(&relation) else {
+        let Some(wreck) = self.wrecks.get(relation) else {
             return Salvage::default();
         };
         let mut found: [Option<&'a [u8]>; 3] = [None; 3];
@@ -276,19 +295,32 @@ impl Router {
     /// Forgets all tables: a new connection announces them afresh.
     pub fn clear(&mut self) {
         self.plans.clear();
+        self.topics.forget();
         self.tables.clear();
         self.wrecks.clear();
     }
 }
 
+/// Renders what is not in the row as it stands.
+#[inline(never)]
+fn render<'t>(
+    plan: &Plan,
+    field: &Field,
+    values: &[Value<'t>],
+    scratch: &mut Vec<u8>,
+) -> Result<Part<'t>, RouteError> {
+    let part = field.piece.render(values, scratch);
+    part.map_err(|fault| plan.error(fault, &field.role))
+}
+
 /// Reads a part that was rendered as decimal text.
 fn number<T: str::FromStr>(
     plan: &Plan,
-    field: Option<&Field>,
+    field: &Field,
     part: &Part<'_>,
     scratch: &[u8],
 ) -> Result<Option<T>, RouteError> {
-    let (Some(field), Some(text)) = (field, part.resolve(scratch)) else {
+    let Some(text) = part.resolve(scratch) else {
         return Ok(None);
     };
     let number = str::from_utf8(text).ok().and_then(|text| text.parse().ok());
@@ -298,7 +330,7 @@ fn number<T: str::FromStr>(
     })
 }
 
-// Written by hand: topic and scratch hold a row's values.
+// Written by hand: topics and scratch hold rows' values.
 impl fmt::Debug for Router {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Router")
@@ -311,11 +343,9 @@ impl fmt::Debug for Router {
 // === impl Routed ===
 
 impl<'a> Routed<'a> {
-    /// With more headers behind those it has.
-    #[must_use]
-    pub fn with_headers(mut self, more: impl IntoIterator<Item = Header<'a>>) -> Self {
+    /// Adds more headers behind those it has.
+    pub fn add_headers(&mut self, more: impl IntoIterator<Item = Header<'a>>) {
         self.headers.extend(more);
-        self
     }
 
     /// The record, to be offered to a sink.

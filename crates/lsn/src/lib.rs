@@ -5,7 +5,7 @@
 //! - [`CommitEnd`]: a position at which **no transaction is cut in two**. The only thing a relay may
 //!   confirm to Postgres.
 //! - [`Xid`], [`RelationId`], [`TypeOid`]: the numbers pgoutput names transactions, tables and
-//!   types by.
+//!   types by. [`RelationMap`] keeps what is known of tables.
 //!
 //! # Invariants
 //! - No arithmetic on positions is offered beyond [`Lsn::bytes_since`], which gives a distance to
@@ -33,7 +33,9 @@
 mod commit_end;
 mod ids;
 mod lsn;
+mod relation_map;
 
 pub use commit_end::CommitEnd;
 pub use ids::{RelationId, TypeOid, Xid};
 pub use lsn::{Lsn, ParseLsnError};
+pub use relation_map::RelationMap;

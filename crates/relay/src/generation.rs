@@ -76,11 +76,13 @@ impl<K: Sink> Generation<K> {
 
     /// Takes a frame to the core, and what comes of it to the sink.
     fn offer(&mut self, frame: &Frame<'_>) -> Result<Offer, CoreError> {
-        Ok(match self.core.frame(frame)? {
-            Step::Consumed => Offer::Consumed,
-            Step::Reply => Offer::Reply,
-            Step::Blocked => Offer::Blocked,
-            Step::Send(outgoing) => {
+        // By reference: a record is large, and moving it costs more than looking at it.
+        Ok(match self.core.frame(frame) {
+            Err(error) => return Err(error),
+            Ok(Step::Consumed) => Offer::Consumed,
+            Ok(Step::Reply) => Offer::Reply,
+            Ok(Step::Blocked) => Offer::Blocked,
+            Ok(Step::Send(ref outgoing)) => {
                 let seq = outgoing.seq();
                 match self.sink.try_send(&outgoing.record(), seq.get()) {
                     Ok(()) => Offer::Taken(seq),

@@ -18,15 +18,14 @@
 //! This rests on the log being the same log, which the pipeline checks: same system identifier,
 //! same timeline, and a slot that stands where we left it or before.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 use walrelay_checkpoint::{AckRing, Ledger, Seq};
 use walrelay_event_router::{
-    Event, MessageHeaders, Messages, PlanError, Routed, Router, Salvage, TableFacts,
+    Event, MessageHeaders, Messages, PlanError, Routed, Router, Row, Salvage, TableFacts,
 };
-use walrelay_lsn::{CommitEnd, Lsn, RelationId};
+use walrelay_lsn::{CommitEnd, Lsn, RelationId, RelationMap};
 use walrelay_pgoutput::{Begin, LogicalMessage, Message, PgTimestamp, Relation, decode};
 use walrelay_sink::{LetterId, Poison, Record};
 use walrelay_walsender::Frame;
@@ -145,7 +144,7 @@ pub struct Core {
     /// See [`OnUpdate::Stop`](crate::OnUpdate::Stop).
     stops_at_updates: bool,
     configured: Arc<[TableName]>,
-    tables: HashMap<RelationId, Table>,
+    tables: RelationMap<Table>,
     ledger: Ledger,
     open: Option<OpenTransaction>,
     /// Transactions that commit before this were handed over on an earlier connection, or confirmed.
@@ -191,7 +190,7 @@ impl Core {
             messages: None,
             stops_at_updates: false,
             configured,
-            tables: HashMap::new(),
+            tables: RelationMap::new(),
             ledger: Ledger::new(ring, Some(confirmed)),
             open: None,
             handed_over: None,
@@ -301,7 +300,7 @@ impl Core {
             return Ok(Step::Consumed);
         }
         // As a server announces a table: before the first row of it on a connection.
-        if !self.tables.contains_key(&Messages::TABLES[0])
+        if !self.tables.contains(Messages::TABLES[0])
             && let Some(messages) = &self.messages
         {
             let table = messages_table(messages);
@@ -355,7 +354,7 @@ impl Core {
             Written::Row(insert) => insert.relation,
             Written::Message(_) => Messages::TABLES[0],
         };
-        let (table, wreck) = match self.tables.get(&relation) {
+        let (table, wreck) = match self.tables.get(relation) {
             Some(Table::Outbox(table)) => (table, None),
             Some(Table::Wreck(table, cause)) => (table, Some(cause)),
             Some(Table::Foreign(table)) => {
@@ -393,7 +392,8 @@ impl Core {
             (Written::Message(_), None) => return Ok(Step::Consumed),
             (Written::Row(insert), _) => (Ok(*insert), None),
         };
-        let more = more.iter().flat_map(MessageHeaders::iter);
+        // Read into its place, and not handed from one to the next: it is large.
+        let mut row = Row::default();
         let read = match (&insert, wreck) {
             (Err((_, error)), _) => {
                 let error = error.clone();
@@ -402,12 +402,15 @@ impl Core {
             (_, Some(cause)) => Err((Some(cause.poison()), RowError::Plan(Arc::clone(cause)))),
             (Ok(insert), None) => self
                 .router
-                .read(insert.relation, &insert.tuple, &of)
+                .read(insert.relation, &insert.tuple, &of, &mut row)
                 .map_err(|error| (error.poison(), RowError::Route(error))),
         };
         let (verdict, body) = match read {
-            Ok(row) => {
-                let routed = self.router.routed(&row).with_headers(more);
+            Ok(()) => {
+                let mut routed = self.router.routed(&row);
+                if let Some(more) = more {
+                    routed.add_headers(more.iter());
+                }
                 match self.verdicts.of(event, routed.topic(), routed.key()) {
                     None => {
                         self.offered = Some(Offered {
@@ -436,6 +439,7 @@ impl Core {
                         ..Salvage::default()
                     },
                 };
+                let more = more.iter().flat_map(MessageHeaders::iter);
                 (verdict, Body::Salvaged(salvage, more.collect()))
             }
         };
@@ -503,7 +507,7 @@ impl Core {
     /// did not stop us, it does not now.
     fn update(&mut self, relation: RelationId) -> Result<(), CoreError> {
         self.counts.updates += 1;
-        match (self.tables.get(&relation), &self.open) {
+        match (self.tables.get(relation), &self.open) {
             (Some(Table::Outbox(table) | Table::Wreck(table, _)), Some(open))
                 if self.stops_at_updates && !open.passed_over =>
             {

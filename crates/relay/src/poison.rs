@@ -201,7 +201,16 @@ impl Verdicts {
     }
 
     /// What was decided about an event that can be routed, or follows from its key.
+    #[inline]
     pub(crate) fn of(&self, id: LetterId, topic: &str, key: Option<&[u8]>) -> Option<Verdict> {
+        let nothing = self.decided.is_empty() && self.given_up.is_empty();
+        if nothing && self.policy.parking.is_none() {
+            return None;
+        }
+        self.decided_or_parked(id, topic, key)
+    }
+
+    fn decided_or_parked(&self, id: LetterId, topic: &str, key: Option<&[u8]>) -> Option<Verdict> {
         if !self.decided.is_empty()
             && let Some(verdict) = self.decided.get(&id)
         {

@@ -214,7 +214,8 @@ fn fit_every_preset() {
         };
         let row = messages.read(content, NOON).unwrap();
         let routed = router.route(row.insert.relation, &row.insert.tuple, &event);
-        let routed = routed.unwrap().with_headers(row.headers.iter());
+        let mut routed = routed.unwrap();
+        routed.add_headers(row.headers.iter());
         assert_eq!((routed.topic(), routed.key()), (topic, Some(&b"k"[..])));
         let last = routed.headers().last().unwrap();
         assert_eq!((last.name, last.value), ("trace", Some(&b"t"[..])));

@@ -137,6 +137,30 @@ fn bad_length(tag: u8, length: usize) -> Error {
 /// What stands at the beginning; `None` if it is not whole.
 #[inline]
 pub(crate) fn layout(bytes: &[u8]) -> Result<Option<Layout>, Error> {
+    // By far the most frequent, and nothing but comparisons.
+    if let Some(head) = bytes.first_chunk::<{ HEADER + XLOG_DATA }>()
+        && head[0] == COPY_DATA_TAG
+        && head[HEADER] == b'w'
+    {
+        let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+        // The length counts itself, but not the tag.
+        if (4 + XLOG_DATA..MAX_MESSAGE).contains(&length) && length < bytes.len() {
+            return Ok(Some(Layout {
+                kind: Kind::XLogData {
+                    start: Lsn::new(be_u64(head, HEADER + 1)),
+                    end: Lsn::new(be_u64(head, HEADER + 9)),
+                    sent_at: be_u64(head, HEADER + 17) as i64,
+                },
+                total: length + 1,
+            }));
+        }
+    }
+    any_layout(bytes)
+}
+
+/// The same of any message.
+#[inline(never)]
+fn any_layout(bytes: &[u8]) -> Result<Option<Layout>, Error> {
     let Some((tag, total)) = header(bytes)? else {
         return Ok(None);
     };
