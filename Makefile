@@ -5,7 +5,7 @@ CARGO ?= cargo
 # What the suite of faults runs beside the versions that `make test` has fetched.
 FAULTS_SERVERS = 14.20.0 16.11.0 17.7.0
 
-.PHONY: help build demo test test-loom test-model-wide test-faults test-debezium fuzz figures bench-router lint ci clean
+.PHONY: help build demo test test-loom test-model-wide test-faults test-debezium fuzz figures bench-core bench-router lint ci clean
 
 help:
 	@echo "make demo    watch an outbox arrive in Kafka: throwaway Postgres, embedded broker"
@@ -17,6 +17,8 @@ help:
 	@echo "make test-debezium  beside a real Debezium Server, which is fetched (780 MB): the hand-over, equal records"
 	@echo "make fuzz    every parser with random input, two minutes each (FUZZ_SECONDS=120 FUZZ_TARGETS=name)"
 	@echo "make figures measures it beside pg_recvlogical; docs/BENCHMARKS.md (FIGURES_RUNS=3)"
+	@echo "make bench-core  what a row costs in the relay's core, in ns and instructions, beside the last record"
+	@echo "             (BENCH_RECORD=1 to keep what it counts; instructions need valgrind)"
 	@echo "make bench-router  what making a record of a row costs, by preset and converter"
 	@echo "make lint    formatting and clippy"
 	@echo "make ci      everything a change must pass (.ci/run)"
@@ -64,6 +66,10 @@ fuzz:
 figures: build
 	@scripts/bootstrap.sh test
 	@$(CARGO) run --locked --quiet -p walrelay --example figures
+
+# From the bytes of a socket read to the confirmed position, without servers: half a minute.
+bench-core:
+	@$(CARGO) bench --locked --quiet -p walrelay-relay --bench core
 
 # The router alone, without servers: half a minute.
 bench-router:

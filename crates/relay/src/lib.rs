@@ -40,6 +40,8 @@ mod judgement;
 mod letter;
 mod log;
 mod machine;
+#[doc(hidden)]
+pub mod measuring;
 mod nag;
 mod pipeline;
 mod places;

@@ -1,0 +1,116 @@
+//! The parts that are measured.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use walrelay_checkpoint::{AckRing, Ledger};
+use walrelay_event_router::{Event, Options, Router};
+use walrelay_lsn::{CommitEnd, Lsn};
+use walrelay_pgoutput::{Message, PgTimestamp, decode};
+use walrelay_walsender::framing::parse_frame;
+
+use crate::feed::{MAX_IN_FLIGHT, Memory, Way, insert, table};
+
+/// Rows of a pass.
+pub(crate) const ROWS: usize = 1_000;
+
+/// One pass over the rows.
+type Pass = Box<dyn FnMut()>;
+
+/// A part's name, and what prepares it.
+type Part = (&'static str, fn() -> Pass);
+
+/// All of them.
+pub(crate) const PARTS: &[Part] = &[
+    ("core, 100 rows a transaction", || whole(100)),
+    ("core, 1 row a transaction", || whole(1)),
+    ("framing", framing),
+    ("decoder", decoder),
+    ("router", router),
+    ("ledger", ledger),
+];
+
+fn whole(per_transaction: usize) -> Pass {
+    let mut way = Way::new(ROWS, per_transaction);
+    Box::new(move || way.pass())
+}
+
+/// Bytes to frames.
+fn framing() -> Pass {
+    let memory = Memory::new(ROWS, 100);
+    Box::new(move || {
+        let mut rest = memory.bytes();
+        while let Some((frame, length)) = parse_frame(rest).expect("frames") {
+            black_box(&frame);
+            rest = &rest[length..];
+        }
+    })
+}
+
+fn inserts() -> Vec<Vec<u8>> {
+    let table = table();
+    (0..ROWS).map(|number| insert(&table, number)).collect()
+}
+
+/// The body of a frame to a row.
+fn decoder() -> Pass {
+    let messages = inserts();
+    Box::new(move || {
+        for message in &messages {
+            black_box(&decode(message).expect("a message"));
+        }
+    })
+}
+
+/// A row to a record. The row is decoded before, each time: it borrows.
+fn router() -> Pass {
+    let messages: &'static [Vec<u8>] = inserts().leak();
+    let rows: Vec<_> = messages
+        .iter()
+        .map(|message| match decode(message) {
+            Ok(Message::Insert(insert)) => insert,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let mut router = Router::new(Options::default());
+    let announced = table().relation();
+    match decode(&announced) {
+        Ok(Message::Relation(relation)) => router.relation(&relation).expect("a plan"),
+        other => panic!("{other:?}"),
+    }
+    Box::new(move || {
+        for row in &rows {
+            let event = Event {
+                commit_lsn: Lsn::new(0x016b_3748),
+                row: 0,
+                commit_time: PgTimestamp::new(0),
+            };
+            let routed = router.route(row.relation, &row.tuple, &event);
+            black_box(routed.expect("a record").record());
+        }
+    })
+}
+
+/// Numbers, acknowledgements, positions.
+fn ledger() -> Pass {
+    let ring = Arc::new(AckRing::new(MAX_IN_FLIGHT));
+    let mut ledger = Ledger::new(Arc::clone(&ring), None);
+    let mut position = 1;
+    Box::new(move || {
+        let first = ledger.next_seq().expect("room").get();
+        for _ in 0..ROWS / 100 {
+            ledger.begin().expect("none is open");
+            for _ in 0..100 {
+                let seq = ledger.next_seq().expect("room");
+                ledger.sent(black_box(seq)).expect("the next");
+            }
+            position += 1;
+            let end = CommitEnd::from_commit_message(Lsn::new(position));
+            ledger.commit(end).expect("one is open");
+        }
+        for seq in first..first + ROWS as u64 {
+            ring.ack(walrelay_checkpoint::Seq::new(black_box(seq)));
+        }
+        assert!(ledger.advance().is_some());
+    })
+}

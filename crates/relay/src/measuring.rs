@@ -1,0 +1,70 @@
+//! The way of a row through the pipeline's task without the task, for the benchmark of the core and
+//! the test that counts its allocations. No relay has a use for it.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use walrelay_checkpoint::AckRing;
+use walrelay_event_router::Router;
+use walrelay_lsn::CommitEnd;
+use walrelay_sink::{Deliveries, Sink};
+
+use crate::deliveries::Reports;
+use crate::generation::Generation;
+use crate::{Core, PipelineError, TableName, WalStream};
+
+/// What a pipeline does with the bytes of one read, and with acknowledgements.
+#[derive(Debug)]
+pub struct Walker<K> {
+    running: Generation<K>,
+}
+
+impl<K: Sink> Walker<K> {
+    /// As a pipeline that starts at `confirmed`. What the sink reports to is given to `sink`.
+    pub fn new(
+        router: Router,
+        tables: Arc<[TableName]>,
+        max_in_flight: usize,
+        confirmed: CommitEnd,
+        sink: impl FnOnce(Arc<dyn Deliveries>) -> K,
+    ) -> Self {
+        let ring = Arc::new(AckRing::new(max_in_flight));
+        let reports = Reports::new(Arc::clone(&ring));
+        let deliveries = Arc::clone(&reports);
+        let mut core = Core::new(router, tables, ring, confirmed);
+        core.connected(confirmed);
+        let running = Generation {
+            core,
+            sink: sink(deliveries),
+            reports,
+        };
+        Self { running }
+    }
+
+    /// Takes every whole frame to the core and the sink, until that is full. How many were consumed.
+    pub fn walk<T: WalStream>(
+        &mut self,
+        stream: &mut T,
+    ) -> Result<u64, PipelineError<T::Error, Infallible>>
+    where
+        T::Error: 'static,
+    {
+        self.running.walk(stream, false).map(|walk| walk.frames)
+    }
+
+    /// Collects acknowledgements; what may be confirmed.
+    pub fn collect(&mut self) -> CommitEnd {
+        self.running.core.advance();
+        self.running.core.confirmed()
+    }
+
+    /// The sink.
+    pub fn sink(&mut self) -> &mut K {
+        &mut self.running.sink
+    }
+
+    /// The state machine.
+    pub fn core(&self) -> &Core {
+        &self.running.core
+    }
+}
