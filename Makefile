@@ -5,7 +5,7 @@ CARGO ?= cargo
 # What the suite of faults runs beside the versions that `make test` has fetched.
 FAULTS_SERVERS = 14.20.0 16.11.0 17.7.0
 
-.PHONY: help build demo test test-loom test-model-wide test-faults test-debezium fuzz figures bench-core bench-router lint ci clean
+.PHONY: help build demo test test-loom test-model-wide test-faults test-debezium fuzz bench bench-core bench-router lint ci clean
 
 help:
 	@echo "make demo    watch an outbox arrive in Kafka: throwaway Postgres, embedded broker"
@@ -16,7 +16,7 @@ help:
 	@echo "             (FAULTS_SEED=1 FAULTS_ONLY=name FAULTS_POSTGRES=17 to repeat one)"
 	@echo "make test-debezium  beside a real Debezium Server, which is fetched (780 MB): the hand-over, equal records"
 	@echo "make fuzz    every parser with random input, two minutes each (FUZZ_SECONDS=120 FUZZ_TARGETS=name)"
-	@echo "make figures measures it beside pg_recvlogical; docs/BENCHMARKS.md (FIGURES_RUNS=3)"
+	@echo "make bench   measures it beside pg_recvlogical and a polling relay; docs/BENCHMARKS.md (BENCH_RUNS=3)"
 	@echo "make bench-core  what a row costs in the relay's core, in ns and instructions, beside the last record"
 	@echo "             (BENCH_RECORD=1 to keep what it counts; instructions need valgrind)"
 	@echo "make bench-router  what making a record of a row costs, by preset and converter"
@@ -63,9 +63,9 @@ fuzz:
 	scripts/fuzz.sh $(or $(FUZZ_SECONDS),120) $(FUZZ_TARGETS)
 
 # The program that measures need not be fast; what it measures is the release build.
-figures: build
+bench: build
 	@scripts/bootstrap.sh test
-	@$(CARGO) run --locked --quiet -p walrelay --example figures
+	@$(CARGO) run --locked --quiet -p walrelay --example bench
 
 # From the bytes of a socket read to the confirmed position, without servers: half a minute.
 bench-core:

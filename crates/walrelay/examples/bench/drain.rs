@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use walrelay_testkit::SlotWatch;
 
+use crate::polling::{self, Sent};
 use crate::proc::{self, Quiet};
 use crate::rig::{Backlog, PATIENCE, PUBLICATION, Rig, Running};
 
@@ -20,14 +21,20 @@ pub(crate) enum Contender {
     RelayTcp,
     RecvlogicalUnix,
     RelayUnix,
+    /// Over TCP, the rows marked as sent.
+    PollingUpdate,
+    /// The same, the rows deleted.
+    PollingDelete,
 }
 
 impl Contender {
-    pub(crate) const ALL: [Self; 4] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::RecvlogicalTcp,
         Self::RelayTcp,
         Self::RecvlogicalUnix,
         Self::RelayUnix,
+        Self::PollingUpdate,
+        Self::PollingDelete,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -36,15 +43,19 @@ impl Contender {
             Self::RelayTcp => "walrelay, TCP, to Kafka",
             Self::RecvlogicalUnix => "pg_recvlogical, unix socket, to /dev/null",
             Self::RelayUnix => "walrelay, unix socket, to Kafka",
+            Self::PollingUpdate => "polling by 1,000, UPDATE, TCP, to Kafka",
+            Self::PollingDelete => "polling by 1,000, DELETE, TCP, to Kafka",
         }
     }
 
-    fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Self::RecvlogicalTcp => "recvlogical_tcp",
             Self::RelayTcp => "relay_tcp",
             Self::RecvlogicalUnix => "recvlogical_unix",
             Self::RelayUnix => "relay_unix",
+            Self::PollingUpdate => "polling_update",
+            Self::PollingDelete => "polling_delete",
         }
     }
 
@@ -52,10 +63,23 @@ impl Contender {
         matches!(self, Self::RelayTcp | Self::RelayUnix)
     }
 
+    /// Whether it writes to Kafka.
+    pub(crate) fn produces(self) -> bool {
+        !matches!(self, Self::RecvlogicalTcp | Self::RecvlogicalUnix)
+    }
+
+    fn polling(self) -> Option<Sent> {
+        match self {
+            Self::PollingUpdate => Some(Sent::Update),
+            Self::PollingDelete => Some(Sent::Delete),
+            _ => None,
+        }
+    }
+
     fn url(self, rig: &Rig) -> String {
         match self {
             Self::RecvlogicalUnix | Self::RelayUnix => rig.postgres.url(),
-            Self::RecvlogicalTcp | Self::RelayTcp => rig
+            _ => rig
                 .postgres
                 .url_tcp()
                 .unwrap_or_else(|| unreachable!("the server listens at TCP by default")),
@@ -73,6 +97,7 @@ pub(crate) struct Drained {
     pub(crate) seconds: f64,
     pub(crate) rows_per_second: f64,
     pub(crate) reader_cpu: f64,
+    /// Of the one process of the server that serves the reader.
     pub(crate) walsender_cpu: f64,
     pub(crate) broker_cpu: f64,
     /// MB, at most.
@@ -110,9 +135,12 @@ pub(crate) fn run(
     let slot = format!("{}_{round}", contender.word());
     let prefix = format!("{slot}.");
     let topic = format!("{prefix}order");
-    rig.slot_before_backlog(&slot);
-    if contender.is_relay() {
+    if contender.produces() {
         rig.create_topic(&topic);
+    }
+    match contender.polling() {
+        Some(_) => rig.fill_polled(),
+        None => rig.slot_before_backlog(&slot),
     }
     let watch = SlotWatch::new(&rig.postgres.url(), &slot);
     quiet.wait();
@@ -127,13 +155,21 @@ pub(crate) fn run(
         own: own(),
         machine: proc::machine_cpu(),
     };
-    let reader = if contender.is_relay() {
-        rig.relay(&contender.url(rig), &slot, &prefix)
-    } else {
-        recvlogical(rig, contender, &slot, backlog)
+    let reader = match contender.polling() {
+        Some(sent) => {
+            let kafka = rig.kafka.bootstrap_servers();
+            let url = contender.url(rig);
+            let arguments = polling::arguments(&url, &kafka, &topic, backlog.rows, sent);
+            rig.spawn(&rig.own, &arguments, polling::BEGINS)
+        }
+        None if contender.is_relay() => rig.relay(&contender.url(rig), &slot, &prefix),
+        None => recvlogical(rig, contender, &slot, backlog),
     };
     let begun = Instant::now();
-    let walsender = watch.wait_active(PATIENCE).unsigned_abs();
+    let walsender = match contender.polling() {
+        Some(_) => rig.polling_backend(),
+        None => watch.wait_active(PATIENCE).unsigned_abs(),
+    };
     let mut memory: f64 = 0.0;
     let seconds = loop {
         // In this order: what is read last of a process that then ends is not read at all.
@@ -162,12 +198,16 @@ pub(crate) fn run(
 
     if contender.is_relay() {
         reader.terminate();
-        let found = rig.records(&topic);
-        assert_eq!(found, backlog.rows, "records in {topic}");
     } else {
         reader.ended();
     }
-    rig.drop_slot(&slot);
+    if contender.produces() {
+        let found = rig.records(&topic);
+        assert_eq!(found, backlog.rows, "records in {topic}");
+    }
+    if contender.polling().is_none() {
+        rig.drop_slot(&slot);
+    }
 
     let per_million = |cpu: f64| cpu * 1e6 / backlog.rows as f64;
     let others = used.machine - used.reader - used.walsender - used.broker - used.own;

@@ -5,9 +5,10 @@ use std::fs;
 use std::thread;
 
 use crate::drain::{Contender, Drained};
+use crate::idle::Idle;
+use crate::latency::{Latency, Spread};
 use crate::proc::say;
 use crate::rig::{Backlog, PARTITIONS, Rig};
-use crate::steady::{RATE, Steady};
 
 pub(crate) fn machine(rig: &Rig) -> String {
     let field = |file: &str, name: &str| {
@@ -88,7 +89,11 @@ pub(crate) fn draining(backlog: &Backlog, runs: &[Drained]) -> String {
             quiet
         }
     };
-    let yardstick = median(&of(Contender::RecvlogicalTcp), |run| run.rows_per_second);
+    let yardstick = of(Contender::RecvlogicalTcp);
+    let yardstick = match &yardstick[..] {
+        [] => f64::NAN,
+        runs => median(runs, |run| run.rows_per_second),
+    };
     let mut text = format!(
         "Draining {} rows, {:.0} bytes of jsonb each, in transactions of 100 ({} MB of WAL). Medians of \
          the undisturbed runs; CPU in seconds per million rows.\n\n\
@@ -100,6 +105,9 @@ pub(crate) fn draining(backlog: &Backlog, runs: &[Drained]) -> String {
     );
     for contender in Contender::ALL {
         let runs = of(contender);
+        if runs.is_empty() {
+            continue;
+        }
         let rate = median(&runs, |run| run.rows_per_second);
         let rates = || runs.iter().map(|run| run.rows_per_second);
         let _ = writeln!(
@@ -120,39 +128,44 @@ pub(crate) fn draining(backlog: &Backlog, runs: &[Drained]) -> String {
     text
 }
 
-pub(crate) fn steady(rig: &Rig, steady: &Steady) -> String {
+pub(crate) fn idle(rig: &Rig, idle: &Idle) -> String {
     let size = fs::metadata(&rig.binary).map_or(0, |file| file.len());
-    let Steady { load_cpu, .. } = steady;
     let mut text = String::from("| | |\n|---|---|\n");
     let _ = writeln!(
         text,
         "| idle for {:.0} s | {:.1} MB resident ({:.1} MB at the start's peak); CPU per second: relay \
          {:.1} ms, walsender {:.1} ms; others used {:.2} processors |",
-        steady.idle.as_secs_f64(),
-        steady.idle_memory,
-        steady.idle_memory_peak,
-        steady.idle_cpu,
-        steady.idle_walsender_cpu,
-        steady.others
-    );
-    let _ = writeln!(
-        text,
-        "| commit → ack at {} rows/s, a transaction each, for {:.0} s | p50 {} ms, p99 {} ms ({} \
-         samples of {} rows; the load was late by {:.0} ms at most) |",
-        thousands(RATE as f64),
-        steady.load.as_secs_f64(),
-        steady.p50,
-        steady.p99,
-        steady.samples,
-        steady.rows,
-        steady.behind
-    );
-    let _ = writeln!(
-        text,
-        "| CPU per second at that rate | relay {:.0} ms, walsender {:.0} ms, broker {:.0} ms |",
-        load_cpu[0], load_cpu[1], load_cpu[2]
+        idle.time.as_secs_f64(),
+        idle.memory,
+        idle.memory_peak,
+        idle.cpu,
+        idle.walsender_cpu,
+        idle.others
     );
     let _ = writeln!(text, "| binary | {:.1} MB |", size as f64 / 1e6);
+    text
+}
+
+pub(crate) fn latency(runs: &[Latency]) -> String {
+    let mut text = String::from(
+        "From the commit to the broker's log and to a consumer, milliseconds; rows in transactions of \
+         their own, written on a schedule. The broker's clock counts whole milliseconds.\n\n\
+         | rows/s | relay | log p50 | p90 | p99 | max | consumer p50 | p90 | p99 | max | rows | load late by at most |\n\
+         |---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+    );
+    for run in runs {
+        let spread = |Spread(values): Spread| values.map(|ms| format!("{ms:.2}")).join(" | ");
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {:.0} |",
+            thousands(run.rate as f64),
+            run.contender.name(),
+            spread(run.append),
+            spread(run.consumer),
+            run.rows,
+            run.behind
+        );
+    }
     text
 }
 
@@ -198,7 +211,7 @@ pub(crate) fn progress(run: &Drained) -> String {
 
 /// A broker that is not read into has nothing to say.
 fn broker(contender: Contender, cpu: f64) -> String {
-    if contender.is_relay() {
+    if contender.produces() {
         format!("{cpu:.2}")
     } else {
         "–".to_owned()

@@ -1,4 +1,4 @@
-//! The figures of `docs/BENCHMARKS.md`: `make figures`.
+//! The benchmark of `docs/BENCHMARKS.md`: `make bench`.
 //!
 //! Starts a Postgres that flushes its commits to disk and a Kafka broker, and measures the release
 //! binary between them: draining a backlog beside `pg_recvlogical` on the same WAL, idle, and the
@@ -7,10 +7,12 @@
 //! It reads `/proc`, so it is for Linux. What others do on the machine at the same time is measured
 //! too and printed beside each run: a figure from a busy machine shows that it is one.
 //!
-//! - `figures [path of the binary]`, else `WALRELAY_BIN`, else the release build beside this program
-//! - `FIGURES_RUNS`: runs of each contender, 3 by default
-//! - `FIGURES_ROWS`: rows of the backlog, 1,000,000 by default
-//! - `FIGURES_WAIT`: seconds to wait in all for a machine that is busy with other things, 60 by
+//! - `bench [path of the binary]`, else `WALRELAY_BIN`, else the release build beside this program
+//! - `BENCH_RUNS`: runs of each contender, 3 by default
+//! - `BENCH_ROWS`: rows of the backlog, 1,000,000 by default
+//! - `BENCH_ONLY`: drain only, with the contenders whose short names have this word in them, such as
+//!   `relay` or `tcp`
+//! - `BENCH_WAIT`: seconds to wait in all for a machine that is busy with other things, 60 by
 //!   default
 #![expect(
     clippy::expect_used,
@@ -21,9 +23,11 @@
 )]
 
 mod drain;
+mod idle;
+mod latency;
+mod polling;
 mod proc;
 mod rig;
-mod steady;
 mod table;
 
 use std::env;
@@ -35,10 +39,14 @@ use crate::proc::Quiet;
 use crate::rig::Rig;
 
 fn main() {
-    let runs: usize = number("FIGURES_RUNS", 3);
-    let rows: u64 = number("FIGURES_ROWS", 1_000_000);
-    let mut quiet = Quiet::new(Duration::from_secs(number("FIGURES_WAIT", 60)));
-    assert!(runs > 0, "FIGURES_RUNS must be at least 1");
+    if env::args().nth(1).as_deref() == Some(polling::FLAG) {
+        return polling::serve();
+    }
+    let runs: usize = number("BENCH_RUNS", 3);
+    let rows: u64 = number("BENCH_ROWS", 1_000_000);
+    let only = env::var("BENCH_ONLY").unwrap_or_default();
+    let mut quiet = Quiet::new(Duration::from_secs(number("BENCH_WAIT", 60)));
+    assert!(runs > 0, "BENCH_RUNS must be at least 1");
 
     let rig = Rig::start();
     let backlog = rig.backlog(rows);
@@ -55,7 +63,8 @@ fn main() {
     let mut drained = Vec::new();
     for round in 1..=runs {
         // Every other round backwards, so that none profits from its place.
-        let mut order = Contender::ALL;
+        let mut order = Contender::ALL.to_vec();
+        order.retain(|contender| contender.word().contains(&only));
         if round % 2 == 0 {
             order.reverse();
         }
@@ -65,12 +74,24 @@ fn main() {
             drained.push(run);
         }
     }
-    eprintln!("idle, then {} rows/s", steady::RATE);
-    let steady = steady::run(&rig, &mut quiet);
+    if !only.is_empty() {
+        println!("{}", table::draining(&backlog, &drained));
+        return;
+    }
+    eprintln!("idle");
+    let idle = idle::run(&rig, &mut quiet);
+    let mut latencies = Vec::new();
+    for (rate, load) in latency::RATES {
+        eprintln!("latency at {rate} rows/s");
+        for contender in latency::Contender::ALL {
+            latencies.push(latency::run(&rig, contender, rate, load, &mut quiet));
+        }
+    }
 
     println!("{}", table::machine(&rig));
     println!("{}", table::draining(&backlog, &drained));
-    println!("{}", table::steady(&rig, &steady));
+    println!("{}", table::latency(&latencies));
+    println!("{}", table::idle(&rig, &idle));
     println!("{}", table::every_run(&drained));
 }
 

@@ -7,24 +7,28 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use futures_executor::block_on;
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use tempfile::TempDir;
+use tokio_postgres::Statement;
 use walrelay_lsn::Lsn;
 use walrelay_testkit::{Db, Kafka, eventually, eventually_some, servers};
 use walrelay_throwaway::{Postgres, PostgresBinaries};
 
+use crate::polling;
+
 /// Nothing waits so long that goes well.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-pub(crate) const PUBLICATION: &str = "figures";
+pub(crate) const PUBLICATION: &str = "bench";
 /// Keeps the WAL of the backlog; never read itself, copied for each run.
 const KEPT: &str = "kept";
 pub(crate) const PARTITIONS: i32 = 8;
 const TRANSACTION: u64 = 100;
 
 /// The value as people have it: an order, some 270 bytes of jsonb.
-const PUT: &str = "INSERT INTO outbox (aggregatetype, aggregateid, type, payload) \
-    SELECT 'order', 'customer-' || n % 10000, 'OrderPlaced', jsonb_build_object(\
+const COLUMNS: &str = "(aggregatetype, aggregateid, type, payload)";
+const ROW: &str = "SELECT 'order', 'customer-' || n % 10000, 'OrderPlaced', jsonb_build_object(\
       'orderId', n, 'customer', 'customer-' || n % 10000, 'currency', 'EUR', \
       'total', (n * 37 % 100000) / 100.0, 'reference', md5(n::text), 'address', \
       jsonb_build_object('street', 'Long Lane ' || n % 300, 'city', 'Springfield', 'zip', '04711'), \
@@ -36,6 +40,8 @@ pub(crate) struct Rig {
     pub(crate) db: Db,
     pub(crate) binary: PathBuf,
     pub(crate) recvlogical: PathBuf,
+    /// This program.
+    pub(crate) own: PathBuf,
     /// Held, so that the end offsets do not cost a connection each.
     offsets: BaseConsumer,
     dir: TempDir,
@@ -62,6 +68,7 @@ impl Rig {
             .setting("autovacuum", "off")
             .setting("checkpoint_timeout", "1h")
             .setting("max_wal_size", "16GB")
+            .setting("track_commit_timestamp", "on")
             .setting("shared_buffers", "512MB")
             .start()
             .expect("Postgres starts");
@@ -73,7 +80,10 @@ impl Rig {
         db.batch(
             "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), \
              aggregatetype text NOT NULL, aggregateid text NOT NULL, type text NOT NULL, \
-             payload jsonb NOT NULL)",
+             payload jsonb NOT NULL, seq bigserial NOT NULL, \
+             written xid NOT NULL DEFAULT pg_current_xact_id()::xid); \
+             CREATE TABLE polled (LIKE outbox INCLUDING ALL, sent_at timestamptz); \
+             CREATE INDEX ON polled (seq) WHERE sent_at IS NULL",
         );
         db.batch(&format!(
             "CREATE PUBLICATION {PUBLICATION} FOR TABLE outbox WITH (publish = 'insert')"
@@ -92,8 +102,9 @@ impl Rig {
             db,
             binary,
             recvlogical,
+            own: env::current_exe().expect("this program has a path"),
             offsets,
-            dir: TempDir::with_prefix("walrelay-figures-").expect("a directory"),
+            dir: TempDir::with_prefix("walrelay-bench-").expect("a directory"),
             files: RefCell::new(0),
         }
     }
@@ -106,7 +117,7 @@ impl Rig {
             "CREATE PROCEDURE fill(rows bigint) LANGUAGE plpgsql AS $$ \
              DECLARE done bigint := 0; BEGIN \
              WHILE done < rows LOOP \
-               {PUT} FROM generate_series(done + 1, least(done + {TRANSACTION}, rows)) n; \
+               INSERT INTO outbox {COLUMNS} {ROW} FROM generate_series(done + 1, least(done + {TRANSACTION}, rows)) n; \
                COMMIT; done := done + {TRANSACTION}; \
              END LOOP; END $$; \
              SET synchronous_commit = off"
@@ -129,11 +140,57 @@ impl Rig {
         }
     }
 
-    /// Prepares `EXECUTE put(n)`, which inserts one row like those of the backlog.
-    pub(crate) fn prepare_put(db: &Db) {
-        db.batch(&format!(
-            "PREPARE put(bigint) AS {PUT} FROM (SELECT $1 AS n) one"
+    /// What [`put`](Self::put) executes.
+    pub(crate) fn prepare_put(db: &Db, table: &str) -> Statement {
+        let sql = format!("INSERT INTO {table} {COLUMNS} {ROW} FROM (SELECT $1::int8 AS n) one");
+        block_on(db.client().prepare(&sql)).expect("a row can be written")
+    }
+
+    /// Commits one row like those of the backlog.
+    pub(crate) fn put(db: &Db, put: &Statement, n: i64) {
+        block_on(db.client().execute(put, &[&n])).expect("a row is written");
+    }
+
+    /// A fresh copy of the backlog for a relay that polls, as an outbox is that was vacuumed.
+    pub(crate) fn fill_polled(&self) {
+        self.empty_polled();
+        self.db.batch(&format!(
+            "INSERT INTO polled {COLUMNS} SELECT aggregatetype, aggregateid, type, payload \
+             FROM outbox ORDER BY seq"
         ));
+        self.db.batch("VACUUM (FREEZE, ANALYZE) polled");
+        self.db.batch("CHECKPOINT");
+    }
+
+    /// The table of a relay that polls, as new.
+    pub(crate) fn empty_polled(&self) {
+        self.db.batch("TRUNCATE polled");
+    }
+
+    /// The greatest number of a row so far.
+    pub(crate) fn rows_numbered(&self, table: &str) -> i64 {
+        let sql = format!("SELECT coalesce(max(seq), 0) FROM {table}");
+        self.db.query(&sql, &[])[0].get(0)
+    }
+
+    /// Ids, and times of commit in microseconds since 1970, of the rows numbered above `first`.
+    pub(crate) fn commit_times(&self, table: &str, first: i64) -> Vec<(String, i64)> {
+        let sql = format!(
+            "SELECT id::text, (extract(epoch FROM pg_xact_commit_timestamp(written)) * 1e6)::int8 \
+             FROM {table} WHERE seq > $1"
+        );
+        let rows = self.db.query(&sql, &[&first]);
+        rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+    }
+
+    /// The process of the server that serves a relay that polls.
+    pub(crate) fn polling_backend(&self) -> u32 {
+        let sql = "SELECT pid FROM pg_stat_activity WHERE application_name = $1";
+        let name = polling::APPLICATION;
+        let pid: i32 = eventually_some(PATIENCE, || {
+            self.db.query(sql, &[&name]).first().map(|row| row.get(0))
+        });
+        pid.unsigned_abs()
     }
 
     /// Where the WAL ends that was written so far.
@@ -166,7 +223,12 @@ impl Rig {
 
     /// Creates the topic that a run's records go to, so that its creation is not measured.
     pub(crate) fn create_topic(&self, topic: &str) {
-        self.kafka.create_topic(topic, PARTITIONS, &[]);
+        self.create_topic_with(topic, &[]);
+    }
+
+    /// The same with settings.
+    pub(crate) fn create_topic_with(&self, topic: &str, settings: &[(&str, &str)]) {
+        self.kafka.create_topic(topic, PARTITIONS, settings);
     }
 
     /// Records in a topic, by the broker's word.
@@ -276,7 +338,7 @@ fn binary() -> PathBuf {
     path
 }
 
-/// `<target>/release/walrelay`; this program is `<target>/<profile>/examples/figures`.
+/// `<target>/release/walrelay`; this program is `<target>/<profile>/examples/bench`.
 fn beside_this_program() -> PathBuf {
     let own = env::current_exe().expect("this program has a path");
     let target = own.ancestors().nth(3).unwrap_or(Path::new("target"));
