@@ -376,7 +376,7 @@ fn list(client: &AdminClient<DefaultClientContext>) -> Result<HashSet<String>, S
         .collect())
 }
 
-fn describe<'a>(name: &'a str, creation: &'a TopicCreation) -> NewTopic<'a> {
+pub(crate) fn describe<'a>(name: &'a str, creation: &'a TopicCreation) -> NewTopic<'a> {
     let replication = TopicReplication::Fixed(creation.replication_factor);
     let topic = NewTopic::new(name, creation.partitions, replication);
     creation

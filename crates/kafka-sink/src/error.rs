@@ -72,6 +72,16 @@ pub enum KafkaError {
     /// The consumer of [`tail`](crate::tail) failed.
     #[error("reading from the broker failed")]
     Tail(#[source] ClientError),
+    /// A topic could not be created or deleted.
+    #[error("topic {topic:?} could not be {change}: {code}")]
+    Change {
+        /// "created" or "deleted".
+        change: &'static str,
+        /// Its name.
+        topic: String,
+        /// The broker's reason.
+        code: RDKafkaErrorCode,
+    },
     /// A topic that was to be read is not there.
     #[error("topic {topic:?} cannot be read: {code}")]
     Topic {
@@ -101,6 +111,7 @@ impl KafkaError {
             | Self::Resolve { .. }
             | Self::Embedded(_)
             | Self::Tail(_)
+            | Self::Change { .. }
             | Self::Topic { .. } => Disposition::Retryable,
         }
     }

@@ -8,6 +8,8 @@
 //! - [`TokenSource`], [`Token`]: where the tokens of `sasl.mechanism=OAUTHBEARER` come from.
 //! - [`probe`]: asks the cluster whether it would talk to us, for a configuration check.
 //! - [`letters`]: the topic of dead letters.
+//! - [`Follower`], [`PassingTopics`]: for benchmarks, a consumer with the producer's configuration, and
+//!   topics that are made and removed.
 //! - [`embedded`], [`tail`]: an in-process broker and a small consumer, for demonstrations only.
 //!
 //! # Invariants
@@ -37,7 +39,7 @@
 //!
 //! # Blocking
 //! `try_send` and `nudge` do not block. [`KafkaSink`]'s `close` and drop, [`probe`],
-//! [`embedded::EmbeddedBroker::start`] and [`tail::Tail`] do, as their documentation says.
+//! [`Follower`], [`PassingTopics`], [`embedded::EmbeddedBroker::start`] and [`tail::Tail`] do, as their documentation says.
 
 #![deny(unsafe_code)]
 
@@ -48,8 +50,10 @@ mod context;
 pub mod embedded;
 mod error;
 mod ffi;
+mod follow;
 pub mod letters;
 mod outcome;
+mod passing;
 mod probe;
 mod sink;
 pub mod tail;
@@ -60,6 +64,8 @@ mod window;
 
 pub use config::{KafkaConfig, KafkaConfigError, KafkaOptions, TopicCreation};
 pub use error::KafkaError;
+pub use follow::Follower;
+pub use passing::PassingTopics;
 pub use probe::{ClusterInfo, probe};
 pub use sink::{KafkaSink, KafkaSinkFactory};
 pub use tokens::{Token, TokenError, TokenSource};

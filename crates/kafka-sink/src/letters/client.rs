@@ -16,7 +16,7 @@ use rdkafka::{ClientContext, Offset, TopicPartitionList};
 use super::Entry;
 use crate::client_log::{self, Repetitions};
 use crate::error::is_refusal;
-use crate::tail::own;
+use crate::tail::{TailedRecord, own};
 use crate::{KafkaConfig, KafkaError};
 
 /// What of [`KafkaConfig`] a consumer would only complain of: CONFIGURATION.md marks it with a P.
@@ -53,15 +53,15 @@ const PRODUCER_ONLY: &[&str] = &[
 const RENEWAL: Duration = Duration::from_secs(2);
 
 /// Reads one topic: belongs to no group, commits nothing.
-pub(super) struct Client {
+pub(crate) struct Client {
     consumer: BaseConsumer<Context>,
     topic: String,
     renewed: Cell<Instant>,
 }
 
 /// What came of waiting for a record.
-pub(super) enum Polled {
-    Entry(Entry),
+pub(crate) enum Polled<T = Entry> {
+    Entry(T),
     /// Everything that is committed in this partition was read.
     End(i32),
     /// Nothing came in time.
@@ -72,7 +72,7 @@ pub(super) enum Polled {
 
 impl Client {
     /// Makes the client; talks to no broker yet. **Blocks** where a token must be got first.
-    pub(super) fn new(config: &KafkaConfig, topic: &str) -> Result<Self, KafkaError> {
+    pub(crate) fn new(config: &KafkaConfig, topic: &str) -> Result<Self, KafkaError> {
         let mut client = config.client_config();
         for property in PRODUCER_ONLY {
             client.remove(property);
@@ -122,7 +122,7 @@ impl Client {
     /// The topic's partitions; `None` when the broker says that there is no such topic.
     ///
     /// **Blocks** for `timeout` at most.
-    pub(super) fn partitions(&self, timeout: Duration) -> Result<Option<Vec<i32>>, KafkaError> {
+    pub(crate) fn partitions(&self, timeout: Duration) -> Result<Option<Vec<i32>>, KafkaError> {
         let metadata = self
             .consumer
             .fetch_metadata(Some(&self.topic), timeout)
@@ -150,7 +150,7 @@ impl Client {
     /// Offset of the oldest record, and of the one that will be written next.
     ///
     /// **Blocks** for `timeout` at most.
-    pub(super) fn ends(&self, partition: i32, timeout: Duration) -> Result<(i64, i64), KafkaError> {
+    pub(crate) fn ends(&self, partition: i32, timeout: Duration) -> Result<(i64, i64), KafkaError> {
         self.consumer
             .fetch_watermarks(&self.topic, partition, timeout)
             .map_err(KafkaError::Tail)
@@ -159,7 +159,7 @@ impl Client {
     /// Where the first record of that time or later lies in each partition.
     ///
     /// **Blocks** for `timeout` at most.
-    pub(super) fn offsets_at(
+    pub(crate) fn offsets_at(
         &self,
         partitions: &[i32],
         timestamp_ms: i64,
@@ -182,7 +182,7 @@ impl Client {
     }
 
     /// Reads these partitions from there, and no others.
-    pub(super) fn assign(
+    pub(crate) fn assign(
         &self,
         from: impl Iterator<Item = (i32, Offset)>,
     ) -> Result<(), KafkaError> {
@@ -191,7 +191,7 @@ impl Client {
     }
 
     /// Reads these partitions too.
-    pub(super) fn assign_also(
+    pub(crate) fn assign_also(
         &self,
         from: impl Iterator<Item = (i32, Offset)>,
     ) -> Result<(), KafkaError> {
@@ -214,7 +214,19 @@ impl Client {
     }
 
     /// **Blocks** for `timeout` at most.
-    pub(super) fn poll(&self, timeout: Duration) -> Polled {
+    pub(crate) fn poll(&self, timeout: Duration) -> Polled {
+        match self.poll_record(timeout) {
+            Polled::Entry(record) => Polled::Entry(Entry::of(record)),
+            Polled::End(partition) => Polled::End(partition),
+            Polled::Nothing => Polled::Nothing,
+            Polled::Complaint(code) => Polled::Complaint(code),
+        }
+    }
+
+    /// The same, whatever the record is.
+    ///
+    /// **Blocks** for `timeout` at most.
+    pub(crate) fn poll_record(&self, timeout: Duration) -> Polled<TailedRecord> {
         let refused = &self.consumer.context().refused;
         if self.renewed.get().elapsed() > RENEWAL && refused.swap(false, SeqCst) {
             self.renewed.set(Instant::now());
@@ -222,7 +234,7 @@ impl Client {
         }
         match self.consumer.poll(timeout) {
             None => Polled::Nothing,
-            Some(Ok(message)) => Polled::Entry(Entry::of(own(&message))),
+            Some(Ok(message)) => Polled::Entry(own(&message)),
             Some(Err(ClientError::PartitionEOF(partition))) => Polled::End(partition),
             Some(Err(error)) => Polled::Complaint(error.rdkafka_error_code().unwrap_or(Code::Fail)),
         }

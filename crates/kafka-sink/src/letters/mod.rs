@@ -16,7 +16,7 @@
 //! - Records that are no letters are counted and passed over, never fatal.
 //! - No `Debug`, error or log line shows key, value or headers.
 
-mod client;
+pub(crate) mod client;
 mod desk;
 mod entry;
 mod index;
