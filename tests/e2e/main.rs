@@ -14,6 +14,7 @@
 //! - [`topics`]: they are created where configured, and waited for where not.
 //! - [`errors`]: each mistake has its own word and exit code.
 //! - [`commands`]: `init`, `check`, `completions`, standard output as a sink.
+//! - [`bench`]: what `bench` measures, and that it leaves nothing behind.
 //! - [`secure`]: TLS, logins, access control; that the relay needs no more, and tells no secret.
 //! - [`dlq`]: dead letters are listed, shown, redriven and dropped.
 //! - [`emitting`]: events without a table, by `outbox.emit`.
@@ -29,6 +30,7 @@
     reason = "a test fails by panicking with the reason, and says what it measured"
 )]
 
+mod bench;
 mod commands;
 mod confirming;
 mod crashes;

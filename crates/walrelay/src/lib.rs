@@ -5,8 +5,8 @@
 //! - [`cli`]: arguments, failures as people read them, exit codes.
 //! - [`config`]: the configuration file.
 //! - [`postgres`]: catalogs, what is created in them, the replication connection.
-//! - `commands`: one module per command, `run`, `init`, `check`, `route`, `demo`, `dlq`,
-//!   `import-debezium`.
+//! - `commands`: one module per command, `run`, `init`, `check`, `route`, `demo`,
+//!   `bench`, `dlq`, `import-debezium`.
 //! - `sinks`: standard output as a sink. Kafka is a crate of its own.
 //! - `failures`: each error of the crates below, with what to do about it.
 //! - `tokens`: where Kafka's OAUTHBEARER tokens come from.
@@ -47,6 +47,7 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
         Command::Check(args) => commands::check(&args, &env),
         Command::Route(args) => commands::route(&args, &env),
         Command::Demo(args) => commands::demo(&args, &env),
+        Command::Bench(args) => commands::bench(&args, &env),
         Command::Dlq(args) => commands::dlq(&args, &env),
         Command::ImportDebezium(args) => commands::import_debezium(&args),
         Command::Completions { shell } => {

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
+use super::bench::BenchArgs;
 use super::dlq::DlqArgs;
 use super::exit::{self, Exit};
 use super::import::ImportArgs;
@@ -77,6 +78,20 @@ A row is a JSON object of columns and values:
   walrelay demo
   walrelay demo --seconds 10 --rate 500")]
     Demo(DemoArgs),
+
+    /// Measure the relay with this configuration's database and broker.
+    ///
+    /// Writes rows into a table of its own, in a schema made for it, and drains them into nothing and
+    /// into a Kafka topic of its own; then measures how long single rows take. Reads through temporary
+    /// slots, touches no other table, topic or slot, and removes what it made, also at Ctrl-C. The
+    /// role needs CREATE on the database. Says what it will write and asks first.
+    #[command(after_help = "Examples:
+  walrelay bench
+  walrelay bench --rows 1000000 --rate 1000 --rate 5000 --seconds 30
+  walrelay bench --yes --json figures.json > figures.md
+  walrelay bench --only kafka --set 'sink.kafka.\"compression.type\"=zstd'
+  walrelay bench --copy-of walrelay --rows 50000")]
+    Bench(Box<BenchArgs>),
 
     /// Look at dead letters, send them again, or close them.
     ///

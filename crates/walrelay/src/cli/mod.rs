@@ -10,6 +10,7 @@
 //! - Whatever comes from a server or a file is freed of control characters before it is shown.
 
 mod args;
+mod bench;
 mod dlq;
 mod exit;
 mod failure;
@@ -17,6 +18,7 @@ mod import;
 mod route;
 
 pub use args::{CheckArgs, Cli, Command, ConfigArgs, DemoArgs, InitArgs, RunArgs, completions};
+pub use bench::{BenchArgs, BenchPart};
 pub use dlq::{
     DlqArgs, DlqCommand, DropArgs, FilterArgs, LetterArgs, ListArgs, Output, RedriveArgs, ShowArgs,
 };

@@ -1,5 +1,6 @@
 //! One module per command. Each takes its arguments and gives nothing, or the failures to report.
 
+mod bench;
 mod check;
 mod connect;
 mod demo;
@@ -9,6 +10,7 @@ mod init;
 mod route;
 mod run;
 
+pub(crate) use bench::bench;
 pub(crate) use check::check;
 pub(crate) use demo::demo;
 pub(crate) use dlq::dlq;

@@ -35,7 +35,7 @@ struct Type {
 
 /// What the catalogs say now. A table that is not there is left out; one whose answer is not
 /// understood too: the router does without.
-pub(super) async fn describe(
+pub(crate) async fn describe(
     session: &mut Session,
     tables: &[TableName],
 ) -> Result<Vec<TableFacts>, Error> {

@@ -20,10 +20,12 @@ mod source;
 mod state_file;
 
 pub use catalog::{Facts, PublicationFacts, ServerFacts, SlotFacts, TableFacts, inspect};
+pub(crate) use columns::describe;
 pub(crate) use error::{GO_ON, PUBLISH};
 pub use error::{Gap, PostgresError, SetupError};
 pub use plan::{Action, Moment, Plan, Wanted, plan};
 pub use prepare::{turn, turn_over};
 pub use retention::Retention;
+pub(crate) use source::Stream;
 pub use source::{PostgresSource, SourceOptions};
 pub use state_file::{Position, StateFileError, read as read_state_file};

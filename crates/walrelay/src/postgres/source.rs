@@ -495,6 +495,17 @@ pub struct Stream {
     place: Place,
 }
 
+impl Stream {
+    /// Of a slot that no [`PostgresSource`] looks after.
+    pub(crate) fn of(stream: ReplicationStream, slot: &str) -> Self {
+        let place = Place {
+            slot: slot.to_owned(),
+            relayed: Arc::default(),
+        };
+        Self { stream, place }
+    }
+}
+
 /// Where a stream is, for its errors.
 #[derive(Debug)]
 struct Place {

@@ -1,0 +1,202 @@
+//! The figures, for people and for programs.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::thread;
+
+use serde::Serialize;
+
+use super::drain::Drained;
+use super::latency::{Latency, Spread};
+
+/// Everything that was measured.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    pub(super) walrelay: &'static str,
+    pub(super) machine: Machine,
+    pub(super) postgres: String,
+    /// `bootstrap.servers`, where there is a broker.
+    pub(super) kafka: Option<String>,
+    pub(super) payload_bytes: u32,
+    pub(super) drained: Vec<Drained>,
+    pub(super) latency: Vec<Latency>,
+}
+
+/// Where the benchmark ran; the servers may be elsewhere.
+#[derive(Debug, Serialize)]
+pub(super) struct Machine {
+    processors: usize,
+    model: Option<String>,
+    system: &'static str,
+    kernel: Option<String>,
+    memory_mb: Option<u64>,
+}
+
+impl Machine {
+    pub(super) fn here() -> Self {
+        let field = |file: &str, name: &str| {
+            let text = fs::read_to_string(file).ok()?;
+            let line = text.lines().find(|line| line.starts_with(name))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        };
+        let memory = field("/proc/meminfo", "MemTotal");
+        let kib = memory.and_then(|text| text.trim_end_matches(" kB").parse::<u64>().ok());
+        Self {
+            processors: thread::available_parallelism().map_or(0, usize::from),
+            model: field("/proc/cpuinfo", "model name"),
+            system: std::env::consts::OS,
+            kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
+                .ok()
+                .map(|text| text.trim().to_owned()),
+            memory_mb: kib.map(|kib| kib * 1024 / 1_000_000),
+        }
+    }
+}
+
+impl Report {
+    pub(super) fn to_json(&self, path: &Path) -> io::Result<()> {
+        let mut text = serde_json::to_string_pretty(self)?;
+        text.push('\n');
+        fs::write(path, text)
+    }
+
+    pub(super) fn to_markdown(&self) -> String {
+        let mut text = format!(
+            "walrelay {} on {} × {}, {} {}; Postgres {}{}\n",
+            self.walrelay,
+            self.machine.processors,
+            self.machine.model.as_deref().unwrap_or("?"),
+            self.machine.system,
+            self.machine.kernel.as_deref().unwrap_or(""),
+            self.postgres,
+            match &self.kafka {
+                Some(servers) => format!("; Kafka at {servers}"),
+                None => String::new(),
+            }
+        );
+        if !self.drained.is_empty() {
+            text.push_str(&self.drained());
+        }
+        if !self.latency.is_empty() {
+            text.push_str(&self.latency());
+        }
+        text
+    }
+
+    fn drained(&self) -> String {
+        let first = self.drained.first();
+        let mut text = format!(
+            "\nA backlog of {} rows of about {} bytes; CPU in seconds per million rows.\n\n\
+             | | rows/s | ratio | second half | CPU relay | walsender | peak memory |\n\
+             |---|---:|---:|---:|---:|---:|---:|\n",
+            first.map_or(0, |run| run.rows),
+            self.payload_bytes
+        );
+        for run in &self.drained {
+            let base = first.map_or(f64::NAN, |first| first.rows_per_second);
+            let _ = writeln!(
+                text,
+                "| {}{} | {:.0} | {:.2} | {:.0} | {} | {} | {} |",
+                run.contender,
+                if run.repeated {
+                    " (disturbed: a new sink was made)"
+                } else {
+                    ""
+                },
+                run.rows_per_second,
+                run.rows_per_second / base,
+                run.second_half_rows_per_second,
+                known(run.relay_cpu, ""),
+                known(run.walsender_cpu, ""),
+                known(run.peak_memory_mb, " MB"),
+            );
+        }
+        text
+    }
+
+    fn latency(&self) -> String {
+        let mut text = String::from(
+            "\nMilliseconds from the commit to the broker's acknowledgement (a sample), and from the \
+             writing of a row to a consumer.\n\n\
+             | rows/s | ack p50 | p90 | p99 | max | consumer p50 | p90 | p99 | max | rows | load late by at most |\n\
+             |---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+        );
+        for run in &self.latency {
+            let _ = writeln!(
+                text,
+                "| {} | {} | {} | {} | {:.0} |",
+                run.rate,
+                spread(run.acknowledged),
+                spread(run.consumed),
+                run.rows,
+                run.late_ms
+            );
+        }
+        text
+    }
+}
+
+fn known(figure: Option<f64>, unit: &str) -> String {
+    figure.map_or_else(|| "–".to_owned(), |figure| format!("{figure:.2}{unit}"))
+}
+
+fn spread(spread: Option<Spread>) -> String {
+    let figures = match spread {
+        Some(Spread { p50, p90, p99, max }) => [p50, p90, p99, max].map(|ms| format!("{ms:.2}")),
+        None => std::array::from_fn(|_| "–".to_owned()),
+    };
+    figures.join(" | ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_those_to_the_first_and_what_is_unknown_is_a_dash() {
+        let run = |contender, rows_per_second| Drained {
+            contender,
+            rows: 1000,
+            seconds: 1000.0 / rows_per_second,
+            rows_per_second,
+            second_half_rows_per_second: rows_per_second,
+            relay_cpu: Some(1.234),
+            walsender_cpu: None,
+            peak_memory_mb: Some(9.0),
+            repeated: false,
+        };
+        let report = Report {
+            walrelay: "1.2.3",
+            machine: Machine::here(),
+            postgres: "15.1".to_owned(),
+            kafka: None,
+            payload_bytes: 300,
+            drained: vec![run("to nothing", 2000.0), run("to Kafka", 1000.0)],
+            latency: vec![Latency {
+                rate: 100,
+                rows: 1000,
+                acknowledged: None,
+                consumed: Some(Spread {
+                    p50: 0.5,
+                    p90: 1.0,
+                    p99: 2.0,
+                    max: 3.0,
+                }),
+                late_ms: 1.0,
+            }],
+        };
+        let text = report.to_markdown();
+        for line in [
+            "| to nothing | 2000 | 1.00 | 2000 | 1.23 | – | 9.00 MB |",
+            "| to Kafka | 1000 | 0.50 | 1000 | 1.23 | – | 9.00 MB |",
+            "| 100 | – | – | – | – | 0.50 | 1.00 | 2.00 | 3.00 | 1000 | 1 |",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+        let json = serde_json::to_value(&report).expect("JSON");
+        assert_eq!(json["drained"][1]["rows_per_second"], 1000.0);
+        assert_eq!(json["latency"][0]["consumed"]["p99"], 2.0);
+    }
+}
