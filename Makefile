@@ -16,7 +16,8 @@ help:
 	@echo "             (FAULTS_SEED=1 FAULTS_ONLY=name FAULTS_POSTGRES=17 to repeat one)"
 	@echo "make test-debezium  beside a real Debezium Server, which is fetched (780 MB): the hand-over, equal records"
 	@echo "make fuzz    every parser with random input, two minutes each (FUZZ_SECONDS=120 FUZZ_TARGETS=name)"
-	@echo "make bench   measures it beside pg_recvlogical and a polling relay; docs/BENCHMARKS.md (BENCH_RUNS=3)"
+	@echo "make bench   measures it beside pg_recvlogical and polling relays: docs/BENCHMARKS.md"
+	@echo "             (BENCH_RUNS=3 BENCH_ONLY=drain|latency|ramp|light|idle|sweep, BENCH_PEERS=1 for Debezium)"
 	@echo "make bench-core  what a row costs in the relay's core, in ns and instructions, beside the last record"
 	@echo "             (BENCH_RECORD=1 to keep what it counts; instructions need valgrind)"
 	@echo "make bench-router  what making a record of a row costs, by preset and converter"
@@ -62,10 +63,10 @@ fuzz:
 	@scripts/bootstrap.sh build
 	scripts/fuzz.sh $(or $(FUZZ_SECONDS),120) $(FUZZ_TARGETS)
 
-# The program that measures need not be fast; what it measures is the release build.
+# Optimised too: the polling relay is part of it. What is measured is the binary of `make build`.
 bench: build
 	@scripts/bootstrap.sh test
-	@$(CARGO) run --locked --quiet -p walrelay --example bench
+	@$(if $(filter-out 0,$(BENCH_PEERS)),scripts/test-debezium.sh --) $(CARGO) run --locked --release --quiet -p walrelay --example bench
 
 # From the bytes of a socket read to the confirmed position, without servers: half a minute.
 bench-core:

@@ -3,6 +3,8 @@
 #
 #     scripts/test-debezium.sh             fetches what is missing, and runs them
 #     scripts/test-debezium.sh NAME        those whose names have NAME in them
+#     scripts/test-debezium.sh -- COMMAND  runs COMMAND instead, with WALRELAY_TEST_DEBEZIUM and
+#                                          WALRELAY_TEST_JAVA set; fails where that cannot be had
 #
 # Debezium Server is fetched once (780 MB) into the cache that scripts/fetch-servers.sh uses. It needs
 # Java 21 or newer: the one that WALRELAY_TEST_JAVA names, or the first of $JAVA_HOME, `java` and
@@ -14,7 +16,16 @@ cd "$(dirname "$0")/.."
 version=3.6.0.Final
 
 say() { printf 'test-debezium: %s\n' "$*"; }
+instead=
+if [ "${1:-}" = -- ]; then
+    shift
+    instead=yes
+fi
 skip() {
+    if [ -n "$instead" ]; then
+        say "$*" >&2
+        exit 1
+    fi
     say "SKIPPED: $*"
     exit 0
 }
@@ -82,5 +93,8 @@ fi
 
 export WALRELAY_TEST_JAVA="$java"
 export WALRELAY_TEST_DEBEZIUM="$home"
+if [ -n "$instead" ]; then
+    exec "$@"
+fi
 # One after the other: each has a Java process of some hundred megabytes.
 exec "${CARGO:-cargo}" test --locked -p walrelay --test debezium -- --ignored --nocapture --test-threads=1 "$@"

@@ -1,107 +1,47 @@
 //! Draining the backlog.
 
+use std::fs;
 use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use walrelay_testkit::SlotWatch;
+use serde::Serialize;
+use serde_json::Value;
+use walrelay_lsn::Lsn;
+use walrelay_testkit::{SlotWatch, eventually};
 
-use crate::polling::{self, Sent};
+use crate::contender::{Backends, Contender, Kind};
+use crate::debezium::{self, Tuned};
+use crate::judge::Judge;
+use crate::polling;
 use crate::proc::{self, Quiet};
-use crate::rig::{Backlog, PATIENCE, PUBLICATION, Rig, Running};
+use crate::rig::{Backlog, PATIENCE, RelayConfig, Rig, Running};
 
 /// Often enough to lose nothing of a walsender that ends with its reader, seldom enough to cost
 /// nothing.
 const LOOK: Duration = Duration::from_millis(20);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Contender {
-    /// What comes with Postgres: it reads and throws away. The measure for the others.
-    RecvlogicalTcp,
-    RelayTcp,
-    RecvlogicalUnix,
-    RelayUnix,
-    /// Over TCP, the rows marked as sent.
-    PollingUpdate,
-    /// The same, the rows deleted.
-    PollingDelete,
-}
-
-impl Contender {
-    pub(crate) const ALL: [Self; 6] = [
-        Self::RecvlogicalTcp,
-        Self::RelayTcp,
-        Self::RecvlogicalUnix,
-        Self::RelayUnix,
-        Self::PollingUpdate,
-        Self::PollingDelete,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::RecvlogicalTcp => "pg_recvlogical, TCP, to /dev/null",
-            Self::RelayTcp => "walrelay, TCP, to Kafka",
-            Self::RecvlogicalUnix => "pg_recvlogical, unix socket, to /dev/null",
-            Self::RelayUnix => "walrelay, unix socket, to Kafka",
-            Self::PollingUpdate => "polling by 1,000, UPDATE, TCP, to Kafka",
-            Self::PollingDelete => "polling by 1,000, DELETE, TCP, to Kafka",
-        }
-    }
-
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::RecvlogicalTcp => "recvlogical_tcp",
-            Self::RelayTcp => "relay_tcp",
-            Self::RecvlogicalUnix => "recvlogical_unix",
-            Self::RelayUnix => "relay_unix",
-            Self::PollingUpdate => "polling_update",
-            Self::PollingDelete => "polling_delete",
-        }
-    }
-
-    pub(crate) fn is_relay(self) -> bool {
-        matches!(self, Self::RelayTcp | Self::RelayUnix)
-    }
-
-    /// Whether it writes to Kafka.
-    pub(crate) fn produces(self) -> bool {
-        !matches!(self, Self::RecvlogicalTcp | Self::RecvlogicalUnix)
-    }
-
-    fn polling(self) -> Option<Sent> {
-        match self {
-            Self::PollingUpdate => Some(Sent::Update),
-            Self::PollingDelete => Some(Sent::Delete),
-            _ => None,
-        }
-    }
-
-    fn url(self, rig: &Rig) -> String {
-        match self {
-            Self::RecvlogicalUnix | Self::RelayUnix => rig.postgres.url(),
-            _ => rig
-                .postgres
-                .url_tcp()
-                .unwrap_or_else(|| unreachable!("the server listens at TCP by default")),
-        }
-    }
-}
-
 /// One run. CPU is in seconds per million rows.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct Drained {
-    pub(crate) contender: Contender,
+    pub(crate) contender: String,
+    pub(crate) word: String,
     pub(crate) round: usize,
-    /// From the start of streaming until the slot is confirmed at the end; for `pg_recvlogical`
-    /// until it ends there.
+    pub(crate) rows: u64,
+    /// From the start of streaming until the slot is confirmed at the end. For those without
+    /// confirmation until they end; for Debezium, whose start takes long, from its first record to its
+    /// last.
     pub(crate) seconds: f64,
     pub(crate) rows_per_second: f64,
+    pub(crate) second_half_rows_per_second: f64,
     pub(crate) reader_cpu: f64,
-    /// Of the one process of the server that serves the reader.
-    pub(crate) walsender_cpu: f64,
-    pub(crate) broker_cpu: f64,
+    /// Of the server's processes that serve the reader.
+    pub(crate) postgres_cpu: f64,
+    pub(crate) broker_cpu: Option<f64>,
     /// MB, at most.
     pub(crate) memory: f64,
+    /// Records that came more than once.
+    pub(crate) duplicates: usize,
     /// Processors that were busy with anything else.
     pub(crate) others: f64,
 }
@@ -118,123 +58,261 @@ impl Drained {
 /// CPU seconds used so far.
 struct Used {
     reader: f64,
-    walsender: f64,
+    postgres: f64,
     broker: f64,
     /// Of this program.
     own: f64,
     machine: f64,
 }
 
-pub(crate) fn run(
-    rig: &Rig,
-    backlog: &Backlog,
-    contender: Contender,
-    round: usize,
-    quiet: &mut Quiet,
-) -> Drained {
-    let slot = format!("{}_{round}", contender.word());
-    let prefix = format!("{slot}.");
-    let topic = format!("{prefix}order");
-    if contender.produces() {
-        rig.create_topic(&topic);
+/// What is drained, and how.
+pub(crate) struct Course<'a> {
+    pub(crate) rig: &'a Rig,
+    pub(crate) backlog: &'a Backlog,
+    pub(crate) contender: Contender,
+    pub(crate) round: usize,
+    /// Encrypted to database and broker; for the relay alone.
+    pub(crate) tls: bool,
+}
+
+impl Course<'_> {
+    fn slot(&self) -> String {
+        let tls = if self.tls { "_tls" } else { "" };
+        format!(
+            "{}_{}{tls}_{}",
+            self.backlog.table,
+            self.contender.word(),
+            self.round
+        )
     }
-    match contender.polling() {
-        Some(_) => rig.fill_polled(),
-        None => rig.slot_before_backlog(&slot),
+
+    fn url(&self) -> String {
+        if self.tls {
+            self.rig.tls()
+        } else {
+            self.contender.url(self.rig)
+        }
+    }
+
+    fn start(&self, slot: &str, prefix: &str) -> Running {
+        let Self { rig, backlog, .. } = *self;
+        let url = self.url();
+        let config = RelayConfig {
+            url: &url,
+            table: &backlog.table,
+            slot,
+            prefix,
+            tls: self.tls,
+        };
+        match self.contender.kind {
+            Kind::Recvlogical => recvlogical(rig, &url, slot, backlog),
+            Kind::Null => {
+                let path = rig.relay_config(&config);
+                let json = rig.file(&format!("{slot}.json"));
+                let args = [
+                    "bench".to_owned(),
+                    format!("--config={}", path.display()),
+                    format!("--copy-of={}", backlog.kept),
+                    format!("--rows={}", backlog.load.rows),
+                    format!("--json={}", json.display()),
+                ];
+                rig.spawn(&rig.binary, &args, "")
+            }
+            Kind::Relay => rig.relay(&config),
+            Kind::Polling(sent) => {
+                let kafka = rig.kafka.bootstrap_servers();
+                let arguments = polling::arguments(&url, &kafka, prefix, backlog.load.rows, sent);
+                rig.spawn(&rig.own, &arguments, polling::BEGINS)
+            }
+            Kind::Debezium => debezium::start(rig, slot, prefix, Tuned::Throughput),
+        }
+    }
+}
+
+pub(crate) fn run(course: &Course<'_>, judge: &mut Judge, quiet: &mut Quiet) -> Drained {
+    let Course {
+        rig,
+        backlog,
+        contender,
+        round,
+        ..
+    } = *course;
+    let slot = course.slot();
+    let prefix = format!("{slot}.");
+    let topics = backlog.load.topics(&prefix);
+    if contender.produces() {
+        rig.create_topics(&topics, backlog.load.partitions);
+    }
+    match contender.kind {
+        Kind::Polling(_) => rig.fill_polled(backlog),
+        // It makes its own copy.
+        Kind::Null => {}
+        Kind::Recvlogical | Kind::Relay | Kind::Debezium => rig.slot_before(backlog, &slot),
     }
     let watch = SlotWatch::new(&rig.postgres.url(), &slot);
     quiet.wait();
 
     let broker = rig.kafka.pid().expect("the broker runs");
-    // Before the start, because streaming begins while we look for its announcement.
     let own = || proc::cpu(process::id()).unwrap_or_default();
+    // Before the start, because streaming begins while we look for its announcement.
     let mut used = Used {
         reader: 0.0,
-        walsender: 0.0,
+        postgres: 0.0,
         broker: proc::cpu(broker).expect("the broker runs"),
         own: own(),
         machine: proc::machine_cpu(),
     };
-    let reader = match contender.polling() {
-        Some(sent) => {
-            let kafka = rig.kafka.bootstrap_servers();
-            let url = contender.url(rig);
-            let arguments = polling::arguments(&url, &kafka, &topic, backlog.rows, sent);
-            rig.spawn(&rig.own, &arguments, polling::BEGINS)
-        }
-        None if contender.is_relay() => rig.relay(&contender.url(rig), &slot, &prefix),
-        None => recvlogical(rig, contender, &slot, backlog),
-    };
+    let reader = course.start(&slot, &prefix);
+    let mut before = 0.0;
+    if contender.kind == Kind::Debezium {
+        // What the start of a Java program costs is not draining.
+        before = proc::cpu(reader.pid()).unwrap_or_default();
+        used.broker = proc::cpu(broker).expect("the broker runs");
+        used.machine = proc::machine_cpu();
+        used.own = own();
+    }
     let begun = Instant::now();
-    let walsender = match contender.polling() {
-        Some(_) => rig.polling_backend(),
-        None => watch.wait_active(PATIENCE).unsigned_abs(),
+    let mut backends = match contender.kind {
+        Kind::Polling(_) => {
+            let named = || Backends::named(&rig.db, polling::APPLICATION);
+            eventually(PATIENCE, || named().len() == polling::CONNECTIONS);
+            Backends::new(named())
+        }
+        // It says itself what it used.
+        Kind::Null => Backends::default(),
+        _ => Backends::new([watch.wait_active(PATIENCE).unsigned_abs()]),
     };
     let mut memory: f64 = 0.0;
+    let mut half = None;
     let seconds = loop {
         // In this order: what is read last of a process that then ends is not read at all.
-        used.walsender = proc::cpu(walsender).unwrap_or(used.walsender);
+        used.postgres = backends.cpu();
         used.reader = proc::cpu(reader.pid()).unwrap_or(used.reader);
         memory = proc::memory(reader.pid(), "VmHWM:").map_or(memory, |now| now.max(memory));
-        let done = if contender.is_relay() {
-            let confirmed = watch.read().map(|state| state.confirmed_flush);
-            assert!(!proc::is_zombie(reader.pid()), "{}", reader.log());
-            confirmed >= Some(backlog.end)
-        } else {
-            proc::is_zombie(reader.pid())
+        let done = match contender.kind {
+            Kind::Relay => {
+                let confirmed = watch.read().map(|state| state.confirmed_flush);
+                assert!(!proc::is_zombie(reader.pid()), "{}", reader.log());
+                confirmed >= Some(backlog.end)
+            }
+            Kind::Debezium => {
+                assert!(!proc::is_zombie(reader.pid()), "{}", reader.log());
+                // It asks the broker for each partition: not as often.
+                thread::sleep(5 * LOOK);
+                let found: u64 = topics.iter().map(|topic| rig.records(topic)).sum();
+                found >= backlog.load.rows
+            }
+            Kind::Recvlogical => {
+                let sent = sent(rig, &backends);
+                if half.is_none() && sent >= Some(backlog.half) {
+                    half = Some(begun.elapsed());
+                }
+                proc::is_zombie(reader.pid())
+            }
+            Kind::Null | Kind::Polling(_) => proc::is_zombie(reader.pid()),
         };
         let seconds = begun.elapsed();
         if done {
-            break seconds.as_secs_f64();
+            break seconds;
         }
-        assert!(seconds < PATIENCE, "not drained: {}", reader.log());
+        assert!(seconds < 5 * PATIENCE, "not drained: {}", reader.log());
         thread::sleep(LOOK);
     };
-    used.walsender = proc::cpu(walsender).unwrap_or(used.walsender);
+    used.postgres = backends.cpu();
     used.reader = proc::cpu(reader.pid()).unwrap_or(used.reader);
     used.broker = proc::cpu(broker).expect("the broker runs") - used.broker;
     used.own = own() - used.own;
     used.machine = proc::machine_cpu() - used.machine;
+    match contender.kind {
+        Kind::Relay => drop(reader.terminate()),
+        // It takes its time, and nothing is asked of it any more.
+        Kind::Debezium => drop(reader),
+        Kind::Recvlogical | Kind::Null | Kind::Polling(_) => drop(reader.ended()),
+    }
 
-    if contender.is_relay() {
-        reader.terminate();
-    } else {
-        reader.ended();
+    let rows = backlog.load.rows;
+    let per_million = |cpu: f64| cpu * 1e6 / rows as f64;
+    let others = used.machine - used.reader - used.postgres - used.broker - used.own;
+    let mut drained = Drained {
+        contender: contender.name(),
+        word: contender.word(),
+        round,
+        rows,
+        seconds: seconds.as_secs_f64(),
+        rows_per_second: 0.0,
+        second_half_rows_per_second: f64::NAN,
+        reader_cpu: per_million(used.reader - before),
+        postgres_cpu: per_million(used.postgres),
+        broker_cpu: contender.produces().then(|| per_million(used.broker)),
+        memory,
+        duplicates: 0,
+        others: ((others + before) / seconds.as_secs_f64()).max(0.0),
+    };
+    if let Some(half) = half {
+        drained.second_half_rows_per_second =
+            (rows - rows / 2) as f64 / seconds.saturating_sub(half).as_secs_f64();
+    }
+    if contender.kind == Kind::Null {
+        told(
+            &mut drained,
+            &rig.file(&format!("{slot}.json")),
+            used.machine - used.own,
+        );
     }
     if contender.produces() {
-        let found = rig.records(&topic);
-        assert_eq!(found, backlog.rows, "records in {topic}");
+        let appended = judge.judge(rig, &prefix);
+        rig.delete_topics(&topics);
+        drained.second_half_rows_per_second = appended.second_half(rows);
+        drained.duplicates = appended.duplicates;
+        if contender.kind == Kind::Debezium {
+            drained.seconds = appended.seconds();
+        }
     }
-    if contender.polling().is_none() {
+    drained.rows_per_second = rows as f64 / drained.seconds;
+    if !contender.polls() && contender.kind != Kind::Null {
         rig.drop_slot(&slot);
     }
-
-    let per_million = |cpu: f64| cpu * 1e6 / backlog.rows as f64;
-    let others = used.machine - used.reader - used.walsender - used.broker - used.own;
-    Drained {
-        contender,
-        round,
-        seconds,
-        rows_per_second: backlog.rows as f64 / seconds,
-        reader_cpu: per_million(used.reader),
-        walsender_cpu: per_million(used.walsender),
-        broker_cpu: per_million(used.broker),
-        memory,
-        others: (others / seconds).max(0.0),
-    }
+    drained
 }
 
-fn recvlogical(rig: &Rig, contender: Contender, slot: &str, backlog: &Backlog) -> Running {
+/// What `walrelay bench` has measured of itself.
+fn told(drained: &mut Drained, json: &std::path::Path, machine: f64) {
+    let text = fs::read_to_string(json).expect("its figures");
+    let figures: Value = serde_json::from_str(&text).expect("JSON");
+    let run = &figures["drained"][0];
+    let figure = |name: &str| {
+        let figure = run[name].as_f64();
+        figure.unwrap_or_else(|| panic!("no {name} in {text}"))
+    };
+    let whole = drained.seconds;
+    drained.seconds = figure("seconds");
+    drained.second_half_rows_per_second = figure("second_half_rows_per_second");
+    drained.reader_cpu = figure("relay_cpu");
+    drained.postgres_cpu = figure("walsender_cpu");
+    drained.memory = figure("peak_memory_mb");
+    let its = (drained.reader_cpu + drained.postgres_cpu) * drained.rows as f64 / 1e6;
+    drained.others = ((machine - its) / whole).max(0.0);
+}
+
+/// Up to where a walsender has sent.
+fn sent(rig: &Rig, backends: &Backends) -> Option<Lsn> {
+    let pid = backends.pids().next()?.cast_signed();
+    let sql = "SELECT sent_lsn::text FROM pg_stat_replication WHERE pid = $1";
+    let rows = rig.db.query(sql, &[&pid]);
+    rows.first()?.get::<_, Option<&str>>(0)?.parse().ok()
+}
+
+fn recvlogical(rig: &Rig, url: &str, slot: &str, backlog: &Backlog) -> Running {
     let args = [
         "--start".to_owned(),
         "--verbose".to_owned(),
         "--no-loop".to_owned(),
         "--file=/dev/null".to_owned(),
         "--option=proto_version=1".to_owned(),
-        format!("--option=publication_names={PUBLICATION}"),
+        format!("--option=publication_names={}", backlog.table),
         format!("--slot={slot}"),
         format!("--endpos={}", backlog.end),
-        format!("--dbname={}", contender.url(rig)),
+        format!("--dbname={url}"),
     ];
     rig.spawn(&rig.recvlogical, &args, "streaming initiated")
 }

@@ -1,4 +1,4 @@
-//! From the commit to the broker's log, and to a consumer, at a steady rate.
+//! From the commit to the broker's log, and to a consumer.
 //!
 //! Rows are written on a fixed schedule, whatever the contender does (an open loop), and each one's
 //! time counts from its own commit: a contender that stalls is late with all that was written
@@ -6,43 +6,58 @@
 //! before it flushes. One clock serves for all, as everything runs on one machine; the broker's own
 //! (`LogAppendTime`) counts whole milliseconds.
 
-use std::collections::HashMap;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::message::{Headers as _, Message as _};
-use rdkafka::{ClientConfig, Offset, TopicPartitionList};
-use walrelay_testkit::{Db, SlotWatch};
+use serde::Serialize;
+use walrelay_testkit::SlotWatch;
 
+use crate::consumer::consume;
+use crate::debezium::{self, Tuned};
+use crate::load::{Step, Stream, place_of, write};
 use crate::polling::{self, Sent};
 use crate::proc::Quiet;
-use crate::rig::{PARTITIONS, PATIENCE, Rig};
+use crate::rig::{OUTBOX, PARTITIONS, PATIENCE, RelayConfig, Rig, Running};
 
-/// Rows a second, and for how long.
-pub(crate) const RATES: [(u64, Duration); 3] = [
-    (100, Duration::from_secs(15)),
-    (1_000, Duration::from_secs(15)),
-    (10_000, Duration::from_secs(10)),
+/// Rows a second that are held steadily.
+pub(crate) const RATES: [u64; 3] = [100, 1_000, 10_000];
+/// The steps of a ramp.
+const RAMP: [u64; 13] = [
+    100, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 20_000, 25_000, 30_000, 35_000, 40_000, 50_000,
 ];
+/// Rows a second of the light topic and of the heavy one, whose transactions are larger.
+const LIGHT: u64 = 100;
+const HEAVY: (u64, u64) = (20_000, 100);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contender {
     RelayTcp,
     RelayUnix,
     Polling,
+    Debezium,
 }
 
 impl Contender {
-    pub(crate) const ALL: [Self; 3] = [Self::RelayTcp, Self::RelayUnix, Self::Polling];
+    const ALL: [Self; 4] = [
+        Self::RelayTcp,
+        Self::RelayUnix,
+        Self::Polling,
+        Self::Debezium,
+    ];
 
-    pub(crate) fn name(self) -> &'static str {
+    pub(crate) fn all(peers: bool) -> impl Iterator<Item = Self> {
+        let takes_part = move |one: &Self| peers || *one != Self::Debezium;
+        Self::ALL.into_iter().filter(takes_part)
+    }
+
+    fn name(self) -> &'static str {
         match self {
             Self::RelayTcp => "walrelay, TCP",
             Self::RelayUnix => "walrelay, unix socket",
             Self::Polling => "polling every 50 ms, UPDATE",
+            Self::Debezium => "Debezium Server, tuned for latency",
         }
     }
 
@@ -51,78 +66,152 @@ impl Contender {
             Self::RelayTcp => "tcp",
             Self::RelayUnix => "unix",
             Self::Polling => "polling",
+            Self::Debezium => "debezium",
         }
     }
 
     fn table(self) -> &'static str {
         match self {
-            Self::RelayTcp | Self::RelayUnix => "outbox",
             Self::Polling => "polled",
+            Self::RelayTcp | Self::RelayUnix | Self::Debezium => OUTBOX,
+        }
+    }
+
+    fn start(self, rig: &Rig, slot: &str, prefix: &str) -> Running {
+        let relay = |url: &str| {
+            rig.slot_at_end(slot);
+            let config = RelayConfig {
+                url,
+                table: OUTBOX,
+                slot,
+                prefix,
+                tls: false,
+            };
+            let relay = rig.relay(&config);
+            SlotWatch::new(&rig.postgres.url(), slot).wait_active(PATIENCE);
+            relay
+        };
+        match self {
+            Self::RelayTcp => relay(&rig.tcp()),
+            Self::RelayUnix => relay(&rig.postgres.url()),
+            Self::Polling => {
+                rig.empty_polled();
+                let (url, kafka) = (rig.tcp(), rig.kafka.bootstrap_servers());
+                let arguments = polling::arguments(&url, &kafka, prefix, 0, Sent::Update);
+                rig.spawn(&rig.own, &arguments, polling::BEGINS)
+            }
+            Self::Debezium => {
+                rig.slot_at_end(slot);
+                debezium::start(rig, slot, prefix, Tuned::Latency)
+            }
         }
     }
 }
 
-/// Milliseconds: p50, p90, p99 and the longest.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Spread(pub(crate) [f64; 4]);
+/// Milliseconds.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Spread {
+    pub(crate) p50: f64,
+    pub(crate) p90: f64,
+    pub(crate) p99: f64,
+    pub(crate) max: f64,
+}
 
+/// A step of a stream.
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct Latency {
-    pub(crate) contender: Contender,
-    pub(crate) rate: u64,
+    pub(crate) contender: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) step: Step,
     pub(crate) rows: u64,
     pub(crate) append: Spread,
     pub(crate) consumer: Spread,
-    /// Milliseconds that the last writer was late at the most: above a rate of its own the load is
-    /// not what it says.
+    /// Milliseconds that the last writer was late at the most: above some of them the load is not what
+    /// it says.
     pub(crate) behind: f64,
 }
 
-/// When a record was appended, and when a consumer had it; microseconds since 1970.
-struct Seen {
-    appended: i64,
-    consumed: i64,
-}
-
-pub(crate) fn run(
+/// Each rate for each contender, by a process of its own.
+pub(crate) fn steady(
     rig: &Rig,
     contender: Contender,
     rate: u64,
-    load: Duration,
+    seconds: u64,
     quiet: &mut Quiet,
 ) -> Latency {
-    let slot = format!("latency_{}_{rate}", contender.word());
+    let steps = vec![Step::new(rate, seconds)];
+    let stream = Stream {
+        kind: "order",
+        steps,
+    };
+    let name = format!("latency_{rate}");
+    let mut measured = run(rig, contender, &name, &[stream], quiet);
+    measured.remove(0)
+}
+
+/// One relay through all rates.
+pub(crate) fn ramp(rig: &Rig, seconds: u64, quiet: &mut Quiet) -> Vec<Latency> {
+    let steps = RAMP.map(|rate| Step::new(rate, seconds)).to_vec();
+    let stream = Stream {
+        kind: "order",
+        steps,
+    };
+    run(rig, Contender::RelayTcp, "ramp", &[stream], quiet)
+}
+
+/// A light topic alone, and beside a heavy one.
+pub(crate) fn light(rig: &Rig, seconds: u64, quiet: &mut Quiet) -> Vec<Latency> {
+    let light = Stream {
+        kind: "light",
+        steps: vec![Step::new(LIGHT, seconds)],
+    };
+    let (rate, together) = HEAVY;
+    let heavy = Stream {
+        kind: "heavy",
+        steps: vec![Step {
+            rate,
+            seconds,
+            together,
+        }],
+    };
+    let relay = Contender::RelayTcp;
+    let mut measured = run(
+        rig,
+        relay,
+        "light_alone",
+        std::slice::from_ref(&light),
+        quiet,
+    );
+    measured.extend(run(rig, relay, "light_beside", &[light, heavy], quiet));
+    measured
+}
+
+fn run(
+    rig: &Rig,
+    contender: Contender,
+    name: &str,
+    streams: &[Stream],
+    quiet: &mut Quiet,
+) -> Vec<Latency> {
+    let slot = format!("{name}_{}", contender.word());
     let prefix = format!("{slot}.");
-    let topic = format!("{prefix}order");
-    rig.create_topic_with(&topic, &[("message.timestamp.type", "LogAppendTime")]);
+    let topics: Vec<String> = streams
+        .iter()
+        .map(|stream| format!("{prefix}{}", stream.kind))
+        .collect();
+    rig.create_topics(&topics, PARTITIONS);
     let table = contender.table();
     let before = rig.rows_numbered(table);
-    let tcp = || rig.postgres.url_tcp().expect("the server listens at TCP");
-    let relay = match contender {
-        Contender::Polling => {
-            rig.empty_polled();
-            let (url, kafka) = (tcp(), rig.kafka.bootstrap_servers());
-            let arguments = polling::arguments(&url, &kafka, &topic, 0, Sent::Update);
-            rig.spawn(&rig.own, &arguments, polling::BEGINS)
-        }
-        Contender::RelayTcp | Contender::RelayUnix => {
-            rig.slot_at_end(&slot);
-            let url = match contender {
-                Contender::RelayUnix => rig.postgres.url(),
-                _ => tcp(),
-            };
-            let relay = rig.relay(&url, &slot, &prefix);
-            SlotWatch::new(&rig.postgres.url(), &slot).wait_active(PATIENCE);
-            relay
-        }
-    };
+    let relay = contender.start(rig, &slot, &prefix);
     quiet.wait();
-    let rows = rate * load.as_secs();
+    let steps = || streams.iter().flat_map(|stream| &stream.steps);
+    let rows = steps().map(Step::rows).sum();
     let kafka = rig.kafka.bootstrap_servers();
     let (ready, stop) = (Barrier::new(2), AtomicBool::new(false));
     let (seen, behind) = thread::scope(|scope| {
-        let consumer = scope.spawn(|| consume(&kafka, &topic, rows, &ready, &stop));
+        let consumer = scope.spawn(|| consume(&kafka, &topics, rows, &ready, &stop));
         ready.wait();
-        let behind = write(&rig.postgres.url(), table, before, rows, rate);
+        let behind = write(&rig.postgres.url(), table, streams);
         // Everything has to come; this is how long it may take.
         let begun = Instant::now();
         while !consumer.is_finished() && begun.elapsed() < PATIENCE {
@@ -133,114 +222,56 @@ pub(crate) fn run(
     });
     match contender {
         Contender::Polling => drop(relay),
+        Contender::Debezium => {
+            drop(relay);
+            rig.drop_slot(&slot);
+        }
         Contender::RelayTcp | Contender::RelayUnix => {
             relay.terminate();
             rig.drop_slot(&slot);
         }
     }
     let committed = rig.commit_times(table, before);
+    rig.delete_topics(&topics);
     assert_eq!(committed.len() as u64, rows, "rows written");
-    let mut append = Vec::with_capacity(committed.len());
-    let mut consumer = Vec::with_capacity(committed.len());
-    for (id, committed) in &committed {
+    let mut append: Vec<Vec<Vec<i64>>> = streams
+        .iter()
+        .map(|stream| vec![Vec::new(); stream.steps.len()])
+        .collect();
+    let mut consumer = append.clone();
+    for (id, number, committed) in &committed {
         let seen = seen
             .get(id)
-            .unwrap_or_else(|| panic!("{} never arrived", contender.name()));
-        append.push(seen.appended - committed);
-        consumer.push(seen.consumed - committed);
+            .unwrap_or_else(|| panic!("{} never sent row {number}", contender.name()));
+        let (stream, step) = place_of(streams, *number);
+        append[stream][step].push(seen.appended - committed);
+        consumer[stream][step].push(seen.consumed - committed);
     }
-    Latency {
-        contender,
-        rate,
-        rows,
-        append: spread(append),
-        consumer: spread(consumer),
-        behind: behind.as_secs_f64() * 1e3,
+    let mut measured = Vec::new();
+    for (number, stream) in streams.iter().enumerate() {
+        for (at, step) in stream.steps.iter().enumerate() {
+            measured.push(Latency {
+                contender: contender.name(),
+                kind: stream.kind,
+                step: *step,
+                rows: step.rows(),
+                append: spread(&mut append[number][at]),
+                consumer: spread(&mut consumer[number][at]),
+                behind: behind[number][at].as_secs_f64() * 1e3,
+            });
+        }
     }
+    measured
 }
 
-fn spread(mut micros: Vec<i64>) -> Spread {
+fn spread(micros: &mut [i64]) -> Spread {
     micros.sort_unstable();
     let last = micros.len() - 1;
     let at = |share: f64| micros[(last as f64 * share).round() as usize] as f64 / 1e3;
-    Spread([at(0.5), at(0.9), at(0.99), at(1.0)])
-}
-
-/// Reads until all rows were seen, by the id in their header.
-fn consume(
-    kafka: &str,
-    topic: &str,
-    rows: u64,
-    ready: &Barrier,
-    stop: &AtomicBool,
-) -> HashMap<String, Seen> {
-    let consumer: BaseConsumer = ClientConfig::new()
-        .set("bootstrap.servers", kafka)
-        .set("group.id", "bench")
-        .set("enable.auto.commit", "false")
-        .set("fetch.min.bytes", "1")
-        .set("fetch.queue.backoff.ms", "0")
-        .create()
-        .expect("a consumer can be made");
-    let mut partitions = TopicPartitionList::new();
-    for partition in 0..PARTITIONS {
-        partitions
-            .add_partition_offset(topic, partition, Offset::Beginning)
-            .expect("an offset");
+    Spread {
+        p50: at(0.5),
+        p90: at(0.9),
+        p99: at(0.99),
+        max: at(1.0),
     }
-    consumer.assign(&partitions).expect("an assignment");
-    // The first poll makes the connections, whose time is not the contender's.
-    let _ = consumer.poll(Duration::from_secs(1));
-    ready.wait();
-    let mut seen = HashMap::with_capacity(rows as usize);
-    while (seen.len() as u64) < rows && !stop.load(Ordering::Relaxed) {
-        let Some(Ok(record)) = consumer.poll(Duration::from_millis(100)) else {
-            continue;
-        };
-        let consumed = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .expect("after 1970");
-        let id = record.headers().and_then(|headers| {
-            let id = headers.iter().find(|header| header.key == "id")?;
-            String::from_utf8(id.value?.to_vec()).ok()
-        });
-        let at = Seen {
-            appended: record.timestamp().to_millis().expect("LogAppendTime") * 1000,
-            consumed: consumed.as_micros() as i64,
-        };
-        // A repeat changes nothing: the first one counts.
-        seen.entry(id.expect("an id")).or_insert(at);
-    }
-    seen
-}
-
-/// Writes at a rate that does not heed how long a commit takes. How late a row was at the most.
-fn write(url: &str, table: &str, first: i64, rows: u64, rate: u64) -> Duration {
-    let writers = if rate > 2_000 { 32 } else { 8 };
-    let together = Barrier::new(writers);
-    thread::scope(|scope| {
-        let writers: Vec<_> = (0..writers)
-            .map(|writer| {
-                let together = &together;
-                scope.spawn(move || {
-                    let db = Db::connect(url);
-                    let put = Rig::prepare_put(&db, table);
-                    together.wait();
-                    let begun = Instant::now();
-                    let mut behind = Duration::ZERO;
-                    for row in (writer as u64..rows).step_by(writers) {
-                        let due = Duration::from_secs_f64(row as f64 / rate as f64);
-                        thread::sleep(due.saturating_sub(begun.elapsed()));
-                        behind = behind.max(begun.elapsed().saturating_sub(due));
-                        Rig::put(&db, &put, first + row as i64);
-                    }
-                    behind
-                })
-            })
-            .collect();
-        let late = writers
-            .into_iter()
-            .map(|writer| writer.join().expect("a writer ends well"));
-        late.max().unwrap_or_default()
-    })
 }

@@ -3,32 +3,32 @@
 //!
 //! Takes a batch of rows under `FOR UPDATE SKIP LOCKED`, in the order of their number; sends them with
 //! `acks=all` and idempotence, all of them before it waits; marks or deletes the whole batch by one
-//! statement, and commits. Rests only when there was nothing. Statements are prepared once.
+//! statement, and commits. Two connections take turns, so that one batch is read while the broker has
+//! the other; what is read is enqueued before the next is read, which keeps the order. Statements are
+//! prepared once and sent without waiting for each other. Rests only when there was nothing.
 //!
 //! It runs as a process of its own, this program again with `--polling`, so that its CPU and memory can
 //! be told from the rig's.
 
 use std::env;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures_executor::block_on;
 use rdkafka::ClientConfig;
 use rdkafka::ClientContext;
 use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{
-    BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer,
-};
-use walrelay_testkit::Db;
+use rdkafka::producer::{BaseRecord, DeliveryResult, ProducerContext, ThreadedProducer};
+use tokio::sync::{Mutex, Notify};
+use tokio_postgres::{Client, NoTls};
 
 /// As the widespread ones have it.
 const BATCH: i64 = 1000;
 /// When nothing was there.
 const REST: Duration = Duration::from_millis(50);
-const FLUSH: Duration = Duration::from_secs(60);
-/// By which the rig finds its backend.
+/// By which the rig finds its backends.
 pub(crate) const APPLICATION: &str = "polling";
+pub(crate) const CONNECTIONS: usize = 2;
 pub(crate) const FLAG: &str = "--polling";
 /// What it says when it begins.
 pub(crate) const BEGINS: &str = "polling begins";
@@ -59,45 +59,48 @@ impl Sent {
     }
 }
 
-/// The arguments of a child that relays `rows` rows, and as long as it is let if there are none.
+/// The arguments of a child that relays `rows` rows to topics of this prefix, and as long as it is let if
+/// there are none.
 pub(crate) fn arguments(
     url: &str,
     bootstrap: &str,
-    topic: &str,
+    prefix: &str,
     rows: u64,
     sent: Sent,
 ) -> Vec<String> {
     let rows = rows.to_string();
-    let words = [FLAG, url, bootstrap, topic, &rows, sent.word()];
+    let words = [FLAG, url, bootstrap, prefix, &rows, sent.word()];
     words.map(str::to_owned).to_vec()
 }
 
+/// Records of a batch that the broker has not answered for.
 #[derive(Default)]
-struct Reports {
-    failed: AtomicU64,
+struct Flight {
+    open: AtomicUsize,
+    landed: Notify,
 }
+
+struct Reports;
 
 impl ClientContext for Reports {}
 
 impl ProducerContext for Reports {
-    type DeliveryOpaque = ();
+    type DeliveryOpaque = Arc<Flight>;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
-        if result.is_err() {
-            self.failed.fetch_add(1, Ordering::Relaxed);
+    fn delivery(&self, result: &DeliveryResult<'_>, flight: Arc<Flight>) {
+        // Rolled back with the process; started again, it would go on from there.
+        assert!(result.is_ok(), "the broker refused a record");
+        if flight.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            flight.landed.notify_one();
         }
     }
 }
 
 /// The child.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "it is no sink: a batch is all or nothing, and the reports are looked at"
-)]
 pub(crate) fn serve() {
     let arguments: Vec<String> = env::args().skip(2).collect();
-    let [url, bootstrap, topic, rows, sent] = &arguments[..] else {
-        panic!("{FLAG} URL BOOTSTRAP TOPIC ROWS update|delete, not {arguments:?}");
+    let [url, bootstrap, prefix, rows, sent] = &arguments[..] else {
+        panic!("{FLAG} URL BOOTSTRAP PREFIX ROWS update|delete, not {arguments:?}");
     };
     let rows: u64 = rows.parse().expect("a number of rows");
     let sent = match &**sent {
@@ -105,57 +108,115 @@ pub(crate) fn serve() {
         "delete" => Sent::Delete,
         other => panic!("{other} is neither update nor delete"),
     };
-    let db = Db::connect(url);
-    db.batch(&format!("SET application_name = '{APPLICATION}'"));
-    let take = block_on(db.client().prepare(&format!(
-        "SELECT seq, id::text, aggregateid, payload::text FROM polled WHERE sent_at IS NULL \
-         ORDER BY seq LIMIT {BATCH} FOR UPDATE SKIP LOCKED"
-    )))
-    .expect("the batch can be asked for");
-    let close = block_on(db.client().prepare(sent.statement())).expect("and closed");
-    let producer: ThreadedProducer<Reports> = ClientConfig::new()
+    let producer = ClientConfig::new()
         .set("bootstrap.servers", bootstrap)
         .set("enable.idempotence", "true")
         .set("acks", "all")
-        // The batch is there as a whole: what it costs to fill requests is this, once a batch.
-        .set("linger.ms", "5")
+        // The batch is there as a whole: this is what it takes to hand it over.
+        .set("linger.ms", "2")
         .set("partitioner", "murmur2_random")
-        .create_with_context(Reports::default())
+        .create_with_context(Reports)
         .expect("a producer");
-    eprintln!("{BEGINS}");
-    let mut done = 0;
-    while rows == 0 || done < rows {
-        db.batch("BEGIN");
-        let batch = block_on(db.client().query(&take, &[])).expect("a batch");
-        if batch.is_empty() {
-            db.batch("COMMIT");
-            thread::sleep(REST);
-            continue;
+    let relay = Arc::new(Polling {
+        producer,
+        prefix: prefix.clone(),
+        sent,
+        rows,
+        done: AtomicU64::new(0),
+        turn: Mutex::new(()),
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let mut clients = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let mut config: tokio_postgres::Config = url.parse().expect("a URL");
+            config.application_name(APPLICATION);
+            let (client, connection) = config.connect(NoTls).await.expect("Postgres answers");
+            tokio::spawn(connection);
+            clients.push(client);
         }
-        for row in &batch {
-            let (id, key, payload): (&str, &str, &str) = (row.get(1), row.get(2), row.get(3));
-            let headers = OwnedHeaders::new().insert(Header {
-                key: "id",
-                value: Some(id),
-            });
-            let record = BaseRecord::to(topic)
-                .key(key)
-                .payload(payload)
-                .headers(headers);
-            producer
-                .send(record)
-                .map_err(|(error, _)| error)
-                .expect("room for a batch");
+        eprintln!("{BEGINS}");
+        let workers: Vec<_> = clients
+            .into_iter()
+            .map(|client| tokio::spawn(Arc::clone(&relay).work(client)))
+            .collect();
+        for worker in workers {
+            worker.await.expect("it polls to the end");
         }
-        producer.flush(FLUSH).expect("the broker answers");
-        assert_eq!(
-            producer.context().failed.load(Ordering::Relaxed),
-            0,
-            "refused records"
-        );
-        let numbers: Vec<i64> = batch.iter().map(|row| row.get(0)).collect();
-        block_on(db.client().execute(&close, &[&numbers])).expect("the batch is closed");
-        db.batch("COMMIT");
-        done += batch.len() as u64;
+    });
+}
+
+struct Polling {
+    producer: ThreadedProducer<Reports>,
+    prefix: String,
+    sent: Sent,
+    rows: u64,
+    done: AtomicU64,
+    /// Who has it reads and enqueues.
+    turn: Mutex<()>,
+}
+
+impl Polling {
+    async fn work(self: Arc<Self>, client: Client) {
+        let take = client
+            .prepare(&format!(
+                "SELECT seq, id::text, aggregatetype, aggregateid, payload::text FROM polled \
+                 WHERE sent_at IS NULL ORDER BY seq LIMIT {BATCH} FOR UPDATE SKIP LOCKED"
+            ))
+            .await
+            .expect("the batch can be asked for");
+        let close = client.prepare(self.sent.statement()).await;
+        let close = close.expect("and closed");
+        loop {
+            let turn = self.turn.lock().await;
+            if self.rows > 0 && self.done.load(Ordering::Relaxed) >= self.rows {
+                return;
+            }
+            let (begun, batch) =
+                tokio::join!(client.batch_execute("BEGIN"), client.query(&take, &[]));
+            begun.expect("a transaction");
+            let batch = batch.expect("a batch");
+            if batch.is_empty() {
+                drop(turn);
+                client.batch_execute("COMMIT").await.expect("its end");
+                tokio::time::sleep(REST).await;
+                continue;
+            }
+            let flight = Arc::new(Flight::default());
+            flight.open.store(batch.len(), Ordering::Release);
+            for row in &batch {
+                self.send(row, &flight);
+            }
+            drop(turn);
+            flight.landed.notified().await;
+            let numbers: Vec<i64> = batch.iter().map(|row| row.get(0)).collect();
+            let numbers: [&(dyn tokio_postgres::types::ToSql + Sync); 1] = [&numbers];
+            let (closed, committed) = tokio::join!(
+                client.execute(&close, &numbers),
+                client.batch_execute("COMMIT")
+            );
+            assert_eq!(closed.expect("the batch is closed"), batch.len() as u64);
+            committed.expect("and committed");
+            self.done.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        }
+    }
+
+    fn send(&self, row: &tokio_postgres::Row, flight: &Arc<Flight>) {
+        let (id, kind): (&str, &str) = (row.get(1), row.get(2));
+        let (key, payload): (&str, &str) = (row.get(3), row.get(4));
+        let topic = format!("{}{kind}", self.prefix);
+        let headers = OwnedHeaders::new().insert(Header {
+            key: "id",
+            value: Some(id),
+        });
+        let record = BaseRecord::with_opaque_to(&topic, Arc::clone(flight))
+            .key(key)
+            .payload(payload)
+            .headers(headers);
+        let sent = self.producer.send(record).map_err(|(error, _)| error);
+        sent.expect("room for a batch");
     }
 }

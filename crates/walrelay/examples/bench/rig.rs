@@ -1,6 +1,6 @@
 //! The servers, the outbox, and the relay as a process.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::env;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,26 +9,31 @@ use std::time::Duration;
 
 use futures_executor::block_on;
 use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use serde::Serialize;
 use tempfile::TempDir;
 use tokio_postgres::Statement;
 use walrelay_lsn::Lsn;
-use walrelay_testkit::{Db, Kafka, eventually, eventually_some, servers};
+use walrelay_testkit::{Authority, Db, Kafka, eventually, eventually_some, servers};
 use walrelay_throwaway::{Postgres, PostgresBinaries};
-
-use crate::polling;
 
 /// Nothing waits so long that goes well.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-pub(crate) const PUBLICATION: &str = "bench";
-/// Keeps the WAL of the backlog; never read itself, copied for each run.
-const KEPT: &str = "kept";
+/// The table of the ordinary load. Its publication has the same name.
+pub(crate) const OUTBOX: &str = "outbox";
 pub(crate) const PARTITIONS: i32 = 8;
+/// Of so many rows in a row, a fifth is in transactions of their own and the rest in those of
+/// [`TRANSACTION`] rows: both halves of a backlog are alike.
+const STRETCH: u64 = 10_000;
 const TRANSACTION: u64 = 100;
+/// The name by which the server's certificates go.
+const HOST: &str = "localhost";
 
-/// The value as people have it: an order, some 270 bytes of jsonb.
 const COLUMNS: &str = "(aggregatetype, aggregateid, type, payload)";
-const ROW: &str = "SELECT 'order', 'customer-' || n % 10000, 'OrderPlaced', jsonb_build_object(\
+/// The value as people have it: an order, some 270 bytes of jsonb.
+const ORDER: &str = "jsonb_build_object(\
       'orderId', n, 'customer', 'customer-' || n % 10000, 'currency', 'EUR', \
       'total', (n * 37 % 100000) / 100.0, 'reference', md5(n::text), 'address', \
       jsonb_build_object('street', 'Long Lane ' || n % 300, 'city', 'Springfield', 'zip', '04711'), \
@@ -44,17 +49,96 @@ pub(crate) struct Rig {
     pub(crate) own: PathBuf,
     /// Held, so that the end offsets do not cost a connection each.
     offsets: BaseConsumer,
+    admin: AdminClient<DefaultClientContext>,
     dir: TempDir,
-    files: RefCell<u32>,
+    files: Cell<u32>,
+}
+
+/// What is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct Load {
+    pub(crate) rows: u64,
+    pub(crate) topics: u32,
+    pub(crate) partitions: i32,
+    /// Of the payload; `None` is an order of some 270.
+    pub(crate) bytes: Option<u32>,
+}
+
+impl Load {
+    pub(crate) const fn orders(rows: u64) -> Self {
+        Self {
+            rows,
+            topics: 1,
+            partitions: PARTITIONS,
+            bytes: None,
+        }
+    }
+
+    /// A row over its number `n`.
+    fn row(&self) -> String {
+        let kind = if self.topics == 1 {
+            "'order'".to_owned()
+        } else {
+            format!("'order-' || n % {}", self.topics)
+        };
+        let payload = match self.bytes {
+            None => ORDER.to_owned(),
+            Some(bytes) => format!(
+                "jsonb_build_object('orderId', n, 'text', (SELECT left(string_agg(md5(n || '.' || i), ''), \
+                 {bytes} - 40) FROM generate_series(1, {bytes} / 32 + 1) i))"
+            ),
+        };
+        format!("SELECT {kind}, 'customer-' || n % 10000, 'OrderPlaced', {payload}")
+    }
+
+    /// The topics that its records go to.
+    pub(crate) fn topics(&self, prefix: &str) -> Vec<String> {
+        if self.topics == 1 {
+            return vec![format!("{prefix}order")];
+        }
+        let one = |number| format!("{prefix}order-{number}");
+        (0..self.topics).map(one).collect()
+    }
 }
 
 /// What the contenders drain.
 pub(crate) struct Backlog {
-    pub(crate) rows: u64,
+    pub(crate) load: Load,
+    /// And publication.
+    pub(crate) table: String,
+    /// The slot that stands before it: never read itself, copied for each run.
+    pub(crate) kept: String,
+    /// Where the first half of the rows ends.
+    pub(crate) half: Lsn,
     pub(crate) end: Lsn,
     pub(crate) wal_bytes: i64,
     /// Of the payload's text, on average.
     pub(crate) payload_bytes: f64,
+    /// The first row's number, and the last one's.
+    pub(crate) numbers: (i64, i64),
+}
+
+/// A table for rows, with a publication of the same name.
+fn create_outbox(db: &Db, name: &str) {
+    db.batch(&format!(
+        "CREATE TABLE {name} (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), \
+         aggregatetype text NOT NULL, aggregateid text NOT NULL, type text NOT NULL, \
+         payload jsonb NOT NULL, seq bigserial NOT NULL, \
+         written xid NOT NULL DEFAULT pg_current_xact_id()::xid); \
+         CREATE PUBLICATION {name} FOR TABLE {name} WITH (publish = 'insert')"
+    ));
+}
+
+/// How a relay is started.
+pub(crate) struct RelayConfig<'a> {
+    pub(crate) url: &'a str,
+    /// And publication.
+    pub(crate) table: &'a str,
+    pub(crate) slot: &'a str,
+    /// Of the topics.
+    pub(crate) prefix: &'a str,
+    /// Encrypted to the broker.
+    pub(crate) tls: bool,
 }
 
 impl Rig {
@@ -62,6 +146,10 @@ impl Rig {
         let binary = binary();
         let programs = servers::binaries(15);
         let recvlogical = recvlogical(&programs);
+        let authority = Authority::new("benchmark");
+        let issued = authority.server(HOST);
+        // As Java's property files have a value of several lines.
+        let one_line = |pem: &str| pem.lines().collect::<Vec<_>>().join("\\n");
         let postgres = Postgres::builder()
             .binaries(programs)
             // What happens by time would fall into one run and not into another.
@@ -70,32 +158,39 @@ impl Rig {
             .setting("max_wal_size", "16GB")
             .setting("track_commit_timestamp", "on")
             .setting("shared_buffers", "512MB")
+            .setting("max_replication_slots", "20")
+            .setting("ssl", "on")
+            .file("server.crt", issued.certificate.clone())
+            .file("server.key", issued.key.clone())
             .start()
             .expect("Postgres starts");
         let kafka = Kafka::builder()
             .partitions(PARTITIONS.unsigned_abs())
+            .setting("delete.topic.enable", "true")
+            .listener("ENCRYPTED", "SSL")
+            .setting("listener.name.encrypted.ssl.keystore.type", "PEM")
+            .setting(
+                "listener.name.encrypted.ssl.keystore.key",
+                one_line(&issued.key),
+            )
+            .setting(
+                "listener.name.encrypted.ssl.keystore.certificate.chain",
+                one_line(&issued.certificate),
+            )
             .full_speed()
             .start();
         let db = Db::connect(&postgres.url());
+        create_outbox(&db, OUTBOX);
         db.batch(
-            "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), \
-             aggregatetype text NOT NULL, aggregateid text NOT NULL, type text NOT NULL, \
-             payload jsonb NOT NULL, seq bigserial NOT NULL, \
-             written xid NOT NULL DEFAULT pg_current_xact_id()::xid); \
-             CREATE TABLE polled (LIKE outbox INCLUDING ALL, sent_at timestamptz); \
+            "CREATE TABLE polled (LIKE outbox INCLUDING DEFAULTS INCLUDING CONSTRAINTS, \
+             sent_at timestamptz); \
+             ALTER TABLE polled ADD PRIMARY KEY (id); \
              CREATE INDEX ON polled (seq) WHERE sent_at IS NULL",
         );
-        db.batch(&format!(
-            "CREATE PUBLICATION {PUBLICATION} FOR TABLE outbox WITH (publish = 'insert')"
-        ));
-        db.query(
-            "SELECT 1 FROM pg_create_logical_replication_slot($1, 'pgoutput')",
-            &[&KEPT],
-        );
-        let offsets = ClientConfig::new()
-            .set("bootstrap.servers", kafka.bootstrap_servers())
-            .create()
-            .expect("a consumer can be made");
+        let mut client = ClientConfig::new();
+        client.set("bootstrap.servers", kafka.bootstrap_servers());
+        let dir = TempDir::with_prefix("walrelay-bench-").expect("a directory");
+        fs::write(dir.path().join("ca.pem"), authority.pem()).expect("a file is written");
         Self {
             postgres,
             kafka,
@@ -103,60 +198,108 @@ impl Rig {
             binary,
             recvlogical,
             own: env::current_exe().expect("this program has a path"),
-            offsets,
-            dir: TempDir::with_prefix("walrelay-bench-").expect("a directory"),
-            files: RefCell::new(0),
+            offsets: client.create().expect("a consumer can be made"),
+            admin: client.create().expect("an admin client can be made"),
+            dir,
+            files: Cell::new(0),
         }
     }
 
-    /// Writes the backlog and brings all of it to disk.
-    pub(crate) fn backlog(&self, rows: u64) -> Backlog {
+    /// A URL by TCP, in the clear.
+    pub(crate) fn tcp(&self) -> String {
+        let url = self.postgres.url_tcp().expect("the server listens at TCP");
+        format!("{url}?sslmode=disable")
+    }
+
+    /// A URL by TCP, encrypted and verified.
+    pub(crate) fn tls(&self) -> String {
+        let url = self.postgres.url_tcp().expect("the server listens at TCP");
+        let url = url.replace("127.0.0.1", HOST);
+        let ca = self.dir.path().join("ca.pem");
+        format!(
+            "{url}?hostaddr=127.0.0.1&sslmode=verify-full&sslrootcert={}",
+            ca.display()
+        )
+    }
+
+    /// A file of this run.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Writes a backlog into a table, which is made if it is not [`OUTBOX`], behind a slot of its own, and
+    /// brings all of it to disk.
+    pub(crate) fn backlog(&self, table: &str, load: Load) -> Backlog {
+        if table != OUTBOX {
+            create_outbox(&self.db, table);
+        }
+        let kept = format!("{table}_kept");
+        self.slot_at_end(&kept);
         let begin = self.wal_end();
+        let first = self.rows_numbered(table) + 1;
         // The load itself is not measured, so its commits need not wait for the disk one by one.
         self.db.batch(&format!(
-            "CREATE PROCEDURE fill(rows bigint) LANGUAGE plpgsql AS $$ \
-             DECLARE done bigint := 0; BEGIN \
+            "CREATE OR REPLACE PROCEDURE fill(done bigint, rows bigint) LANGUAGE plpgsql AS $$ \
+             DECLARE size bigint; BEGIN \
              WHILE done < rows LOOP \
-               INSERT INTO outbox {COLUMNS} {ROW} FROM generate_series(done + 1, least(done + {TRANSACTION}, rows)) n; \
-               COMMIT; done := done + {TRANSACTION}; \
+               size := CASE WHEN done % {STRETCH} < {STRETCH} / 5 THEN 1 ELSE {TRANSACTION} END; \
+               INSERT INTO {table} {COLUMNS} {} FROM generate_series(done + 1, least(done + size, rows)) n; \
+               COMMIT; done := done + size; \
              END LOOP; END $$; \
-             SET synchronous_commit = off"
+             SET synchronous_commit = off",
+            load.row()
         ));
-        self.db.batch(&format!("CALL fill({rows})"));
+        let half = load.rows / 2;
+        self.db.batch(&format!("CALL fill(0, {half})"));
+        let half_at = self.wal_end();
+        self.db.batch(&format!("CALL fill({half}, {})", load.rows));
         let end = self.wal_end();
-        self.db.batch("RESET synchronous_commit; CHECKPOINT");
-        let row = self.db.query(
+        self.db.batch("RESET synchronous_commit");
+        self.db.batch("CHECKPOINT");
+        let sql = format!(
             "SELECT count(*), avg(octet_length(payload::text))::float8, \
-             pg_wal_lsn_diff($1::text::pg_lsn, $2::text::pg_lsn)::int8 FROM outbox",
-            &[&end.to_string(), &begin.to_string()],
+             pg_wal_lsn_diff($1::text::pg_lsn, $2::text::pg_lsn)::int8, max(seq) \
+             FROM {table} WHERE seq >= $3"
         );
+        let (from, to) = (begin.to_string(), end.to_string());
+        let row = self.db.query(&sql, &[&to, &from, &first]);
         let count: i64 = row[0].get(0);
-        assert_eq!(count.unsigned_abs(), rows, "rows of the backlog");
+        assert_eq!(count.unsigned_abs(), load.rows, "rows of the backlog");
         Backlog {
-            rows,
+            load,
+            table: table.to_owned(),
+            kept,
+            half: half_at,
             end,
             payload_bytes: row[0].get(1),
             wal_bytes: row[0].get(2),
+            numbers: (first, row[0].get(3)),
         }
     }
 
-    /// What [`put`](Self::put) executes.
-    pub(crate) fn prepare_put(db: &Db, table: &str) -> Statement {
-        let sql = format!("INSERT INTO {table} {COLUMNS} {ROW} FROM (SELECT $1::int8 AS n) one");
+    /// What [`put`](Self::put) executes: rows like those of the backlog.
+    pub(crate) fn prepare_put(db: &Db, table: &str, kind: &str) -> Statement {
+        let sql = format!(
+            "INSERT INTO {table} {COLUMNS} SELECT '{kind}', 'customer-' || n % 10000, 'OrderPlaced', {ORDER} \
+             FROM generate_series($1::int8, $1::int8 + $2::int8 - 1) n"
+        );
         block_on(db.client().prepare(&sql)).expect("a row can be written")
     }
 
-    /// Commits one row like those of the backlog.
-    pub(crate) fn put(db: &Db, put: &Statement, n: i64) {
-        block_on(db.client().execute(put, &[&n])).expect("a row is written");
+    /// Commits so many rows in one transaction.
+    pub(crate) fn put(db: &Db, put: &Statement, first: i64, rows: i64) {
+        block_on(db.client().execute(put, &[&first, &rows])).expect("a row is written");
     }
 
     /// A fresh copy of the backlog for a relay that polls, as an outbox is that was vacuumed.
-    pub(crate) fn fill_polled(&self) {
+    pub(crate) fn fill_polled(&self, backlog: &Backlog) {
         self.empty_polled();
+        let (first, last) = backlog.numbers;
         self.db.batch(&format!(
-            "INSERT INTO polled {COLUMNS} SELECT aggregatetype, aggregateid, type, payload \
-             FROM outbox ORDER BY seq"
+            "INSERT INTO polled (id, seq, aggregatetype, aggregateid, type, payload) \
+             SELECT id, seq, aggregatetype, aggregateid, type, payload \
+             FROM {} WHERE seq BETWEEN {first} AND {last} ORDER BY seq",
+            backlog.table
         ));
         self.db.batch("VACUUM (FREEZE, ANALYZE) polled");
         self.db.batch("CHECKPOINT");
@@ -173,24 +316,18 @@ impl Rig {
         self.db.query(&sql, &[])[0].get(0)
     }
 
-    /// Ids, and times of commit in microseconds since 1970, of the rows numbered above `first`.
-    pub(crate) fn commit_times(&self, table: &str, first: i64) -> Vec<(String, i64)> {
+    /// Ids, order numbers, and times of commit in microseconds since 1970, of the rows numbered above
+    /// `first`.
+    pub(crate) fn commit_times(&self, table: &str, first: i64) -> Vec<(String, i64, i64)> {
         let sql = format!(
-            "SELECT id::text, (extract(epoch FROM pg_xact_commit_timestamp(written)) * 1e6)::int8 \
+            "SELECT id::text, (payload->>'orderId')::int8, \
+             (extract(epoch FROM pg_xact_commit_timestamp(written)) * 1e6)::int8 \
              FROM {table} WHERE seq > $1"
         );
         let rows = self.db.query(&sql, &[&first]);
-        rows.iter().map(|row| (row.get(0), row.get(1))).collect()
-    }
-
-    /// The process of the server that serves a relay that polls.
-    pub(crate) fn polling_backend(&self) -> u32 {
-        let sql = "SELECT pid FROM pg_stat_activity WHERE application_name = $1";
-        let name = polling::APPLICATION;
-        let pid: i32 = eventually_some(PATIENCE, || {
-            self.db.query(sql, &[&name]).first().map(|row| row.get(0))
-        });
-        pid.unsigned_abs()
+        rows.iter()
+            .map(|row| (row.get(0), row.get(1), row.get(2)))
+            .collect()
     }
 
     /// Where the WAL ends that was written so far.
@@ -200,10 +337,10 @@ impl Rig {
     }
 
     /// A new slot that stands before the backlog.
-    pub(crate) fn slot_before_backlog(&self, name: &str) {
+    pub(crate) fn slot_before(&self, backlog: &Backlog, name: &str) {
         self.db.query(
             "SELECT 1 FROM pg_copy_logical_replication_slot($1, $2)",
-            &[&KEPT, &name],
+            &[&backlog.kept, &name],
         );
     }
 
@@ -221,14 +358,31 @@ impl Rig {
         eventually(PATIENCE, || self.db.try_query(drop, &[&name]).is_ok());
     }
 
-    /// Creates the topic that a run's records go to, so that its creation is not measured.
-    pub(crate) fn create_topic(&self, topic: &str) {
-        self.create_topic_with(topic, &[]);
+    /// Creates the topics that a run's records go to, so that their creation is not measured. The
+    /// broker's clock says when a record was appended.
+    pub(crate) fn create_topics(&self, topics: &[String], partitions: i32) {
+        let new: Vec<NewTopic<'_>> = topics
+            .iter()
+            .map(|name| {
+                NewTopic::new(name, partitions, TopicReplication::Fixed(1))
+                    .set("message.timestamp.type", "LogAppendTime")
+            })
+            .collect();
+        let options = AdminOptions::new().operation_timeout(Some(PATIENCE));
+        let created = block_on(self.admin.create_topics(&new, &options));
+        for topic in created.expect("the broker answers") {
+            topic.expect("a topic can be created");
+        }
     }
 
-    /// The same with settings.
-    pub(crate) fn create_topic_with(&self, topic: &str, settings: &[(&str, &str)]) {
-        self.kafka.create_topic(topic, PARTITIONS, settings);
+    /// Removes them, and what is in them from the disk.
+    pub(crate) fn delete_topics(&self, topics: &[String]) {
+        let names: Vec<&str> = topics.iter().map(String::as_str).collect();
+        let options = AdminOptions::new().operation_timeout(Some(PATIENCE));
+        let deleted = block_on(self.admin.delete_topics(&names, &options));
+        for topic in deleted.expect("the broker answers") {
+            topic.expect("a topic can be deleted");
+        }
     }
 
     /// Records in a topic, by the broker's word.
@@ -242,20 +396,43 @@ impl Rig {
         (0..PARTITIONS).map(of).sum::<i64>().unsigned_abs()
     }
 
-    /// Starts `walrelay run` with its defaults, to topics that begin with `prefix`, and returns when
-    /// it streams.
-    pub(crate) fn relay(&self, url: &str, slot: &str, prefix: &str) -> Running {
+    /// Starts `walrelay run` with its defaults, and returns when it streams.
+    pub(crate) fn relay(&self, config: &RelayConfig<'_>) -> Running {
+        let path = self.relay_config(config);
+        let args = ["run".to_owned(), format!("--config={}", path.display())];
+        self.spawn(&self.binary, &args, "\"streaming\"")
+    }
+
+    /// A configuration with nothing in it that is not needed.
+    pub(crate) fn relay_config(&self, config: &RelayConfig<'_>) -> PathBuf {
+        let RelayConfig {
+            url,
+            table,
+            slot,
+            prefix,
+            tls,
+        } = config;
+        let (brokers, encryption) = if *tls {
+            let ca = self.dir.path().join("ca.pem");
+            let lines = format!(
+                "\"security.protocol\" = \"SSL\"\n\"ssl.ca.location\" = \"{}\"\n\
+                 \"broker.address.family\" = \"v4\"\n",
+                ca.display()
+            );
+            (self.kafka.listener("ENCRYPTED"), lines)
+        } else {
+            (self.kafka.bootstrap_servers(), String::new())
+        };
         let config = format!(
-            "[source]\nurl = \"{url}\"\nslot = \"{slot}\"\npublication = \"{PUBLICATION}\"\n\
-             tables = [\"public.outbox\"]\ncreate = false\n\n\
+            "[source]\nurl = \"{url}\"\nslot = \"{slot}\"\npublication = \"{table}\"\n\
+             tables = [\"public.{table}\"]\ncreate = false\n\n\
              [router.debezium]\n\"route.topic.replacement\" = \"{prefix}${{routedByValue}}\"\n\n\
-             [sink.kafka]\n\"bootstrap.servers\" = \"{}\"\n\n[log]\nformat = \"json\"\n",
-            self.kafka.bootstrap_servers()
+             [sink.kafka]\n\"bootstrap.servers\" = \"{brokers}\"\n{encryption}\n\
+             [log]\nformat = \"json\"\n"
         );
         let path = self.dir.path().join(format!("{slot}.toml"));
         fs::write(&path, config).expect("the configuration is written");
-        let args = ["run".to_owned(), format!("--config={}", path.display())];
-        self.spawn(&self.binary, &args, "\"streaming\"")
+        path
     }
 
     /// Starts a program and returns when its log has these words.
@@ -264,18 +441,24 @@ impl Rig {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig=KILL", "--"]).arg(program);
         command.args(args);
-        *self.files.borrow_mut() += 1;
-        let log = self.dir.path().join(format!("{}.log", self.files.borrow()));
+        let mut running = self.start_program(&mut command);
+        running.until_said(words);
+        running
+    }
+
+    /// Starts a command; what it says goes to a log.
+    pub(crate) fn start_program(&self, command: &mut Command) -> Running {
+        self.files.set(self.files.get() + 1);
+        let log = self.dir.path().join(format!("{}.log", self.files.get()));
         let file = File::create(&log).expect("a log file");
+        let both = file.try_clone().expect("a second handle");
         let child = command
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(both)
             .stderr(file)
             .spawn()
             .unwrap_or_else(|error| panic!("setpriv, of util-linux, cannot be run: {error}"));
-        let mut running = Running { child, log };
-        running.until_said(words);
-        running
+        Running { child, log }
     }
 }
 

@@ -4,13 +4,16 @@ use std::fmt::Write as _;
 use std::fs;
 use std::thread;
 
-use crate::drain::{Contender, Drained};
+use crate::contender::Contender;
+use crate::drain::Drained;
 use crate::idle::Idle;
 use crate::latency::{Latency, Spread};
 use crate::proc::say;
 use crate::rig::{Backlog, PARTITIONS, Rig};
+use crate::sweep::Swept;
 
-pub(crate) fn machine(rig: &Rig) -> String {
+/// What and where it was measured.
+pub(crate) fn machine(rig: &Rig) -> Vec<(&'static str, String)> {
     let field = |file: &str, name: &str| {
         let text = fs::read_to_string(file).unwrap_or_default();
         let line = text.lines().find(|line| line.starts_with(name));
@@ -21,7 +24,7 @@ pub(crate) fn machine(rig: &Rig) -> String {
     let memory = field("/proc/meminfo", "MemTotal");
     let memory: f64 = memory.trim_end_matches(" kB").parse().unwrap_or(0.0);
     let binary = rig.binary.to_string_lossy();
-    let rows = [
+    vec![
         (
             "processors",
             format!("{processors} × {}", field("/proc/cpuinfo", "model name")),
@@ -38,8 +41,9 @@ pub(crate) fn machine(rig: &Rig) -> String {
         (
             "Postgres",
             format!(
-                "{}; fsync on; {}",
+                "{}; fsync {}; {}",
                 setting(rig, "server_version"),
+                setting(rig, "fsync"),
                 say(&rig.recvlogical.to_string_lossy(), &["--version"])
             ),
         ),
@@ -55,9 +59,12 @@ pub(crate) fn machine(rig: &Rig) -> String {
             "walrelay",
             format!("{}, default configuration", say(&binary, &["--version"])),
         ),
-    ];
+    ]
+}
+
+pub(crate) fn facts(machine: &[(&str, String)]) -> String {
     let mut text = String::from("| | |\n|---|---|\n");
-    for (name, value) in rows {
+    for (name, value) in machine {
         let _ = writeln!(text, "| {name} | {value} |");
     }
     text
@@ -80,8 +87,8 @@ fn kafka_version(rig: &Rig) -> String {
 pub(crate) fn draining(backlog: &Backlog, runs: &[Drained]) -> String {
     // Chosen by what others did, never by what came out. Where others were always busy all count,
     // and the table of every run says so.
-    let of = |contender| -> Vec<&Drained> {
-        let all = || runs.iter().filter(|run| run.contender == contender);
+    let of = |word: &str| -> Vec<&Drained> {
+        let all = || runs.iter().filter(|run| run.word == word);
         let quiet: Vec<_> = all().filter(|run| !run.is_disturbed()).collect();
         if quiet.is_empty() {
             all().collect()
@@ -89,22 +96,19 @@ pub(crate) fn draining(backlog: &Backlog, runs: &[Drained]) -> String {
             quiet
         }
     };
-    let yardstick = of(Contender::RecvlogicalTcp);
-    let yardstick = match &yardstick[..] {
-        [] => f64::NAN,
-        runs => median(runs, |run| run.rows_per_second),
-    };
+    let yardstick = median(&of(&Contender::YARDSTICK.word()), |run| run.rows_per_second);
     let mut text = format!(
-        "Draining {} rows, {:.0} bytes of jsonb each, in transactions of 100 ({} MB of WAL). Medians of \
-         the undisturbed runs; CPU in seconds per million rows.\n\n\
-         | reader | runs | rows/s | of pg_recvlogical, TCP | from – to | CPU reader | walsender | broker | \
-         peak memory |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
-        thousands(backlog.rows as f64),
+        "Draining {} rows, {:.0} bytes of jsonb each, a fifth of them in transactions of their own and \
+         the rest in those of 100 ({} MB of WAL). Medians of the undisturbed runs; CPU in seconds per \
+         million rows.\n\n\
+         | reader | runs | rows/s | of pg_recvlogical, TCP | from – to | second half | CPU reader | Postgres | \
+         Kafka | peak memory | duplicates |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+        thousands(backlog.load.rows as f64),
         backlog.payload_bytes,
         backlog.wal_bytes / 1_000_000
     );
-    for contender in Contender::ALL {
-        let runs = of(contender);
+    for contender in Contender::all(true) {
+        let runs = of(&contender.word());
         if runs.is_empty() {
             continue;
         }
@@ -112,54 +116,95 @@ pub(crate) fn draining(backlog: &Backlog, runs: &[Drained]) -> String {
         let rates = || runs.iter().map(|run| run.rows_per_second);
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {:.2} | {} – {} | {:.2} | {:.2} | {} | {:.1} MB |",
+            "| {} | {} | {} | {:.2} | {} – {} | {} | {:.2} | {:.2} | {} | {:.1} MB | {} |",
             contender.name(),
             runs.len(),
             thousands(rate),
             rate / yardstick,
             thousands(rates().fold(f64::INFINITY, f64::min)),
             thousands(rates().fold(0.0, f64::max)),
+            thousands(median(&runs, |run| run.second_half_rows_per_second)),
             median(&runs, |run| run.reader_cpu),
-            median(&runs, |run| run.walsender_cpu),
-            broker(contender, median(&runs, |run| run.broker_cpu)),
+            median(&runs, |run| run.postgres_cpu),
+            broker(
+                runs[0]
+                    .broker_cpu
+                    .map(|_| { median(&runs, |run| run.broker_cpu.unwrap_or(f64::NAN)) })
+            ),
+            runs.iter().map(|run| run.memory).fold(0.0, f64::max),
+            runs.iter().map(|run| run.duplicates).sum::<usize>(),
+        );
+    }
+    text
+}
+
+pub(crate) fn sweep(swept: &[Swept]) -> String {
+    let mut text = String::from(
+        "walrelay, TCP, to Kafka, over other loads; the ordinary one is 1 topic, 8 partitions and 271 B. \
+         Medians; each case took turns with the ordinary load of the same run, to which the ratio is.\n\n\
+         | load | rows | rows/s | MB/s | ordinary | ratio | CPU relay | Postgres | Kafka | peak memory |\n\
+         |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+    );
+    for case in swept {
+        let runs: Vec<&Drained> = case.runs.iter().collect();
+        let base: Vec<&Drained> = case.base.iter().collect();
+        let rate = median(&runs, |run| run.rows_per_second);
+        let ordinary = median(&base, |run| run.rows_per_second);
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {:.0} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.1} MB |",
+            case.name,
+            thousands(case.load.rows as f64),
+            thousands(rate),
+            rate * f64::from(case.load.bytes.unwrap_or(271)) / 1e6,
+            thousands(ordinary),
+            rate / ordinary,
+            median(&runs, |run| run.reader_cpu),
+            median(&runs, |run| run.postgres_cpu),
+            median(&runs, |run| run.broker_cpu.unwrap_or(f64::NAN)),
             runs.iter().map(|run| run.memory).fold(0.0, f64::max),
         );
     }
     text
 }
 
-pub(crate) fn idle(rig: &Rig, idle: &Idle) -> String {
+pub(crate) fn idle(rig: &Rig, idle: &[Idle]) -> String {
     let size = fs::metadata(&rig.binary).map_or(0, |file| file.len());
     let mut text = String::from("| | |\n|---|---|\n");
-    let _ = writeln!(
-        text,
-        "| idle for {:.0} s | {:.1} MB resident ({:.1} MB at the start's peak); CPU per second: relay \
-         {:.1} ms, walsender {:.1} ms; others used {:.2} processors |",
-        idle.time.as_secs_f64(),
-        idle.memory,
-        idle.memory_peak,
-        idle.cpu,
-        idle.walsender_cpu,
-        idle.others
-    );
+    for idle in idle {
+        let _ = writeln!(
+            text,
+            "| {}, idle for {:.0} s | {:.1} MB resident ({:.1} MB at the start's peak); CPU per second: \
+             {:.1} ms, walsender {:.1} ms; others used {:.2} processors |",
+            idle.contender,
+            idle.seconds,
+            idle.memory,
+            idle.memory_peak,
+            idle.cpu,
+            idle.walsender_cpu,
+            idle.others
+        );
+    }
     let _ = writeln!(text, "| binary | {:.1} MB |", size as f64 / 1e6);
     text
 }
 
+const LATENCY_COLUMNS: &str = "log p50 | p90 | p99 | max | consumer p50 | p90 | p99 | max";
+
 pub(crate) fn latency(runs: &[Latency]) -> String {
-    let mut text = String::from(
-        "From the commit to the broker's log and to a consumer, milliseconds; rows in transactions of \
-         their own, written on a schedule. The broker's clock counts whole milliseconds.\n\n\
-         | rows/s | relay | log p50 | p90 | p99 | max | consumer p50 | p90 | p99 | max | rows | load late by at most |\n\
-         |---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+    let mut text = format!(
+        "From the commit to the broker's log and to a consumer, milliseconds, of rows written on a \
+         schedule. The broker's clock counts whole milliseconds.\n\n\
+         | rows/s | a transaction | relay | {LATENCY_COLUMNS} | rows | load late by at most |\n\
+         |---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
     );
     for run in runs {
-        let spread = |Spread(values): Spread| values.map(|ms| format!("{ms:.2}")).join(" | ");
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {:.0} |",
-            thousands(run.rate as f64),
-            run.contender.name(),
+            "| {} | {} | {} | {} | {} | {} | {:.0} |",
+            thousands(run.step.rate as f64),
+            run.step.together,
+            run.contender,
             spread(run.append),
             spread(run.consumer),
             run.rows,
@@ -169,24 +214,86 @@ pub(crate) fn latency(runs: &[Latency]) -> String {
     text
 }
 
+/// With bars, in which a step would be seen: each mark is a tenth of a factor of ten.
+pub(crate) fn ramp(runs: &[Latency]) -> String {
+    let mut text = String::from(
+        "One relay (TCP) while the rate rises: from the commit to a consumer, milliseconds. The bars are \
+         logarithmic, from 0.1 ms, ten marks to a factor of ten: `=` up to p50, `-` up to p99.\n\n\
+         | rows/s | a transaction | p50 | p90 | p99 | max | load late by at most | |\n\
+         |---:|---:|---:|---:|---:|---:|---:|:---|\n",
+    );
+    for run in runs {
+        let marks = |ms: f64| ((ms / 0.1).log10() * 10.0).round().max(0.0) as usize;
+        let (to_p50, to_p99) = (marks(run.consumer.p50), marks(run.consumer.p99));
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {:.0} | `{}{}` |",
+            thousands(run.step.rate as f64),
+            run.step.together,
+            spread(run.consumer),
+            run.behind,
+            "=".repeat(to_p50),
+            "-".repeat(to_p99.saturating_sub(to_p50)),
+        );
+    }
+    text
+}
+
+pub(crate) fn light(runs: &[Latency]) -> String {
+    let mut text = format!(
+        "A light topic alone, then beside a heavy one, by one relay (TCP); milliseconds from the commit.\n\n\
+         | topic | rows/s | a transaction | {LATENCY_COLUMNS} | load late by at most |\n\
+         |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+    );
+    for (at, run) in runs.iter().enumerate() {
+        let alone = if at == 0 { ", alone" } else { "" };
+        let _ = writeln!(
+            text,
+            "| {}{alone} | {} | {} | {} | {} | {:.0} |",
+            run.kind,
+            thousands(run.step.rate as f64),
+            run.step.together,
+            spread(run.append),
+            spread(run.consumer),
+            run.behind
+        );
+    }
+    text
+}
+
+fn spread(spread: Spread) -> String {
+    let Spread { p50, p90, p99, max } = spread;
+    [p50, p90, p99, max]
+        .map(|ms| format!("{ms:.2}"))
+        .join(" | ")
+}
+
+pub(crate) fn latency_progress(run: &Latency) -> String {
+    format!(
+        "{:<34} at {:>6}/s: consumer p50 {:.2}, p99 {:.2} ms; load late by {:.0} ms",
+        run.contender, run.step.rate, run.consumer.p50, run.consumer.p99, run.behind
+    )
+}
+
 pub(crate) fn every_run(runs: &[Drained]) -> String {
     let mut text = String::from(
         "Every run; \"others\" is what anything else on the machine used meanwhile, in processors; a run \
          in which that was much (*) counts above only where there is no other.\n\n\
-         | reader | round | seconds | rows/s | CPU reader | walsender | broker | peak MB | others |\n\
-         |---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+         | reader | round | seconds | rows/s | second half | CPU reader | Postgres | Kafka | peak MB | others |\n\
+         |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
     );
     for run in runs {
         let _ = writeln!(
             text,
-            "| {} | {} | {:.2} | {} | {:.2} | {:.2} | {} | {:.1} | {:.2}{} |",
-            run.contender.name(),
+            "| {} | {} | {:.2} | {} | {} | {:.2} | {:.2} | {} | {:.1} | {:.2}{} |",
+            run.contender,
             run.round,
             run.seconds,
             thousands(run.rows_per_second),
+            thousands(run.second_half_rows_per_second),
             run.reader_cpu,
-            run.walsender_cpu,
-            broker(run.contender, run.broker_cpu),
+            run.postgres_cpu,
+            broker(run.broker_cpu),
             run.memory,
             run.others,
             if run.is_disturbed() { "*" } else { "" }
@@ -198,34 +305,32 @@ pub(crate) fn every_run(runs: &[Drained]) -> String {
 /// One run on one line.
 pub(crate) fn progress(run: &Drained) -> String {
     format!(
-        "{:<42} {:>7} rows/s; CPU {:.2} {:.2} {:.2}; {:.1} MB; others {:.2}",
-        run.contender.name(),
+        "{:<42} {:>7} rows/s, {:>7} of the second half; CPU {:.2} {:.2} {}; {:.1} MB; others {:.2}",
+        run.contender,
         thousands(run.rows_per_second),
+        thousands(run.second_half_rows_per_second),
         run.reader_cpu,
-        run.walsender_cpu,
-        run.broker_cpu,
+        run.postgres_cpu,
+        broker(run.broker_cpu),
         run.memory,
         run.others
     )
 }
 
 /// A broker that is not read into has nothing to say.
-fn broker(contender: Contender, cpu: f64) -> String {
-    if contender.produces() {
-        format!("{cpu:.2}")
-    } else {
-        "–".to_owned()
-    }
+fn broker(cpu: Option<f64>) -> String {
+    cpu.map_or_else(|| "–".to_owned(), |cpu| format!("{cpu:.2}"))
 }
 
+/// NaN of nothing.
 fn median(runs: &[&Drained], of: impl Fn(&Drained) -> f64) -> f64 {
     let mut values: Vec<f64> = runs.iter().map(|run| of(run)).collect();
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
-    if values.len() % 2 == 1 {
-        values[middle]
-    } else {
-        f64::midpoint(values[middle - 1], values[middle])
+    match values.len() {
+        0 => f64::NAN,
+        count if count % 2 == 1 => values[middle],
+        _ => f64::midpoint(values[middle - 1], values[middle]),
     }
 }
 

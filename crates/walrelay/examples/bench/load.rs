@@ -1,0 +1,148 @@
+//! Rows written on a schedule that does not heed how long anything takes.
+
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use walrelay_testkit::Db;
+
+use crate::rig::Rig;
+
+/// Rows of one kind, at one rate after another.
+#[derive(Debug, Clone)]
+pub(crate) struct Stream {
+    /// The aggregate's type, and so the topic.
+    pub(crate) kind: &'static str,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// A steady rate.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Step {
+    /// Rows a second.
+    pub(crate) rate: u64,
+    pub(crate) seconds: u64,
+    /// Rows of a transaction.
+    pub(crate) together: u64,
+}
+
+impl Step {
+    /// Rows are alone in their transactions as long as this machine can commit so many.
+    pub(crate) fn new(rate: u64, seconds: u64) -> Self {
+        const COMMITS: u64 = 2_500;
+        Self {
+            rate,
+            seconds,
+            together: rate.div_ceil(COMMITS).max(1),
+        }
+    }
+
+    fn transactions(&self) -> u64 {
+        self.rate * self.seconds / self.together
+    }
+
+    pub(crate) fn rows(&self) -> u64 {
+        self.transactions() * self.together
+    }
+
+    fn writers(&self) -> usize {
+        if self.rate / self.together > 1_500 {
+            16
+        } else {
+            8
+        }
+    }
+}
+
+/// Rows of streams have numbers this far apart.
+const APART: i64 = 1_000_000_000;
+
+/// Of which stream and step a row of this number is.
+pub(crate) fn place_of(streams: &[Stream], number: i64) -> (usize, usize) {
+    let stream = (number / APART) as usize;
+    let mut within = (number % APART) as u64;
+    for (step, rows) in streams[stream].steps.iter().map(Step::rows).enumerate() {
+        if within < rows {
+            return (stream, step);
+        }
+        within -= rows;
+    }
+    panic!("no stream wrote row {number}");
+}
+
+/// A transaction to come.
+struct Due {
+    at: Duration,
+    first: i64,
+    rows: i64,
+    step: usize,
+}
+
+fn schedule(stream: usize, steps: &[Step]) -> Vec<Due> {
+    let mut due = Vec::new();
+    let mut begin = Duration::ZERO;
+    let mut first = stream as i64 * APART;
+    for (step, of) in steps.iter().enumerate() {
+        for transaction in 0..of.transactions() {
+            let late = (transaction * of.together) as f64 / of.rate as f64;
+            due.push(Due {
+                at: begin + Duration::from_secs_f64(late),
+                first,
+                rows: of.together as i64,
+                step,
+            });
+            first += of.together as i64;
+        }
+        begin += Duration::from_secs(of.seconds);
+    }
+    due
+}
+
+/// Writes all of it. For each stream and step, how late a row was at the most.
+pub(crate) fn write(url: &str, table: &str, streams: &[Stream]) -> Vec<Vec<Duration>> {
+    let plans: Vec<_> = streams
+        .iter()
+        .enumerate()
+        .map(|(number, stream)| {
+            let writers = stream.steps.iter().map(Step::writers).max().unwrap_or(1);
+            (stream.kind, schedule(number, &stream.steps), writers)
+        })
+        .collect();
+    let together = Barrier::new(plans.iter().map(|(_, _, writers)| writers).sum());
+    thread::scope(|scope| {
+        let mut running = Vec::new();
+        for (number, (kind, plan, writers)) in plans.iter().enumerate() {
+            for writer in 0..*writers {
+                let together = &together;
+                let steps = streams[number].steps.len();
+                let thread = scope.spawn(move || {
+                    let db = Db::connect(url);
+                    let put = Rig::prepare_put(&db, table, kind);
+                    let mut behind = vec![Duration::ZERO; steps];
+                    together.wait();
+                    let begun = Instant::now();
+                    for due in plan.iter().skip(writer).step_by(*writers) {
+                        thread::sleep(due.at.saturating_sub(begun.elapsed()));
+                        let late = begun.elapsed().saturating_sub(due.at);
+                        behind[due.step] = behind[due.step].max(late);
+                        Rig::put(&db, &put, due.first, due.rows);
+                    }
+                    behind
+                });
+                running.push((number, thread));
+            }
+        }
+        let mut behind: Vec<Vec<Duration>> = streams
+            .iter()
+            .map(|stream| vec![Duration::ZERO; stream.steps.len()])
+            .collect();
+        for (number, thread) in running {
+            let late = thread.join().expect("a writer ends well");
+            for (most, late) in behind[number].iter_mut().zip(late) {
+                *most = late.max(*most);
+            }
+        }
+        behind
+    })
+}
