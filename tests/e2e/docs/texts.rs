@@ -210,11 +210,14 @@ fn tests_of_the_guarantees_exist() {
 
 #[test]
 fn every_block_is_run_or_said_not_to_be() {
-    let tests = text("tests/e2e/docs.rs") + &text("tests/e2e/docs/migrating.rs");
+    let tests = text("tests/e2e/docs.rs")
+        + &text("tests/e2e/docs/migrating.rs")
+        + &text("tests/e2e/docs/scaling.rs");
     for document in [
         "README.md",
         "docs/MIGRATING-FROM-DEBEZIUM.md",
         "docs/OPERATIONS.md",
+        "docs/SCALING.md",
     ] {
         let all = text(document);
         for (name, _) in blocks(document) {
@@ -249,6 +252,7 @@ fn links_lead_somewhere() {
         "docs/GUARANTEES.md",
         "docs/MIGRATING-FROM-DEBEZIUM.md",
         "docs/OPERATIONS.md",
+        "docs/SCALING.md",
     ] {
         let all = text(document);
         let folder = root().join(document);
