@@ -231,7 +231,7 @@ async fn measure(stage: &mut Stage, args: &BenchArgs, config: &Config) -> Result
             let topic = stage.create_topic(&last).await?;
             let job = latency::Job {
                 original: stage.original(),
-                copy: format!("{}_copy", stage.name()),
+                copy: stage.next_copy(),
                 router: own_router(&topic),
                 topic,
                 kafka: stage.kafka().ok_or_else(needs_kafka)?.clone(),
@@ -250,11 +250,16 @@ async fn measure(stage: &mut Stage, args: &BenchArgs, config: &Config) -> Result
     Ok(report)
 }
 
-fn job(contender: &'static str, stage: &Stage, args: &BenchArgs, config: &Config) -> drain::Job {
+fn job(
+    contender: &'static str,
+    stage: &mut Stage,
+    args: &BenchArgs,
+    config: &Config,
+) -> drain::Job {
     drain::Job {
         contender,
         original: stage.original(),
-        copy: format!("{}_copy", stage.name()),
+        copy: stage.next_copy(),
         rows: args.rows,
         router: own_router(&format!("{}.order", stage.topic())),
         settings: own_settings(stage, config),
@@ -325,7 +330,7 @@ async fn begin(
         machine: Machine::here(),
         postgres,
         kafka: kafka.map(|kafka| kafka.bootstrap_servers().to_owned()),
-        payload_bytes: args.bytes,
+        payload_bytes: args.copy_of.is_none().then_some(args.bytes),
         drained: Vec::new(),
         latency: Vec::new(),
     })

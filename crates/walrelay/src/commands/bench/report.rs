@@ -19,7 +19,8 @@ pub(super) struct Report {
     pub(super) postgres: String,
     /// `bootstrap.servers`, where there is a broker.
     pub(super) kafka: Option<String>,
-    pub(super) payload_bytes: u32,
+    /// About; unknown of rows that somebody else has written.
+    pub(super) payload_bytes: Option<u32>,
     pub(super) drained: Vec<Drained>,
     pub(super) latency: Vec<Latency>,
 }
@@ -88,11 +89,12 @@ impl Report {
     fn drained(&self) -> String {
         let first = self.drained.first();
         let mut text = format!(
-            "\nA backlog of {} rows of about {} bytes; CPU in seconds per million rows.\n\n\
+            "\nA backlog of {} rows{}; CPU in seconds per million rows.\n\n\
              | | rows/s | ratio | second half | CPU relay | walsender | peak memory |\n\
              |---|---:|---:|---:|---:|---:|---:|\n",
             first.map_or(0, |run| run.rows),
             self.payload_bytes
+                .map_or_else(String::new, |bytes| format!(" of about {bytes} bytes"))
         );
         for run in &self.drained {
             let base = first.map_or(f64::NAN, |first| first.rows_per_second);
@@ -172,7 +174,7 @@ mod tests {
             machine: Machine::here(),
             postgres: "15.1".to_owned(),
             kafka: None,
-            payload_bytes: 300,
+            payload_bytes: Some(300),
             drained: vec![run("to nothing", 2000.0), run("to Kafka", 1000.0)],
             latency: vec![Latency {
                 rate: 100,

@@ -30,6 +30,7 @@ pub(super) struct Stage {
     /// Holds the slot that is copied: it goes with this session.
     keeper: Option<Session>,
     slots: u32,
+    copies: u32,
     /// What may be there.
     in_database: bool,
     in_kafka: Vec<String>,
@@ -51,14 +52,10 @@ impl Stage {
             topics,
             keeper: None,
             slots: 0,
+            copies: 0,
             in_database: false,
             in_kafka: Vec::new(),
         }
-    }
-
-    /// Of schema and publication; slots begin with it.
-    pub(super) fn name(&self) -> &str {
-        &self.name
     }
 
     /// What the names of all topics begin with, and a dot follows.
@@ -133,6 +130,13 @@ impl Stage {
 
     fn kept(&self) -> String {
         format!("{}_{}", self.name, self.slots)
+    }
+
+    /// What the names of the next source's slots begin with: the server may not have noticed yet that
+    /// the one before has gone.
+    pub(super) fn next_copy(&mut self) -> String {
+        self.copies += 1;
+        format!("{}_copy_{}", self.name, self.copies)
     }
 
     /// The slot that was made last.
@@ -298,7 +302,7 @@ mod tests {
         stage.in_database = true;
         stage.in_kafka.push("walrelay-bench-1.order".to_owned());
         let failure = failure_of(&stage.left()).expect("something is left");
-        let name = stage.name();
+        let name = &stage.name;
         let remedy = failure.remedy.expect("how");
         for words in [
             &format!("DROP SCHEMA IF EXISTS \"{name}\" CASCADE;"),
@@ -307,7 +311,7 @@ mod tests {
         ] {
             assert!(remedy.contains(words), "{remedy}");
         }
-        assert!(failure.what.contains(name), "{}", failure.what);
+        assert!(failure.what.contains(name.as_str()), "{}", failure.what);
     }
 
     #[test]
