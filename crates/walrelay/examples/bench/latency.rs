@@ -124,6 +124,8 @@ pub(crate) struct Latency {
     pub(crate) kind: &'static str,
     pub(crate) step: Step,
     pub(crate) rows: u64,
+    /// Rows a second that were committed: what came of the rate.
+    pub(crate) committed: f64,
     pub(crate) append: Spread,
     pub(crate) consumer: Spread,
     /// Milliseconds that the last writer was late at the most: above some of them the load is not what
@@ -239,11 +241,13 @@ fn run(
         .map(|stream| vec![Vec::new(); stream.steps.len()])
         .collect();
     let mut consumer = append.clone();
+    let mut commits = append.clone();
     for (id, number, committed) in &committed {
         let seen = seen
             .get(id)
             .unwrap_or_else(|| panic!("{} never sent row {number}", contender.name()));
         let (stream, step) = place_of(streams, *number);
+        commits[stream][step].push(*committed);
         append[stream][step].push(seen.appended - committed);
         consumer[stream][step].push(seen.consumed - committed);
     }
@@ -255,6 +259,7 @@ fn run(
                 kind: stream.kind,
                 step: *step,
                 rows: step.rows(),
+                committed: rate_of(&commits[number][at]),
                 append: spread(&mut append[number][at]),
                 consumer: spread(&mut consumer[number][at]),
                 behind: behind[number][at].as_secs_f64() * 1e3,
@@ -262,6 +267,13 @@ fn run(
         }
     }
     measured
+}
+
+/// Of times in microseconds.
+fn rate_of(times: &[i64]) -> f64 {
+    let (first, last) = (times.iter().min(), times.iter().max());
+    let span = first.zip(last).map_or(0, |(first, last)| last - first);
+    times.len() as f64 * 1e6 / span.max(1) as f64
 }
 
 fn spread(micros: &mut [i64]) -> Spread {

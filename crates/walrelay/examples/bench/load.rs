@@ -48,9 +48,9 @@ impl Step {
 
     fn writers(&self) -> usize {
         if self.rate / self.together > 1_500 {
-            16
+            32
         } else {
-            8
+            16
         }
     }
 }

@@ -31,6 +31,8 @@ const TRANSACTION: u64 = 100;
 /// The name by which the server's certificates go.
 const HOST: &str = "localhost";
 
+/// Orders that are made before, so that writing them on a schedule costs the server little.
+const POOL: i64 = 10_000;
 const COLUMNS: &str = "(aggregatetype, aggregateid, type, payload)";
 /// The value as people have it: an order, some 270 bytes of jsonb.
 const ORDER: &str = "jsonb_build_object(\
@@ -187,6 +189,11 @@ impl Rig {
              ALTER TABLE polled ADD PRIMARY KEY (id); \
              CREATE INDEX ON polled (seq) WHERE sent_at IS NULL",
         );
+        db.batch(&format!(
+            "CREATE TABLE pool (n bigint PRIMARY KEY, key text NOT NULL, payload jsonb NOT NULL); \
+             INSERT INTO pool SELECT n, 'customer-' || n, {ORDER} FROM generate_series(0, {POOL} - 1) n; \
+             ANALYZE pool"
+        ));
         let mut client = ClientConfig::new();
         client.set("bootstrap.servers", kafka.bootstrap_servers());
         let dir = TempDir::with_prefix("walrelay-bench-").expect("a directory");
@@ -277,11 +284,12 @@ impl Rig {
         }
     }
 
-    /// What [`put`](Self::put) executes: rows like those of the backlog.
+    /// What [`put`](Self::put) executes: rows like those of the backlog, with their number as type.
     pub(crate) fn prepare_put(db: &Db, table: &str, kind: &str) -> Statement {
         let sql = format!(
-            "INSERT INTO {table} {COLUMNS} SELECT '{kind}', 'customer-' || n % 10000, 'OrderPlaced', {ORDER} \
-             FROM generate_series($1::int8, $1::int8 + $2::int8 - 1) n"
+            "INSERT INTO {table} {COLUMNS} SELECT '{kind}', one.key, n::text, one.payload \
+             FROM generate_series($1::int8, $1::int8 + $2::int8 - 1) n, \
+             LATERAL (SELECT key, payload FROM pool WHERE pool.n = n.n % {POOL} OFFSET 0) one"
         );
         block_on(db.client().prepare(&sql)).expect("a row can be written")
     }
@@ -316,11 +324,11 @@ impl Rig {
         self.db.query(&sql, &[])[0].get(0)
     }
 
-    /// Ids, order numbers, and times of commit in microseconds since 1970, of the rows numbered above
-    /// `first`.
+    /// Ids, numbers by [`put`](Self::put), and times of commit in microseconds since 1970, of the rows
+    /// after `first`.
     pub(crate) fn commit_times(&self, table: &str, first: i64) -> Vec<(String, i64, i64)> {
         let sql = format!(
-            "SELECT id::text, (payload->>'orderId')::int8, \
+            "SELECT id::text, type::int8, \
              (extract(epoch FROM pg_xact_commit_timestamp(written)) * 1e6)::int8 \
              FROM {table} WHERE seq > $1"
         );
