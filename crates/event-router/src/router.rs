@@ -48,6 +48,7 @@ pub struct Row<'t> {
 }
 
 /// A record made of a row: the bytes are the row's or the router's, until it reads another.
+#[derive(Default)]
 pub struct Routed<'a> {
     topic: &'a str,
     key: Option<&'a [u8]>,
@@ -233,18 +234,21 @@ impl Router {
     }
 
     /// The second step: the record of the row that was read last.
-    #[inline]
     pub fn routed<'a>(&'a self, row: &Row<'a>) -> Routed<'a> {
+        let mut routed = Routed::default();
+        self.write(row, &mut routed);
+        routed
+    }
+
+    /// The same into its place, for a record is large: into a fresh one.
+    pub fn write<'a>(&'a self, row: &Row<'a>, routed: &mut Routed<'a>) {
         let bytes = |part: &Part<'a>| part.resolve(&self.scratch);
-        let mut routed = Routed {
-            topic: self.topics.last(),
-            key: bytes(&row.key),
-            value: bytes(&row.value),
-            headers: SmallVec::new(),
-            partition: row.partition,
-            timestamp_ms: row.timestamp_ms,
-            event_id: row.event_id,
-        };
+        routed.topic = self.topics.last();
+        routed.key = bytes(&row.key);
+        routed.value = bytes(&row.value);
+        routed.partition = row.partition;
+        routed.timestamp_ms = row.timestamp_ms;
+        routed.event_id = row.event_id;
         let plan = self.plans.get(row.plan);
         let names = plan.map_or(&[][..], |plan| &plan.headers);
         let cloud = plan.and_then(|plan| plan.cloud.as_ref());
@@ -259,7 +263,6 @@ impl Router {
             };
             routed.headers.push(Header { name, value });
         }
-        routed
     }
 
     /// What can be had of a row that [`read`](Self::read) refused. What cannot be read as it should

@@ -407,7 +407,8 @@ impl Core {
         };
         let (verdict, body) = match read {
             Ok(()) => {
-                let mut routed = self.router.routed(&row);
+                let mut routed = Routed::default();
+                self.router.write(&row, &mut routed);
                 if let Some(more) = more {
                     routed.add_headers(more.iter());
                 }
