@@ -142,12 +142,12 @@ impl Context {
         }
     }
 
-    fn delivered(&self, seq: u64, topic: &str) {
+    fn delivered(&self, seq: u64, message: &BorrowedMessage<'_>) {
         if !self.tell(|deliveries| deliveries.delivered(seq)) {
             // Whether the relay counted it is unknown; that it hears of trouble matters more than
             // that it hears once.
             let error = DeliveryError {
-                topic: Arc::from(topic),
+                topic: Arc::from(message.topic()),
                 reason: "its delivery report was not taken".to_owned(),
                 disposition: Disposition::Retryable,
                 poison: None,
@@ -226,7 +226,7 @@ impl ProducerContext<NoCustomPartitioner> for Context {
         let seq = seq as u64;
         let message = match result {
             Ok(message) if is_acknowledged(message) => {
-                self.delivered(seq, message.topic());
+                self.delivered(seq, message);
                 message
             }
             Ok(message) => {
