@@ -7,7 +7,8 @@ use std::process::Command;
 
 use walrelay_testkit::{SlotWatch, eventually};
 
-use crate::rig::{OUTBOX, PATIENCE, Rig, Running};
+use crate::rig::{OUTBOX, PATIENCE, Rig};
+use crate::running::Running;
 
 /// For what it is tuned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

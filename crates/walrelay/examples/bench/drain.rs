@@ -15,7 +15,8 @@ use crate::debezium::{self, Tuned};
 use crate::judge::Judge;
 use crate::polling;
 use crate::proc::{self, Quiet};
-use crate::rig::{Backlog, PATIENCE, RelayConfig, Rig, Running};
+use crate::rig::{Backlog, PATIENCE, RelayConfig, Rig};
+use crate::running::Running;
 
 /// Often enough to lose nothing of a walsender that ends with its reader, seldom enough to cost
 /// nothing.

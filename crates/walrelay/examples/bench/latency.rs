@@ -19,7 +19,8 @@ use crate::debezium::{self, Tuned};
 use crate::load::{Step, Stream, place_of, write};
 use crate::polling::{self, Sent};
 use crate::proc::Quiet;
-use crate::rig::{OUTBOX, PARTITIONS, PATIENCE, RelayConfig, Rig, Running};
+use crate::rig::{OUTBOX, PARTITIONS, PATIENCE, RelayConfig, Rig};
+use crate::running::Running;
 
 /// Rows a second that are held steadily.
 pub(crate) const RATES: [u64; 3] = [100, 1_000, 10_000];

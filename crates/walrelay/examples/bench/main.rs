@@ -37,6 +37,7 @@ mod load;
 mod polling;
 mod proc;
 mod rig;
+mod running;
 mod sweep;
 mod table;
 
@@ -116,6 +117,7 @@ fn main() {
         );
         rig.drop_slot(&backlog.kept);
         println!("{}", table::draining(&backlog, &figures.drained));
+        println!("{}", table::ratios(&figures.drained));
     }
     if wanted("latency") {
         for rate in latency::RATES {
@@ -126,6 +128,7 @@ fn main() {
             }
         }
         println!("{}", table::latency(&figures.latency));
+        println!("{}", table::latency_ratios(&figures.latency));
     }
     if wanted("ramp") {
         eprintln!("ramp");

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::env;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use futures_executor::block_on;
@@ -17,7 +17,9 @@ use tempfile::TempDir;
 use tokio_postgres::Statement;
 use walrelay_lsn::Lsn;
 use walrelay_testkit::{Authority, Db, Kafka, eventually, eventually_some, servers};
-use walrelay_throwaway::{Postgres, PostgresBinaries};
+use walrelay_throwaway::Postgres;
+
+use crate::running::{self, Running};
 
 /// Nothing waits so long that goes well.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -145,9 +147,9 @@ pub(crate) struct RelayConfig<'a> {
 
 impl Rig {
     pub(crate) fn start() -> Self {
-        let binary = binary();
+        let binary = running::binary();
         let programs = servers::binaries(15);
-        let recvlogical = recvlogical(&programs);
+        let recvlogical = running::recvlogical(&programs);
         let authority = Authority::new("benchmark");
         let issued = authority.server(HOST);
         // As Java's property files have a value of several lines.
@@ -466,85 +468,6 @@ impl Rig {
             .stderr(file)
             .spawn()
             .unwrap_or_else(|error| panic!("setpriv, of util-linux, cannot be run: {error}"));
-        Running { child, log }
+        Running::new(child, log)
     }
-}
-
-/// A program under measurement. Dropped, it is killed.
-pub(crate) struct Running {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Running {
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    pub(crate) fn log(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
-    fn until_said(&mut self, words: &str) {
-        eventually(PATIENCE, || {
-            let ended = self.child.try_wait().expect("a child");
-            assert!(ended.is_none(), "{ended:?}: {}", self.log());
-            self.log().contains(words)
-        });
-    }
-
-    /// Waits for its end, which must be a success, and gives its log.
-    pub(crate) fn ended(mut self) -> String {
-        let status = eventually_some(PATIENCE, || self.child.try_wait().expect("a child"));
-        assert!(status.success(), "{status}: {}", self.log());
-        self.log()
-    }
-
-    /// SIGTERM; then as [`ended`](Self::ended).
-    pub(crate) fn terminate(self) -> String {
-        let kill = Command::new("kill").arg(self.pid().to_string()).status();
-        assert!(kill.expect("kill runs").success(), "kill {}", self.pid());
-        self.ended()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// The walrelay to be measured.
-fn binary() -> PathBuf {
-    let named = env::args_os()
-        .nth(1)
-        .or_else(|| env::var_os("WALRELAY_BIN"));
-    let path = named.map_or_else(beside_this_program, PathBuf::from);
-    assert!(
-        path.is_file(),
-        "{} is not there: build it with `make build`, or name another one",
-        path.display()
-    );
-    path
-}
-
-/// `<target>/release/walrelay`; this program is `<target>/<profile>/examples/bench`.
-fn beside_this_program() -> PathBuf {
-    let own = env::current_exe().expect("this program has a path");
-    let target = own.ancestors().nth(3).unwrap_or(Path::new("target"));
-    target.join("release").join("walrelay")
-}
-
-/// Beside the server's programs, in `PATH`, or where Debian puts it.
-fn recvlogical(programs: &PostgresBinaries) -> PathBuf {
-    const NAME: &str = "pg_recvlogical";
-    let path = env::var_os("PATH").unwrap_or_default();
-    let debian = Path::new("/usr/lib/postgresql/15/bin").to_path_buf();
-    [programs.dir().to_path_buf(), debian]
-        .into_iter()
-        .chain(env::split_paths(&path))
-        .map(|dir| dir.join(NAME))
-        .find(|file| file.is_file())
-        .unwrap_or_else(|| panic!("{NAME} is needed: apt-get install postgresql-15"))
 }

@@ -85,17 +85,7 @@ fn kafka_version(rig: &Rig) -> String {
 }
 
 pub(crate) fn draining(backlog: &Backlog, runs: &[Drained]) -> String {
-    // Chosen by what others did, never by what came out. Where others were always busy all count,
-    // and the table of every run says so.
-    let of = |word: &str| -> Vec<&Drained> {
-        let all = || runs.iter().filter(|run| run.word == word);
-        let quiet: Vec<_> = all().filter(|run| !run.is_disturbed()).collect();
-        if quiet.is_empty() {
-            all().collect()
-        } else {
-            quiet
-        }
-    };
+    let of = |word: &str| chosen(runs, word);
     let yardstick = median(&of(&Contender::YARDSTICK.word()), |run| run.rows_per_second);
     let mut text = format!(
         "Draining {} rows, {:.0} bytes of jsonb each, a fifth of them in transactions of their own and \
@@ -136,6 +126,44 @@ pub(crate) fn draining(backlog: &Backlog, runs: &[Drained]) -> String {
         );
     }
     text
+}
+
+/// How many times as fast walrelay into Kafka is as the others, by the medians.
+pub(crate) fn ratios(runs: &[Drained]) -> String {
+    let rate = |word: &str, of: fn(&Drained) -> f64| median(&chosen(runs, word), of);
+    let whole: fn(&Drained) -> f64 = |run| run.rows_per_second;
+    let second: fn(&Drained) -> f64 = |run| run.second_half_rows_per_second;
+    let mut text = String::from(
+        "walrelay into Kafka, as many times as fast as:\n\n| | by TCP | by a unix socket |\n|---|---:|---:|\n",
+    );
+    for (name, word, of) in [
+        ("pg_recvlogical, TCP", "recvlogical_tcp", whole),
+        ("polling, UPDATE", "polling_update_tcp", whole),
+        ("polling, DELETE", "polling_delete_tcp", whole),
+        ("Debezium Server", "debezium_tcp", whole),
+        ("Debezium Server, second halves", "debezium_tcp", second),
+    ] {
+        let other = rate(word, of);
+        if other.is_nan() {
+            continue;
+        }
+        let times = |word| format!("{:.2}", rate(word, of) / other);
+        let (tcp, unix) = (times("relay_tcp"), times("relay_unix"));
+        let _ = writeln!(text, "| {name} | {tcp} | {unix} |");
+    }
+    text
+}
+
+/// The runs of a contender that count. Chosen by what others did, never by what came out. Where others
+/// were always busy all count, and the table of every run says so.
+fn chosen<'a>(runs: &'a [Drained], word: &str) -> Vec<&'a Drained> {
+    let all = || runs.iter().filter(|run| run.word == word);
+    let quiet: Vec<_> = all().filter(|run| !run.is_disturbed()).collect();
+    if quiet.is_empty() {
+        all().collect()
+    } else {
+        quiet
+    }
 }
 
 pub(crate) fn sweep(swept: &[Swept]) -> String {
@@ -211,6 +239,32 @@ pub(crate) fn latency(runs: &[Latency]) -> String {
             run.rows,
             run.behind
         );
+    }
+    text
+}
+
+/// How many times as long a record takes with the others as with walrelay by TCP, to a consumer.
+pub(crate) fn latency_ratios(runs: &[Latency]) -> String {
+    let mut text = String::from(
+        "As many times as long as with walrelay by TCP, to a consumer:\n\n\
+         | rows/s | relay | p50 | p99 |\n|---:|---|---:|---:|\n",
+    );
+    let mut ours: Option<&Latency> = None;
+    for run in runs {
+        match ours {
+            // The first of each rate.
+            Some(ours) if ours.step.rate == run.step.rate => {
+                let _ = writeln!(
+                    text,
+                    "| {} | {} | {:.1} | {:.1} |",
+                    thousands(run.step.rate as f64),
+                    run.contender,
+                    run.consumer.p50 / ours.consumer.p50,
+                    run.consumer.p99 / ours.consumer.p99
+                );
+            }
+            _ => ours = Some(run),
+        }
     }
     text
 }
