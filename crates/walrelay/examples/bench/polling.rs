@@ -5,7 +5,8 @@
 //! `acks=all` and idempotence, all of them before it waits; marks or deletes the whole batch by one
 //! statement, and commits. Two connections take turns, so that one batch is read while the broker has
 //! the other; what is read is enqueued before the next is read, which keeps the order. Statements are
-//! prepared once and sent without waiting for each other. Rests only when there was nothing.
+//! prepared once and sent without waiting for each other. It goes on behind what it has read, and looks
+//! from the beginning now and then and when a batch was not full. Rests only when there was nothing.
 //!
 //! It runs as a process of its own, this program again with `--polling`, so that its CPU and memory can
 //! be told from the rig's.
@@ -20,10 +21,14 @@ use rdkafka::ClientContext;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DeliveryResult, ProducerContext, ThreadedProducer};
 use tokio::sync::{Mutex, Notify};
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, NoTls};
 
 /// As the widespread ones have it.
 const BATCH: i64 = 1000;
+/// How often it looks from the beginning again: a row that was committed after others with higher numbers
+/// is behind it.
+const AGAIN: u32 = 64;
 /// When nothing was there.
 const REST: Duration = Duration::from_millis(50);
 /// By which the rig finds its backends.
@@ -123,7 +128,7 @@ pub(crate) fn serve() {
         sent,
         rows,
         done: AtomicU64::new(0),
-        turn: Mutex::new(()),
+        turn: Mutex::default(),
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -156,7 +161,25 @@ struct Polling {
     rows: u64,
     done: AtomicU64,
     /// Who has it reads and enqueues.
-    turn: Mutex<()>,
+    turn: Mutex<Place>,
+}
+
+/// Where the next batch begins: what is locked by the other connection, and what is dead, need not be
+/// passed over for each.
+#[derive(Default)]
+struct Place {
+    after: i64,
+    batches: u32,
+}
+
+impl Place {
+    fn move_on(&mut self, last: Option<i64>, full: bool) {
+        self.batches += 1;
+        self.after = match last {
+            Some(last) if full && !self.batches.is_multiple_of(AGAIN) => last,
+            _ => 0,
+        };
+    }
 }
 
 impl Polling {
@@ -164,25 +187,31 @@ impl Polling {
         let take = client
             .prepare(&format!(
                 "SELECT seq, id::text, aggregatetype, aggregateid, payload::text FROM polled \
-                 WHERE sent_at IS NULL ORDER BY seq LIMIT {BATCH} FOR UPDATE SKIP LOCKED"
+                 WHERE sent_at IS NULL AND seq > $1 ORDER BY seq LIMIT {BATCH} FOR UPDATE SKIP LOCKED"
             ))
             .await
             .expect("the batch can be asked for");
         let close = client.prepare(self.sent.statement()).await;
         let close = close.expect("and closed");
         loop {
-            let turn = self.turn.lock().await;
+            let mut turn = self.turn.lock().await;
             if self.rows > 0 && self.done.load(Ordering::Relaxed) >= self.rows {
                 return;
             }
+            let after: [&(dyn ToSql + Sync); 1] = [&turn.after];
             let (begun, batch) =
-                tokio::join!(client.batch_execute("BEGIN"), client.query(&take, &[]));
+                tokio::join!(client.batch_execute("BEGIN"), client.query(&take, &after));
             begun.expect("a transaction");
             let batch = batch.expect("a batch");
+            let from_the_beginning = turn.after == 0;
+            let last = batch.last().map(|row| row.get(0));
+            turn.move_on(last, batch.len() as i64 == BATCH);
             if batch.is_empty() {
                 drop(turn);
                 client.batch_execute("COMMIT").await.expect("its end");
-                tokio::time::sleep(REST).await;
+                if from_the_beginning {
+                    tokio::time::sleep(REST).await;
+                }
                 continue;
             }
             let flight = Arc::new(Flight::default());
@@ -193,7 +222,7 @@ impl Polling {
             drop(turn);
             flight.landed.notified().await;
             let numbers: Vec<i64> = batch.iter().map(|row| row.get(0)).collect();
-            let numbers: [&(dyn tokio_postgres::types::ToSql + Sync); 1] = [&numbers];
+            let numbers: [&(dyn ToSql + Sync); 1] = [&numbers];
             let (closed, committed) = tokio::join!(
                 client.execute(&close, &numbers),
                 client.batch_execute("COMMIT")
