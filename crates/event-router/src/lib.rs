@@ -6,6 +6,8 @@
 //!   [`Template`]; [`Place`], [`Target`]: what a template is for.
 //! - [`Router`]: compiles a plan per table as pgoutput announces it, then turns rows into [`Routed`]
 //!   records. [`Role`]: what a column is needed for. [`Event`]: what a row's transaction says.
+//! - [`WireFormat`]: values in the wire format of a schema registry; [`ValueSchema`], which the router
+//!   is told of. [`Misfit`]: why a value does not fit one.
 //! - [`PlanError`], [`TopicTemplateError`], [`TemplateError`], [`RouteError`]: what is wrong with a
 //!   table, with a template, with a row.
 //!
@@ -65,6 +67,7 @@
 mod cloud_event;
 mod column_type;
 mod columns;
+mod confluent;
 mod connect;
 mod debezium;
 #[doc(hidden)]
@@ -81,6 +84,9 @@ mod topic;
 mod topics;
 
 pub use cloud_event::{CloudEventMode, CloudEvents};
+pub use confluent::{
+    Misfit, MisfitAt, SchemaProblem, SubjectNames, ValueFormat, ValueSchema, WireFormat,
+};
 pub use connect::{
     BinaryHandling, ColumnFacts, Converter, DecimalHandling, Handling, HstoreHandling,
     IntervalHandling, JsonOptions, TableFacts, TimePrecision, TypeFacts, TypeKind,

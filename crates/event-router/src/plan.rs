@@ -6,6 +6,7 @@ use walrelay_sink::{Disposition, Poison};
 use crate::cloud_event::CloudPlan;
 use crate::column_type::{self, Reading};
 use crate::columns::{Columns, Slots};
+use crate::confluent::RecordName;
 use crate::part::{Fault, Piece};
 use crate::topic::Topic;
 use crate::{Role, Route, RouteError, TableFacts};
@@ -26,6 +27,8 @@ pub(crate) struct Plan {
     pub(crate) event_id: Option<usize>,
     /// What makes a CloudEvent of the record.
     pub(crate) cloud: Option<CloudPlan>,
+    /// What names the record, where the subject of its schema is called by it.
+    pub(crate) record: Option<RecordName>,
 }
 
 /// A part of the record, and what it is made of.

@@ -3,7 +3,7 @@ use std::fmt;
 use walrelay_lsn::RelationId;
 use walrelay_sink::{Disposition, Poison};
 
-use crate::{Role, Target, Unfit};
+use crate::{Misfit, Role, Target, Unfit};
 
 /// Why a row cannot be routed. Names table and column, never a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +37,25 @@ pub enum RouteError {
         /// What is wrong with it.
         why: Unfit,
     },
+    /// The value is to be encoded, and the schema of its subject is not known. The row can be read once
+    /// the router was told of it: [`Router::learn`](crate::Router::learn).
+    #[error("the schema of subject {subject:?} is not known")]
+    UnknownSchema {
+        /// The subject.
+        subject: String,
+    },
+    /// The value does not fit the schema of its subject.
+    #[error("table {table}: the value {misfit}, by the schema of subject {subject:?}")]
+    Misfit {
+        /// `schema.table`.
+        table: String,
+        /// The subject.
+        subject: String,
+        /// What is wrong.
+        misfit: Misfit,
+        /// There may be a later schema, which it may fit.
+        may_change: bool,
+    },
 }
 
 impl RouteError {
@@ -49,7 +68,10 @@ impl RouteError {
     /// otherwise is not: there the stream is not understood.
     pub const fn poison(&self) -> Option<Poison> {
         match self {
-            Self::UnknownRelation { .. } | Self::ColumnCount { .. } => None,
+            Self::UnknownRelation { .. }
+            | Self::ColumnCount { .. }
+            | Self::UnknownSchema { .. } => None,
+            Self::Misfit { .. } => Some(Poison::Undecodable),
             Self::Value { role, why, .. } => Some(why.poison(role)),
         }
     }

@@ -8,6 +8,7 @@ use walrelay_sink::{Header, Record};
 
 use crate::cloud_event::CloudEvents;
 use crate::column_type::Reading;
+use crate::confluent::{Encoding, ValueSchema, WireFormat};
 use crate::part::{Event, Fault, Part, Unfit};
 use crate::plan::{Field, Plan, Wreck};
 use crate::topics::Topics;
@@ -21,6 +22,7 @@ const INLINE_HEADERS: usize = 9;
 pub struct Router {
     route: Route,
     events: Option<CloudEvents>,
+    encoding: Option<Encoding>,
     plans: Vec<Plan>,
     /// Places in `plans`.
     tables: RelationMap<usize>,
@@ -80,6 +82,7 @@ impl Router {
         Self {
             route: route.into(),
             events: None,
+            encoding: None,
             plans: Vec::new(),
             tables: RelationMap::new(),
             facts: Vec::new(),
@@ -100,6 +103,26 @@ impl Router {
     pub fn with_cloud_events(mut self, events: Option<CloudEvents>) -> Self {
         self.events = events;
         self
+    }
+
+    /// With values in a schema registry's wire format.
+    #[must_use]
+    pub fn with_wire_format(mut self, format: Option<WireFormat>) -> Self {
+        self.encoding = format.map(Encoding::new);
+        self
+    }
+
+    /// The schema of a subject's values is this one from now on; tables that are forgotten leave it.
+    pub fn learn(&mut self, subject: &str, schema: ValueSchema) {
+        if let Some(encoding) = &mut self.encoding {
+            encoding.learn(subject, schema);
+        }
+    }
+
+    /// The subject of the row that was read last, where values have schemas and it has a value.
+    pub fn subject(&self) -> Option<&str> {
+        let encoding = self.encoding.as_ref()?;
+        Some(encoding.subject()).filter(|subject| !subject.is_empty())
     }
 
     /// Compiles the plan of a table. Call it for every Relation message: Postgres sends one before
@@ -135,6 +158,9 @@ impl Router {
         }
         if let Some(events) = &self.events {
             plan.cloud = Some(events.compile(relation, &plan)?);
+        }
+        if let Some(encoding) = &self.encoding {
+            plan.record = encoding.format().compile(relation)?;
         }
         let place = former.unwrap_or(self.plans.len());
         match self.plans.get_mut(place) {
@@ -221,6 +247,11 @@ impl Router {
         self.topics
             .render(place, &plan.topic, values, &mut self.scratch)
             .map_err(|fault| plan.error(fault, &plan.topic.role()))?;
+        if let Some(encoding) = &mut self.encoding {
+            let (record, of) = (plan.record.as_ref(), (tuple, &*plan.slots.table));
+            let topic = self.topics.last();
+            encoding.apply(topic, record, of, &mut row.value, &mut self.scratch)?;
+        }
         row.partition = match &plan.partition {
             Some(field) => number(plan, field, &partition, &self.scratch)?,
             None => None,

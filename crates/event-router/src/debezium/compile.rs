@@ -89,6 +89,7 @@ impl Options {
             timestamp,
             event_id: Some(event_id),
             cloud: None,
+            record: None,
             slots: table.columns.finish(),
         })
     }

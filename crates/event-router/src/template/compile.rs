@@ -107,7 +107,11 @@ impl Compiler<'_, '_> {
             _ if !lone => Use::Text,
             Target::Member(_) => Use::Json,
             Target::Key | Target::Value | Target::Header(_) | Target::CloudEvent(_) => Use::Part,
-            Target::Id | Target::Topic | Target::Partition | Target::Timestamp => Use::Text,
+            Target::Id
+            | Target::Topic
+            | Target::Partition
+            | Target::Timestamp
+            | Target::RecordName => Use::Text,
         };
         let mut pieces = Vec::with_capacity(template.pieces.len());
         for piece in &template.pieces {

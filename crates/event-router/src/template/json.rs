@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+pub(crate) mod tree;
+
 /// How deep values may be nested: as deep as `serde_json` goes, so that a document that a consumer
 /// could not read is not a reason for a stack to overflow here.
 const MAX_DEPTH: u8 = 128;
@@ -377,7 +379,7 @@ impl Scanner<'_> {
 }
 
 /// Whether a JSON string stands for this text.
-fn same(string: &[u8], text: &[u8]) -> bool {
+pub(crate) fn same(string: &[u8], text: &[u8]) -> bool {
     let mut rest = string
         .strip_prefix(b"\"")
         .and_then(|rest| rest.strip_suffix(b"\""))

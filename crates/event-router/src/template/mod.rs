@@ -129,6 +129,8 @@ pub enum Target {
     Timestamp,
     /// The attribute of this name, where it is a CloudEvent.
     CloudEvent(&'static str),
+    /// The name of the record, where the subject of its schema has it.
+    RecordName,
 }
 
 impl Target {
@@ -143,6 +145,7 @@ impl Target {
             Self::Partition => "router.route.partition",
             Self::Timestamp => "router.route.timestamp",
             Self::CloudEvent(_) => "router.cloudevents",
+            Self::RecordName => "router.registry.record",
         }
     }
 }
@@ -159,6 +162,7 @@ impl fmt::Display for Target {
             Self::Partition => f.write_str("the partition"),
             Self::Timestamp => f.write_str("the timestamp"),
             Self::CloudEvent(name) => write!(f, "the CloudEvents attribute {name:?}"),
+            Self::RecordName => f.write_str("the name of the record"),
         }
     }
 }
@@ -281,6 +285,7 @@ impl Templates {
             timestamp,
             event_id,
             cloud: None,
+            record: None,
             slots: columns.finish(),
         })
     }

@@ -5,6 +5,7 @@
 
 mod allocations;
 mod cloud_events;
+mod confluent;
 mod corpus;
 mod golden;
 mod messages;
