@@ -7,7 +7,7 @@ use walrelay_lsn::{Lsn, Xid};
 use walrelay_pgoutput::DecodeError;
 use walrelay_sink::{DeliveryError, Disposition, LetterId};
 
-use crate::{LogError, TableName};
+use crate::{LogError, SchemaError, TableName};
 
 /// What the machine refuses.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +91,15 @@ pub enum CoreError {
         /// The table.
         table: TableName,
     },
+    /// There is no schema for the values of a subject, though it was asked for long enough.
+    #[error("there is no schema for the values of subject {subject:?}")]
+    Schema {
+        /// The subject.
+        subject: String,
+        /// Why.
+        #[source]
+        source: SchemaError,
+    },
     /// Messages came in an order the protocol excludes.
     #[error("Postgres sent {what} at {lsn}, which the protocol excludes there")]
     Sequence {
@@ -114,7 +123,9 @@ impl CoreError {
     /// What the error asks for.
     pub fn disposition(&self) -> Disposition {
         match self {
-            CoreError::Plan { .. } | CoreError::ForeignTable { .. } => Disposition::Configuration,
+            CoreError::Plan { .. } | CoreError::ForeignTable { .. } | CoreError::Schema { .. } => {
+                Disposition::Configuration
+            }
             CoreError::Decode { .. }
             | CoreError::Route { .. }
             | CoreError::Message { .. }

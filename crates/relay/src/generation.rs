@@ -23,6 +23,8 @@ pub(crate) struct Generation<K> {
 pub(crate) struct Walk {
     /// The sink is full; the frame at the front was offered and is to be offered again.
     pub(crate) blocked: bool,
+    /// It is `blocked` because a schema is wanted: [`Core::wanted`].
+    pub(crate) wanted: bool,
     /// The server asked for a status update.
     pub(crate) reply: bool,
     /// Frames consumed.
@@ -51,6 +53,11 @@ impl<K: Sink> Generation<K> {
                 Offer::Taken(seq) => self.core.sent(seq)?,
                 Offer::Blocked => {
                     walk.blocked = true;
+                    break;
+                }
+                Offer::Wanted => {
+                    walk.blocked = true;
+                    walk.wanted = true;
                     break;
                 }
                 Offer::Refused(event, source) => {
@@ -82,6 +89,7 @@ impl<K: Sink> Generation<K> {
             Ok(Step::Consumed) => Offer::Consumed,
             Ok(Step::Reply) => Offer::Reply,
             Ok(Step::Blocked) => Offer::Blocked,
+            Ok(Step::Wanted) => Offer::Wanted,
             Ok(Step::Send(ref outgoing)) => {
                 let seq = outgoing.seq();
                 match self.sink.try_send(&outgoing.record(), seq.get()) {
@@ -103,6 +111,8 @@ enum Offer {
     Taken(Seq),
     /// Later.
     Blocked,
+    /// The same, once there is a schema.
+    Wanted,
     /// The sink will not have its record.
     Refused(LetterId, DeliveryError),
 }

@@ -8,6 +8,7 @@
 //! - [`Source`], [`WalStream`]: where frames come from; `walsender`'s stream is one.
 //! - [`Resume::continued_by`]: whether a new stream continues the log that was read before, or what
 //!   is missing ([`LogError`]).
+//! - [`Schemas`]: who is asked for the schemas of values, where they are encoded by some.
 //! - [`Surroundings`]: what the pipeline is told of the world (the wall clock) and tells it
 //!   ([`State`], samples of latency). [`Counts`] are the figures of a run.
 //! - [`PipelineError`]: why a pipeline stopped.
@@ -46,6 +47,7 @@ mod nag;
 mod pipeline;
 mod places;
 mod poison;
+mod schemas;
 mod settings;
 mod shutdown;
 mod source;
@@ -61,6 +63,7 @@ pub use log::{Ancestor, Continuity, LogError};
 pub use machine::{Core, Outgoing, Step};
 pub use pipeline::Pipeline;
 pub use poison::{Class, Diverted, PoisonAction, PoisonPolicy, Verdicts};
+pub use schemas::{SchemaAnswer, SchemaError, SchemaFailure, Schemas, Wanted};
 pub use settings::{OnUpdate, Outcome, Settings};
 pub use source::{Opened, Resume, Source, SourceError, WalStream};
 pub use surroundings::{Point, State, Surroundings};

@@ -23,7 +23,8 @@ use std::sync::Arc;
 
 use walrelay_checkpoint::{AckRing, Ledger, Seq};
 use walrelay_event_router::{
-    Event, MessageHeaders, Messages, PlanError, Routed, Router, Row, Salvage, TableFacts,
+    Event, MessageHeaders, Messages, PlanError, RouteError, Routed, Router, Row, Salvage,
+    TableFacts, ValueSchema,
 };
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, RelationMap};
 use walrelay_pgoutput::{Begin, LogicalMessage, Message, PgTimestamp, Relation, decode};
@@ -34,7 +35,7 @@ use crate::letter::{Body, Letter, Texts};
 use crate::places::Places;
 use crate::poison::{Class, Diverted, PoisonAction, Verdict, Verdicts};
 use crate::written::{RowError, Written, messages_table};
-use crate::{CoreError, Counts, TableName};
+use crate::{CoreError, Counts, TableName, Wanted};
 
 /// A record to offer to the sink.
 pub struct Outgoing<'a> {
@@ -105,6 +106,9 @@ pub enum Step<'a> {
     /// As many records are in flight as the ring can hold, or this one is to be sent alone, or it is
     /// not known yet which keys are parked: come back with the same frame.
     Blocked,
+    /// A schema is needed that is not known, [`Core::wanted`]: come back with the same frame when it was
+    /// [learned](Core::learn) or [given up](Core::give_up_schema).
+    Wanted,
 }
 
 #[derive(Debug)]
@@ -163,6 +167,11 @@ pub struct Core {
     places: Places,
     /// To be told to people; see [`Core::take_diverted`].
     diverted: Vec<Diverted>,
+    /// What the last frame waits for.
+    wanted: Option<Wanted>,
+    /// The event whose value does not fit the schema that is known, and whether it was asked since
+    /// whether there is a later one.
+    unfit: Option<(LetterId, bool)>,
 }
 
 impl Core {
@@ -203,6 +212,8 @@ impl Core {
             offered: None,
             places: Places::default(),
             diverted: Vec::new(),
+            wanted: None,
+            unfit: None,
         }
     }
 
@@ -245,6 +256,7 @@ impl Core {
 
     /// Takes the next frame. It may be given again if nothing could be done with it, see [`Step`].
     pub fn frame<'a>(&'a mut self, frame: &Frame<'a>) -> Result<Step<'a>, CoreError> {
+        self.wanted = None;
         match *frame {
             Frame::Keepalive {
                 wal_end,
@@ -405,6 +417,19 @@ impl Core {
                 .read(insert.relation, &insert.tuple, &of, &mut row)
                 .map_err(|error| (error.poison(), RowError::Route(error))),
         };
+        let mut decided = None;
+        if let Err((_, RowError::Route(error))) = &read {
+            self.wanted = wanted(error, event, &mut self.unfit);
+            if let Some(wanted) = &self.wanted {
+                decided = self
+                    .verdicts
+                    .of_subject(&wanted.subject)
+                    .filter(|_| !wanted.again);
+                if decided.is_none() {
+                    return Ok(Step::Wanted);
+                }
+            }
+        }
         let (verdict, body) = match read {
             Ok(()) => {
                 let mut routed = Routed::default();
@@ -425,9 +450,9 @@ impl Core {
                 }
             }
             Err((poison, error)) => {
-                let verdict = poison.and_then(|poison| {
+                let verdict = decided.or_else(|| {
                     let cause = error.to_string();
-                    self.verdicts.of_unroutable(poison, cause)
+                    self.verdicts.of_unroutable(poison?, cause)
                 });
                 let Some(verdict) = verdict else {
                     return Err(error.at(table, &open.begin));
@@ -464,6 +489,33 @@ impl Core {
         });
         let what = What::Letter(Letter::new(&self.texts, class, &body));
         Ok(Step::Send(Outgoing { what, seq, event }))
+    }
+
+    /// The schema that the last frame waits for.
+    pub fn wanted(&self) -> Option<&Wanted> {
+        self.wanted.as_ref()
+    }
+
+    /// The schema of a subject is this one from now on.
+    pub fn learn(&mut self, subject: &str, schema: ValueSchema) {
+        self.router.learn(subject, schema);
+        self.asked();
+    }
+
+    /// There is no schema of a subject, or no later one: what needs one is poison. False: the pipeline
+    /// is to halt.
+    pub fn give_up_schema(&mut self, subject: &str, cause: &str) -> bool {
+        let again = self.wanted.take().is_some_and(|wanted| wanted.again);
+        // Judged by the schema that is known.
+        self.asked();
+        again || self.verdicts.give_up_subject(subject, cause)
+    }
+
+    fn asked(&mut self) {
+        self.wanted = None;
+        if let Some((_, asked)) = &mut self.unfit {
+            *asked = true;
+        }
     }
 
     fn other(&mut self, lsn: Lsn, message: &Message<'_>) -> Result<(), CoreError> {
@@ -695,5 +747,33 @@ impl Core {
     pub fn into_parts(mut self) -> (Router, Verdicts) {
         self.router.clear();
         (self.router, self.verdicts)
+    }
+}
+
+/// What a row that cannot be read waits for, if it does.
+fn wanted(
+    error: &RouteError,
+    event: LetterId,
+    unfit: &mut Option<(LetterId, bool)>,
+) -> Option<Wanted> {
+    match error {
+        RouteError::UnknownSchema { subject } => Some(Wanted {
+            subject: subject.clone(),
+            again: false,
+        }),
+        // Whoever writes registers first: a value that is newer than our schema fits what is there by
+        // now. Each such event asks once.
+        RouteError::Misfit {
+            subject,
+            may_change: true,
+            ..
+        } if *unfit != Some((event, true)) => {
+            *unfit = Some((event, false));
+            Some(Wanted {
+                subject: subject.clone(),
+                again: true,
+            })
+        }
+        _ => None,
     }
 }

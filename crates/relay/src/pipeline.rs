@@ -20,6 +20,7 @@ use crate::generation::Generation;
 use crate::judgement::{Judgement, Patience, Refusal};
 use crate::machine::Core;
 use crate::nag::Nag;
+use crate::schemas::Seeker;
 use crate::shutdown::Shutdown;
 use crate::stream::Streaming;
 use crate::{
@@ -44,6 +45,7 @@ pub struct Pipeline<S, F: SinkFactory, W> {
     backoff: Backoff,
     patience: Patience,
     nag: Nag,
+    seeker: Seeker,
     /// Of generations that ended.
     counts: Counts,
 }
@@ -56,6 +58,8 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
     pub fn new(source: S, router: Router, factory: F, surroundings: W, settings: Settings) -> Self {
         let backoff = Backoff::new(settings.backoff_initial, settings.backoff_max);
         let verdicts = Verdicts::new(settings.poison.clone());
+        let schemas = settings.schemas.clone();
+        let seeker = Seeker::new(schemas, settings.poison.retry_for, backoff.clone());
         Self {
             source,
             factory,
@@ -67,6 +71,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             backoff,
             patience: Patience::default(),
             nag: Nag::default(),
+            seeker,
             counts: Counts::default(),
         }
     }
@@ -254,6 +259,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             surroundings: &mut self.surroundings,
             backoff: &mut self.backoff,
             nag: &mut self.nag,
+            seeker: &mut self.seeker,
         }
         .run(shutdown, &mut self.source)
         .await;

@@ -111,6 +111,8 @@ pub struct Verdicts {
     /// Topics that were given up: all events bound for them share one verdict, for as long as this
     /// process lives. Each of them offered again and again would hold up all others.
     given_up: HashMap<Box<str>, Verdict>,
+    /// The same by subject: there is no schema for their values.
+    without_schema: HashMap<Box<str>, Verdict>,
     /// Up to and with this event each is sent alone: nothing before it is in flight and nothing is
     /// sent behind it, until it was acknowledged. So a refusal is of this event and of no other.
     alone_until: Option<LetterId>,
@@ -163,6 +165,22 @@ impl Verdicts {
             self.given_up.insert(topic.into(), verdict.clone());
         }
         true
+    }
+
+    /// Decides about all events whose values are of this subject, as long as this process lives. False:
+    /// the pipeline is to halt.
+    pub(crate) fn give_up_subject(&mut self, subject: &str, cause: &str) -> bool {
+        let verdict = self.of_unroutable(Poison::Rejected, cause.to_owned());
+        let goes_on = verdict.is_some();
+        if let Some(verdict) = verdict {
+            self.without_schema.insert(subject.into(), verdict);
+        }
+        goes_on
+    }
+
+    /// What was decided about the values of a subject.
+    pub(crate) fn of_subject(&self, subject: &str) -> Option<Verdict> {
+        self.without_schema.get(subject).cloned()
     }
 
     /// Whether it was decided already: then what failed is the letter.

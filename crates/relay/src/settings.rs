@@ -4,7 +4,7 @@ use std::time::Duration;
 use walrelay_event_router::Messages;
 use walrelay_lsn::CommitEnd;
 
-use crate::{PoisonPolicy, TableName};
+use crate::{PoisonPolicy, Schemas, TableName};
 
 /// How a pipeline behaves.
 #[derive(Debug, Clone)]
@@ -31,6 +31,8 @@ pub struct Settings {
     pub poison: PoisonPolicy,
     /// What an UPDATE of an outbox row does, where the publication carries any.
     pub on_update: OnUpdate,
+    /// Who is asked for the schemas of values, where the router encodes by some.
+    pub schemas: Option<Arc<dyn Schemas>>,
 }
 
 /// What an UPDATE of an outbox row does. An event is an inserted row: nothing is sent for it in any

@@ -13,10 +13,11 @@ use walrelay_walsender::StatusUpdate;
 use crate::error::Chain;
 use crate::generation::{Generation, Walk};
 use crate::nag::Nag;
+use crate::schemas::{Found, Seeker};
 use crate::shutdown::Shutdown;
 use crate::{
-    Backoff, Class, Diverted, OnUpdate, Outcome, PipelineError, Point, PoisonAction, Settings,
-    Source, SourceError, State, Surroundings, WalStream,
+    Backoff, Class, CoreError, Diverted, OnUpdate, Outcome, PipelineError, Point, PoisonAction,
+    SchemaFailure, Settings, Source, SourceError, State, Surroundings, WalStream,
 };
 
 /// Least time between two status updates: progress is reported at once, but a server that decodes
@@ -49,6 +50,8 @@ pub(crate) struct Streaming<'a, T, K, W> {
     pub(crate) backoff: &'a mut Backoff,
     /// About the failures of connections: over when something moves.
     pub(crate) nag: &'a mut Nag,
+    /// Of schemas; an answer that is under way outlives the connection.
+    pub(crate) seeker: &'a mut Seeker,
 }
 
 /// What was reported to the server, and when.
@@ -162,6 +165,7 @@ where
             let walk = self.running.walk(&mut self.stream, drain_until.is_some());
             self.name_diverted(&mut named);
             let walk = walk?;
+            self.seeker.seek(self.running.core.wanted());
             self.running.sink.nudge();
             if self.running.core.counts().records > records {
                 self.surroundings.reached(Point::AfterEnqueue);
@@ -243,10 +247,60 @@ where
                     received_at = Instant::now();
                 }
                 () = self.running.reports.woken() => {}
+                found = self.seeker.found() => self.seen(found, drain_until.is_some())?,
                 () = sleep_until(until) => {}
             }
             self.running.reports.ring().unpark();
         }
+    }
+
+    /// Tells the machine of a schema, or that there is none.
+    fn seen(&mut self, found: Found, draining: bool) -> Result<(), CoreError> {
+        match found {
+            Found::Schema(subject, schema) => {
+                let lasted_s = self.seeker.over().map(|lasted| lasted.as_secs());
+                info!(
+                    subject,
+                    id = schema.id(),
+                    lasted_s,
+                    "the schema of the subject is known"
+                );
+                self.running.core.learn(&subject, schema);
+                if lasted_s.is_some() && !draining {
+                    self.surroundings.state(State::Streaming);
+                }
+            }
+            Found::Later(error, due) => {
+                let why = error.to_string();
+                if let Some(due) = due {
+                    warn!(
+                        error = why,
+                        lasts_s = due.lasts.as_secs(),
+                        not_said = due.held_back,
+                        "waiting for a schema: nothing is sent meanwhile, the slot keeps what follows"
+                    );
+                }
+                if !draining {
+                    self.surroundings.state(State::WaitingForSchema { why });
+                }
+            }
+            Found::Nothing(subject, source) => {
+                let halts = source.kind == SchemaFailure::Unauthenticated;
+                if halts || !self.running.core.give_up_schema(&subject, &source.reason) {
+                    return Err(CoreError::Schema { subject, source });
+                }
+                warn!(
+                    subject,
+                    error = %source,
+                    "gave the schema up: events that need it are treated by the poison policy until \
+                     the relay is started anew"
+                );
+                if !draining {
+                    self.surroundings.state(State::Streaming);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Collects acknowledgements.
@@ -269,6 +323,11 @@ where
     /// Says that the sink is stuck, at once and then at growing intervals, and that it is not any
     /// more.
     fn look_whether_stuck(&mut self, stuck: &mut Stuck, walk: &Walk, draining: bool) {
+        if walk.wanted {
+            // That is not the sink's doing, and has words of its own.
+            *stuck = Stuck::default();
+            return;
+        }
         let now = Instant::now();
         let core = &self.running.core;
         let lowest = core.lowest_in_flight();

@@ -12,6 +12,11 @@ pub enum State {
     Streaming,
     /// The sink takes nothing more at the moment, or acknowledges nothing; feedback goes on.
     Blocked,
+    /// The schema of values is not to be had yet; feedback goes on.
+    WaitingForSchema {
+        /// Why.
+        why: String,
+    },
     /// Another process reads the slot.
     WaitingForSlot {
         /// Which, as far as is known.
@@ -37,6 +42,7 @@ impl fmt::Display for State {
             State::Connecting => f.write_str("connecting"),
             State::Streaming => f.write_str("streaming"),
             State::Blocked => f.write_str("blocked by the sink"),
+            State::WaitingForSchema { why } => write!(f, "waiting for a schema: {why}"),
             State::WaitingForSlot { why } => write!(f, "waiting for the slot: {why}"),
             State::Waiting { why } => write!(f, "waiting to retry: {why}"),
             State::Draining => f.write_str("draining"),

@@ -11,7 +11,8 @@
 //! At the end everything is acknowledged, and then nothing is lost and all is confirmed.
 //!
 //! Some events are rows, some messages; between them lie messages that are nobody's. Some have no
-//! topic. By the policy of the case they become dead letters, which count as any
+//! topic. In half of the cases values have schemas, one for each key, which arrive at some time.
+//! By the policy of the case they become dead letters, which count as any
 //! record does; with parking, what follows of their key does too; or they are skipped.
 
 #![allow(
@@ -25,7 +26,10 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use walrelay_checkpoint::AckRing;
-use walrelay_event_router::{Messages, Options, Router};
+use walrelay_event_router::{
+    Lookups, Messages, Options, Place, Router, SubjectNames, Template, ValueFormat, ValueSchema,
+    WireFormat,
+};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
 use walrelay_relay::{Core, PoisonAction, PoisonPolicy, Step, TableName, Verdicts};
@@ -85,10 +89,12 @@ struct Server {
     durable: u64,
     table: encode::Table,
     mode: Mode,
+    /// Whether the values of each key have a schema of their own.
+    encoded: bool,
 }
 
 impl Server {
-    fn new(keys: Vec<(Vec<u8>, bool, bool)>, mode: Mode) -> Self {
+    fn new(keys: Vec<(Vec<u8>, bool, bool)>, mode: Mode, encoded: bool) -> Self {
         let mut at = 1000;
         let log = keys
             .into_iter()
@@ -121,6 +127,7 @@ impl Server {
             durable: 1000,
             table,
             mode,
+            encoded,
         }
     }
 
@@ -298,7 +305,7 @@ fn process(server: &Server, durable: &BTreeSet<RowId>) -> Process {
     let confirmed = CommitEnd::from_slot(Lsn::new(slot));
     Process {
         core: Core::with_verdicts(
-            Router::new(Options::default()),
+            Router::new(Options::default()).with_wire_format(server.encoded.then(wire_format)),
             Arc::from([table]),
             Arc::clone(&ring),
             confirmed,
@@ -313,6 +320,17 @@ fn process(server: &Server, durable: &BTreeSet<RowId>) -> Process {
     }
 }
 
+/// A subject for each key.
+fn wire_format() -> WireFormat {
+    let record = Template::parse("{aggregateid}", Place::Topic, &Lookups::new());
+    WireFormat {
+        format: ValueFormat::Json,
+        subjects: SubjectNames::Record,
+        record: Some(record.expect("a template")),
+        lookups: Lookups::new(),
+    }
+}
+
 #[derive(Debug, Clone)]
 enum Event {
     /// Connect if there is no connection; else read up to so many frames.
@@ -320,6 +338,8 @@ enum Event {
     /// As `Read`, with a producer that is full at the first record.
     ReadFull,
     Keepalive,
+    /// The schema that the relay waits for arrives.
+    Learn,
     /// The broker appends the oldest outstanding record of a key and acknowledges it.
     Ack(prop::sample::Index),
     /// The same, and the acknowledgement is lost with the producer.
@@ -342,6 +362,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         8 => (1..20_u8).prop_map(Event::Read),
         2 => Just(Event::ReadFull),
         2 => Just(Event::Keepalive),
+        4 => Just(Event::Learn),
         12 => any::<prop::sample::Index>().prop_map(Event::Ack),
         1 => any::<prop::sample::Index>().prop_map(Event::AppendOnly),
         1 => any::<prop::sample::Index>().prop_map(Event::Nack),
@@ -418,6 +439,10 @@ impl World {
             let accepted = match self.process.core.frame(&frame).expect("a sound stream") {
                 Step::Consumed | Step::Reply => None,
                 Step::Blocked => break,
+                Step::Wanted => {
+                    assert!(self.server.encoded, "no value has a schema");
+                    break;
+                }
                 Step::Send(outgoing) => {
                     let header = outgoing.record().headers[0].value.expect("an id");
                     let Piece::Row(transaction, row) = script[at] else {
@@ -447,6 +472,13 @@ impl World {
             frames -= 1;
         }
         self.process.connection = Some((script, at));
+    }
+
+    fn learn(&mut self) {
+        if let Some(wanted) = self.process.core.wanted().cloned() {
+            let schema = ValueSchema::json(1);
+            self.process.core.learn(&wanted.subject, schema);
+        }
     }
 
     fn feedback(&mut self) {
@@ -510,6 +542,7 @@ impl World {
                     self.process.ring.nack(walrelay_checkpoint::Seq::new(seq));
                 }
             }
+            Event::Learn => self.learn(),
             Event::Feedback => self.feedback(),
             Event::Disconnect => {
                 self.process.connection = None;
@@ -598,9 +631,10 @@ proptest! {
     fn no_order_of_events_confirms_early_or_loses(
         keys in transactions(),
         mode in modes(),
+        encoded in any::<bool>(),
         events in events(),
     ) {
-        let server = Server::new(keys, mode);
+        let server = Server::new(keys, mode, encoded);
         let process = process(&server, &BTreeSet::new());
         let mut world =
             World { server, durable: Vec::new(), durable_set: BTreeSet::new(), process };
@@ -617,6 +651,7 @@ proptest! {
         let last = world.server.log.last().expect("at least one").end;
         for _ in 0..10_000 {
             world.read(100, false);
+            world.learn();
             while let Some((seq, row)) = world.process.outstanding.pop_first() {
                 world.append(row);
                 world.process.ring.ack(walrelay_checkpoint::Seq::new(seq));

@@ -81,7 +81,7 @@ impl Rig {
         };
         let (seq, seen, event) = match self.core.frame(&frame)? {
             Step::Consumed | Step::Reply => return Ok(None),
-            Step::Blocked => panic!("blocked"),
+            Step::Blocked | Step::Wanted => panic!("blocked"),
             Step::Send(outgoing) => {
                 let record = outgoing.record();
                 let headers = record.headers.iter().map(|header| {
