@@ -5,6 +5,7 @@
 //!   can be stopped, killed and started again on the same ports and data.
 //! - [`SecureKafka`]: one with TLS, logins and access control, and with certificates that are wrong in
 //!   one way each. [`Authority`] issues them, and others.
+//! - [`SchemaRegistry`]: a small one over HTTP, which can be told to misbehave.
 //! - [`Standby`]: a standby of a Postgres server, which can be promoted.
 //! - [`ChaosProxy`]: a TCP proxy that cuts, stalls, delays and resets on command.
 //! - [`Workload`]: concurrent writers to an outbox, with rollbacks and savepoints, in whose rows the
@@ -40,6 +41,7 @@ mod early;
 mod history;
 mod kafka;
 mod proxy;
+mod registry;
 pub mod servers;
 mod slot;
 mod standby;
@@ -53,6 +55,7 @@ pub use early::{EarlyWatch, Sighting, TooEarly, confirmed_early, millis_now};
 pub use history::{Altered, Committed, Delivered, History, OutOfOrder, Verdict, check};
 pub use kafka::{Kafka, KafkaBuilder, KafkaCluster, KafkaClusterBuilder, SecureKafka};
 pub use proxy::{ChaosProxy, Cut, Direction};
+pub use registry::{Asked, Mishap, SchemaRegistry};
 pub use slot::{SlotState, SlotWatch};
 pub use standby::Standby;
 pub use wait::{eventually, eventually_async, eventually_some};
