@@ -3,16 +3,19 @@
 use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
+use walrelay_event_router::{ColumnFacts, TableFacts, TypeFacts, TypeKind};
 use walrelay_lsn::RelationId;
 use walrelay_pgoutput::{Column, ReplicaIdentity, Value, encode};
 use walrelay_relay::TableName;
 
-use super::types::ColumnType;
+use super::types::{ColumnType, Definition};
 
 /// Columns, their types and values, as Postgres prints them; `None` is NULL.
 #[derive(Debug)]
 pub(super) struct FileRow {
     columns: Vec<(String, ColumnType, Option<String>)>,
+    /// Of columns of which more was said than the type.
+    facts: Vec<ColumnFacts>,
 }
 
 /// The member that has the columns' types.
@@ -45,6 +48,7 @@ impl FileRow {
             }
         }
         let mut columns = Vec::new();
+        let mut facts = Vec::new();
         for (column, raw) in members {
             if column == TYPES {
                 continue;
@@ -54,8 +58,14 @@ impl FileRow {
             }
             let (value, usual) = value(raw).map_err(|()| format!("column {column:?}: not text"))?;
             let of_type = match wanted.get(&column) {
-                Some(name) => {
-                    ColumnType::parse(name).map_err(|why| format!("column {column:?}: {why}"))?
+                Some(text) => {
+                    let definition = Definition::parse(text);
+                    let definition =
+                        definition.map_err(|why| format!("column {column:?}: {why}"))?;
+                    if definition.not_null || definition.default.is_some() {
+                        facts.push(definition.facts(&column));
+                    }
+                    definition.of_type
                 }
                 None => usual,
             };
@@ -67,7 +77,16 @@ impl FileRow {
             };
             columns.push((column, of_type, value));
         }
-        Ok(Self { columns })
+        Ok(Self { columns, facts })
+    }
+
+    /// What a catalog would say, where the file does.
+    pub(super) fn facts(&self, table: &TableName) -> Option<TableFacts> {
+        (!self.facts.is_empty()).then(|| TableFacts {
+            schema: table.schema.clone(),
+            name: table.name.clone(),
+            columns: self.facts.clone(),
+        })
     }
 
     /// The table's announcement.
@@ -93,6 +112,21 @@ impl FileRow {
             })
             .collect();
         encode::insert(RELATION, &values)
+    }
+}
+
+impl Definition {
+    fn facts(&self, column: &str) -> ColumnFacts {
+        ColumnFacts {
+            name: column.to_owned(),
+            type_facts: TypeFacts {
+                oid: self.of_type.oid,
+                name: String::new(),
+                kind: TypeKind::Base,
+            },
+            not_null: self.not_null,
+            default: self.default.clone(),
+        }
     }
 }
 
@@ -240,5 +274,35 @@ mod tests {
         ] {
             assert_eq!(read(text, types).unwrap_err(), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn constraints_are_said_as_in_create_table() {
+        let text = r#"{"a": "x", "b": 5, "c": 1, "$types": {"a": "varchar(9) NOT NULL DEFAULT 'x'",
+                    "b": "bigint default 7 not null", "c": "int"}}"#;
+        let row = FileRow::read(text, &[]).unwrap();
+        let table = TableName {
+            schema: "s".to_owned(),
+            name: "t".to_owned(),
+        };
+        let facts = row.facts(&table).unwrap();
+        let columns = facts.columns.iter().map(|column| {
+            let default = column.default.as_deref();
+            (
+                &*column.name,
+                column.type_facts.oid.get(),
+                column.not_null,
+                default,
+            )
+        });
+        let columns: Vec<_> = columns.collect();
+        let expected = [("a", 1043, true, Some("'x'")), ("b", 20, true, Some("7"))];
+        assert_eq!(columns, expected);
+        assert!(
+            FileRow::read("{\"a\": 1}", &[])
+                .unwrap()
+                .facts(&table)
+                .is_none()
+        );
     }
 }

@@ -121,6 +121,53 @@ const TYPES: &[(&[&str], u32, u32, Modifier)] = &[
     ),
 ];
 
+/// A column's type and what may follow it in `CREATE TABLE`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Definition {
+    pub(super) of_type: ColumnType,
+    pub(super) not_null: bool,
+    /// An expression as `\d` shows it.
+    pub(super) default: Option<String>,
+}
+
+/// Between a type and its default.
+const DEFAULT: &str = " default ";
+
+impl Definition {
+    /// `varchar(20) NOT NULL DEFAULT 'x'`, with the two in any order.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let mut rest = text.trim();
+        let mut not_null = false;
+        // Of ASCII alone, so that places in both texts are the same.
+        let before = |rest: &str, words: &str| {
+            let lower = rest.to_ascii_lowercase();
+            lower.ends_with(words).then(|| rest.len() - words.len())
+        };
+        let mut strip = |rest: &mut &str| {
+            while let Some(at) = before(rest, " not null").or_else(|| before(rest, " primary key"))
+            {
+                *rest = rest.get(..at).unwrap_or_default().trim_end();
+                not_null = true;
+            }
+        };
+        strip(&mut rest);
+        let default = match rest.to_ascii_lowercase().find(DEFAULT) {
+            None => None,
+            Some(at) => {
+                let expression = rest.get(at + DEFAULT.len()..).unwrap_or_default().trim();
+                rest = rest.get(..at).unwrap_or_default();
+                strip(&mut rest);
+                Some(expression.to_owned())
+            }
+        };
+        Ok(Self {
+            of_type: ColumnType::parse(rest)?,
+            not_null,
+            default,
+        })
+    }
+}
+
 impl ColumnType {
     pub(super) const BOOLEAN: Self = Self::plain(16);
     pub(super) const BIGINT: Self = Self::plain(20);
