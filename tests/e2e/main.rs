@@ -11,6 +11,8 @@
 //! - [`presets`]: tables that others than Debezium's users have, and routes of one's own; `route` shows
 //!   what `run` sends, `check` compares with the table.
 //! - [`debezium`]: columns of all types arrive as Debezium writes them, with envelope and headers.
+//! - [`registry`]: values by the schemas of a registry, which is away, refuses, or has later ones;
+//!   [`cloud_events`]: records as CloudEvents.
 //! - [`topics`]: they are created where configured, and waited for where not.
 //! - [`errors`]: each mistake has its own word and exit code.
 //! - [`commands`]: `init`, `check`, `completions`, standard output as a sink.
@@ -31,6 +33,7 @@
 )]
 
 mod bench;
+mod cloud_events;
 mod commands;
 mod confirming;
 mod crashes;
@@ -46,6 +49,7 @@ mod import_debezium;
 mod large;
 mod poison;
 mod presets;
+mod registry;
 mod rig;
 mod secure;
 mod slots;

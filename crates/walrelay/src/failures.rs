@@ -5,7 +5,7 @@ use std::error::Error;
 use walrelay_event_router::PlanError;
 use walrelay_kafka_sink::letters::DeskError;
 use walrelay_kafka_sink::{KafkaConfigError, KafkaError};
-use walrelay_relay::{CoreError, LogError, PipelineError};
+use walrelay_relay::{CoreError, LogError, PipelineError, SchemaError, SchemaFailure};
 use walrelay_sink::Disposition;
 use walrelay_walsender::{ConnInfoError, ErrorClass};
 
@@ -378,6 +378,58 @@ pub(crate) fn plan(what: &str, error: impl Into<Box<PlanError>>) -> Failure {
         .remedy(COLUMNS)
 }
 
+/// The registry does not have a schema of the configuration.
+pub(crate) fn unregistered(subject: &str) -> Failure {
+    let reason = format!("the schema registry does not have the schema of subject {subject:?}");
+    schema(SchemaError {
+        kind: SchemaFailure::Missing,
+        reason,
+    })
+}
+
+/// `route` asks no registry.
+pub(crate) fn schema_file(subject: &str) -> Failure {
+    Failure::new(
+        "schema-file",
+        Exit::Config,
+        format!("the schema of subject {subject:?} is not in the configuration, and route asks no registry"),
+    )
+    .remedy("name its file in [router.registry.schemas], or with --set")
+}
+
+/// There is no schema.
+pub(crate) fn schema(error: SchemaError) -> Failure {
+    let what = "there is no schema for values";
+    let failure = match error.kind {
+        SchemaFailure::Unavailable => {
+            Failure::new("registry-unreachable", Exit::Unavailable, what).remedy(format!(
+                "see to the schema registry, and to url, ca_file and timeout in [router.registry]. \
+                 {LATER}"
+            ))
+        }
+        SchemaFailure::Unauthenticated | SchemaFailure::Forbidden => {
+            Failure::new("registry-access", Exit::Denied, what).remedy(format!(
+                "correct user and password, or the token, in [router.registry], and allow them to \
+                 read the subject, and with register = true to write it. {LATER}"
+            ))
+        }
+        SchemaFailure::Missing => Failure::new("schema-missing", Exit::Config, what).remedy(format!(
+            "register a schema for the subject; or name its file in [router.registry.schemas] and set \
+             register = true. Where the registry does not speak of the subject, url in \
+             [router.registry] may lead elsewhere. {LATER}"
+        )),
+        SchemaFailure::Refused => Failure::new("schema-refused", Exit::Config, what).remedy(format!(
+            "correct the schema, or what [router.registry] says of its format and subject; whether it \
+             goes with earlier ones is a matter of the subject's compatibility in the registry. {LATER}"
+        )),
+    };
+    failure.caused_by(error)
+}
+
+/// Of what stops the relay and is nobody's event.
+const LATER: &str = "A relay that stopped has confirmed what was sent, and goes on from there when \
+                     started again";
+
 fn core(error: CoreError) -> Failure {
     let what = error.to_string();
     match error {
@@ -401,6 +453,10 @@ fn core(error: CoreError) -> Failure {
                  of its own and go on, or \"skip\" to pass it over; and make the column NOT NULL so \
                  that it does not happen again",
             ),
+        CoreError::Schema { source, .. } => Failure {
+            what,
+            ..schema(source)
+        },
         CoreError::Message { source, .. } => Failure::new("message", Exit::Data, what)
             .caused_by(source)
             .remedy(

@@ -10,6 +10,7 @@
 //! - `sinks`: standard output as a sink. Kafka is a crate of its own.
 //! - `failures`: each error of the crates below, with what to do about it.
 //! - `tokens`: where Kafka's OAUTHBEARER tokens come from.
+//! - `registry`: the schema registry, asked for the schemas of values; `http`: the client for that.
 //! - `telemetry`: logging, and the figures a run ends with.
 //!
 //! # Invariants
@@ -23,8 +24,10 @@ pub mod cli;
 mod commands;
 pub mod config;
 mod failures;
+mod http;
 mod json;
 pub mod postgres;
+mod registry;
 mod sinks;
 mod telemetry;
 mod tokens;

@@ -1,20 +1,22 @@
 use std::io::Write;
 use std::time::Duration;
 
-use walrelay_event_router::Router;
+use walrelay_event_router::{Router, TableFacts};
 use walrelay_kafka_sink::probe;
 use walrelay_lsn::{RelationId, TypeOid};
 use walrelay_pgoutput::{Column, Message, ReplicaIdentity, decode, encode};
 use walrelay_walsender::{Session, SessionKind};
 
-use super::connect::{block_on, conn_info, kafka, router, wanted};
+use super::connect::{block_on, conn_info, kafka, registry, router, wanted};
 use super::{Ended, Env, load};
 use crate::cli::{CheckArgs, Failure};
-use crate::config::SinkConfig;
+use crate::config::{Config, SinkConfig};
 use crate::failures;
 use crate::postgres::{
-    Action, Facts, Moment, Plan, PostgresError, Retention, Wanted, inspect, plan, read_state_file,
+    Action, Facts, Moment, Plan, PostgresError, Retention, Wanted, describe, inspect, plan,
+    read_state_file,
 };
+use crate::registry::{Known, Registry};
 
 /// How long a broker may take to answer.
 const BROKER_PATIENCE: Duration = Duration::from_secs(10);
@@ -29,6 +31,10 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Ended {
     let router = router(&config)
         .map_err(|failure| failures.push(failure))
         .ok();
+    let schemas = registry(&config)
+        .map_err(|failure| failures.push(failure))
+        .ok()
+        .flatten();
     let brokers = match &config.sink {
         SinkConfig::Kafka(sink) => kafka(sink, &config.delivery)
             .map_err(|failure| failures.push(failure))
@@ -52,6 +58,7 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Ended {
             // The second connection shows whether the role may replicate.
             let mut session = Session::connect(&info, SessionKind::Sql, &[]).await?;
             let facts = inspect(&mut session, &wanted).await?;
+            let described = describe(&mut session, &wanted.tables).await?;
             let mut replication = Session::connect(&info, SessionKind::Replication, &[]).await?;
             replication.identify_system().await?;
             // As `run` would find it.
@@ -66,13 +73,13 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Ended {
             let plan = plan(&wanted, &facts, moment)?;
             replication.close().await;
             session.close().await;
-            Ok::<_, PostgresError>((facts, plan))
+            Ok::<_, PostgresError>((facts, plan, described))
         })?;
         match seen {
-            Ok((facts, plan)) => {
+            Ok((facts, plan, described)) => {
                 say_postgres(&wanted, &facts, &plan);
                 if let Some((router, _)) = router {
-                    failures.extend(routes(router, &facts));
+                    failures.extend(routes(router, &facts, described));
                 }
                 say_retention(&facts, config.source.retained_wal_warning);
             }
@@ -90,6 +97,9 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Ended {
             Err(error) => failures.push(failures::kafka_client(&error)),
         }
     }
+    if let Some(schemas) = schemas {
+        failures.extend(ask(&schemas, &config));
+    }
     if failures.is_empty() {
         Ok(())
     } else {
@@ -97,8 +107,35 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Ended {
     }
 }
 
+/// Asks the schema registry for what the configuration names. Nothing is registered.
+fn ask(registry: &Registry, config: &Config) -> Vec<Failure> {
+    if let Err(error) = registry.ping() {
+        return vec![failures::schema(error)];
+    }
+    say("registry: fine");
+    let registers = config
+        .registry
+        .as_ref()
+        .is_some_and(|config| config.register);
+    let mut failed = Vec::new();
+    for (subject, known) in registry.known() {
+        match known {
+            Ok(Known::As(id)) => say(&format!("  schema of {subject}: known, its id is {id}")),
+            Ok(Known::No) if registers => {
+                say(&format!(
+                    "  schema of {subject}: not known, run registers it"
+                ));
+            }
+            Ok(Known::No) => failed.push(failures::unregistered(subject)),
+            Err(error) => failed.push(failures::schema(error)),
+        }
+    }
+    failed
+}
+
 /// Compiles the routes for the tables as they are now: names and types of columns.
-fn routes(mut router: Router, facts: &Facts) -> Vec<Failure> {
+fn routes(mut router: Router, facts: &Facts, described: Vec<TableFacts>) -> Vec<Failure> {
+    router.describe(described);
     let mut failed = Vec::new();
     for ((name, table), id) in facts.tables.iter().zip(1..) {
         let Some(table) = table else { continue };

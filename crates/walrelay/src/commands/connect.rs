@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use secrecy::ExposeSecret;
-use walrelay_event_router::{CloudEvents, MessageMember, Messages, Options, Route, Router};
+use walrelay_event_router::{
+    CloudEvents, MessageMember, Messages, Options, Route, Router, WireFormat,
+};
 use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, TokenSource, TopicCreation};
-use walrelay_relay::{OnUpdate, PoisonPolicy, Settings};
+use walrelay_relay::{OnUpdate, PoisonPolicy, Schemas, Settings};
 use walrelay_sink::Parking;
 use walrelay_walsender::ConnInfo;
 
@@ -17,6 +19,7 @@ use crate::cli::{Exit, Failure};
 use crate::config::{self, Config};
 use crate::failures;
 use crate::postgres::Wanted;
+use crate::registry::Registry;
 use crate::tokens::Tokens;
 
 pub(super) fn conn_info(source: &config::Source, env: Env<'_>) -> Result<ConnInfo, Failure> {
@@ -79,7 +82,13 @@ fn run_id() -> String {
 pub(super) fn router(config: &Config) -> Result<(Router, Option<Messages>), Failure> {
     let messages = messages(config);
     let route = route(&config.router);
-    let mut router = Router::new(route).with_cloud_events(config.cloud_events.clone());
+    let wire = config
+        .registry
+        .as_ref()
+        .map(|registry| registry.wire.clone());
+    let mut router = Router::new(route)
+        .with_cloud_events(config.cloud_events.clone())
+        .with_wire_format(wire);
     if let Some(messages) = &messages {
         // What a message lacks it lacks always: said before the first one comes.
         let announced = messages.announce(&mut router);
@@ -121,6 +130,8 @@ pub(super) fn wanted(config: &Config) -> Wanted {
     };
     let attributes = config.cloud_events.iter().flat_map(CloudEvents::columns);
     columns.extend(attributes.map(str::to_owned));
+    let record = config.registry.iter().map(|registry| &registry.wire);
+    columns.extend(record.flat_map(WireFormat::columns).map(str::to_owned));
     columns.sort();
     columns.dedup();
     Wanted {
@@ -138,6 +149,7 @@ pub(super) fn settings(
     config: &Config,
     messages: Option<Messages>,
     parking: Option<Arc<Parking>>,
+    schemas: Option<Arc<dyn Schemas>>,
 ) -> Settings {
     let delivery = &config.delivery;
     let poison = &config.poison;
@@ -164,7 +176,27 @@ pub(super) fn settings(
             config::Router::Debezium(debezium) => debezium.on_update,
             config::Router::Templates(_) => OnUpdate::default(),
         },
+        schemas,
     }
+}
+
+/// The same, for a pipeline.
+pub(super) fn schemas(config: &Config) -> Result<Option<Arc<dyn Schemas>>, Failure> {
+    Ok(registry(config)?.map(|registry| Arc::new(registry) as Arc<dyn Schemas>))
+}
+
+/// Who is asked for the schemas of values.
+pub(super) fn registry(config: &Config) -> Result<Option<Registry>, Failure> {
+    let registry = config.registry.as_ref().map(Registry::new).transpose();
+    registry.map_err(|error| {
+        Failure::new(
+            "registry-ca",
+            Exit::Config,
+            "[router.registry] ca_file cannot be used",
+        )
+        .caused_by(error)
+        .remedy("it is a file of certificates in PEM, and the relay's user must be able to read it")
+    })
 }
 
 pub(super) fn kafka(

@@ -8,7 +8,7 @@ use walrelay_kafka_sink::letters::LetterWatcher;
 use walrelay_relay::{Outcome, Pipeline, PipelineError};
 use walrelay_sink::{Parking, SinkFactory};
 
-use super::connect::{block_on, conn_info, kafka, router, settings, wanted};
+use super::connect::{block_on, conn_info, kafka, router, schemas, settings, wanted};
 use super::{Ended, Env, load};
 use crate::cli::{Exit, Failure, RunArgs};
 use crate::config::{Config, SinkConfig};
@@ -85,12 +85,13 @@ where
     };
     let source = PostgresSource::new(info, wanted(config), options);
     let (router, messages) = router(config)?;
+    let schemas = schemas(config)?;
     let mut pipeline = Pipeline::new(
         source,
         router,
         factory,
         World::new(env),
-        settings(config, messages, parking),
+        settings(config, messages, parking, schemas),
     );
     let result = block_on(async {
         let stop = asked_to_stop()?;

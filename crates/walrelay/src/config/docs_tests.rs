@@ -28,6 +28,7 @@ fn section_of(key: &Key) -> &'static str {
         "source.messages",
         "router.route",
         "router.cloudevents",
+        "router.registry",
         "router.debezium",
         "router.converters",
         "sink.oauthbearer",
@@ -145,7 +146,17 @@ fn the_tables_of_the_reference_follow_from_the_code() {
 fn the_examples_of_the_reference_are_read() {
     let text = reference();
     let env = |_: &str| Some("value".to_owned());
-    let files = |_: &Path| Ok("postgres://relay@db/app".to_owned());
+    let files = |path: &Path| {
+        let schema = path
+            .extension()
+            .is_some_and(|extension| extension == "avsc");
+        let text = if schema {
+            "\"string\""
+        } else {
+            "postgres://relay@db/app"
+        };
+        Ok(text.to_owned())
+    };
     let mut examples = 0;
     for block in text.split("```toml\n").skip(1) {
         let example = block.split("```").next().expect("not closed");
@@ -173,6 +184,11 @@ fn every_default_is_a_value_of_its_kind() {
         if let Fallback::Is(default) = key.default {
             let mut overrides = vec![format!("{}={default}", key.path)];
             overrides.push("sink.kind=stdout".to_owned());
+            // What a section cannot do without.
+            if key.path.starts_with("router.registry.") {
+                let needed = ["url=http://r:8081", "format=avro"];
+                overrides.extend(needed.map(|needed| format!("router.registry.{needed}")));
+            }
             parse_with(text, "t", &overrides, &|_| None, &|_| Ok(String::new())).unwrap();
         }
     }

@@ -1,22 +1,29 @@
-//! `[router.cloudevents]`: what records are, beside what the route makes of them.
+//! `[router.cloudevents]`: what records are, beside what the route makes of them; and whether that goes
+//! together with the rest.
 
-use walrelay_event_router::{CloudEventMode, CloudEvents, Lookups, Place, Template};
+use walrelay_event_router::{
+    CloudEventMode, CloudEvents, Converter, Lookups, Place, Template, ValueFormat,
+};
 
 use super::reader::Reader;
+use super::types::{Registry, Router};
 
 const SECTION: &str = "router.cloudevents";
 const TEMPLATES: [&str; 5] = ["id", "source", "type", "time", "subject"];
 
 /// `None` without the section, and when a problem was noted.
-pub(super) fn cloud_events(reader: &mut Reader<'_>) -> Option<CloudEvents> {
+pub(super) fn cloud_events(
+    reader: &mut Reader<'_>,
+    lookups: &Lookups,
+    encoded: Option<ValueFormat>,
+) -> Option<CloudEvents> {
     let path = |name: &str| format!("{SECTION}.{name}");
-    let lookups = Lookups::new();
     let [id, source, kind, time, subject] = TEMPLATES.map(|name| {
         reader.parsed(&path(name), |text| {
             if text.is_empty() {
                 return Err("an attribute must not be empty".to_owned());
             }
-            Template::parse(text, Place::Header, &lookups).map_err(|error| error.to_string())
+            Template::parse(text, Place::Header, lookups).map_err(|error| error.to_string())
         })
     });
     let content_type = reader.parsed(&path("datacontenttype"), |text| {
@@ -57,7 +64,50 @@ pub(super) fn cloud_events(reader: &mut Reader<'_>) -> Option<CloudEvents> {
         kind: kind?,
         time,
         subject,
-        content_type: content_type?,
-        lookups,
+        // What the route's value is, until something else is made of it.
+        content_type: match encoded.map(content_type_of) {
+            Some(encoded) if !reader.has(&path("datacontenttype")) => encoded.to_owned(),
+            _ => content_type?,
+        },
+        lookups: lookups.clone(),
     })
+}
+
+/// Notes what excludes each other.
+pub(super) fn agree(
+    reader: &mut Reader<'_>,
+    router: Option<&Router>,
+    registry: Option<&Registry>,
+    events: Option<&CloudEvents>,
+) {
+    if registry.is_none() {
+        return;
+    }
+    let mode = "router.cloudevents.mode";
+    if events.is_some_and(|events| events.mode == CloudEventMode::Structured) {
+        let what = format!(
+            "`{mode}` is \"structured\", and a value of a schema registry is no JSON object that a \
+             structured event could be: use \"binary\", or leave [router.registry] out"
+        );
+        reader.conflict(mode, what);
+    }
+    if let Some(Router::Debezium(debezium)) = router
+        && let Converter::Json(json) = &debezium.options.value_converter
+        && json.schemas
+    {
+        let path = "router.converters.value.converter";
+        let what = format!(
+            "`{path}` writes each value's schema beside it, and [router.registry] has it in the \
+             registry: set `{path}.schemas.enable` to false"
+        );
+        reader.conflict(path, what);
+    }
+}
+
+/// What a value is called that is encoded so.
+fn content_type_of(format: ValueFormat) -> &'static str {
+    match format {
+        ValueFormat::Avro => "application/avro",
+        ValueFormat::Json => "application/json",
+    }
 }

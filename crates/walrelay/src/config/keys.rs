@@ -125,7 +125,9 @@ pub(super) const PASS_THROUGH: &str = "sink.kafka";
 pub(super) const HEADERS: &str = "router.route.headers";
 pub(super) const MEMBERS: &str = "router.route.value";
 pub(super) const LOOKUPS: &str = "router.lookup";
-const OPEN: &[&str] = &[PASS_THROUGH, HEADERS, MEMBERS, LOOKUPS];
+/// Of subjects, with the names of files.
+pub(super) const SCHEMAS: &str = "router.registry.schemas";
+const OPEN: &[&str] = &[PASS_THROUGH, HEADERS, MEMBERS, LOOKUPS, SCHEMAS];
 
 /// In the order in which the reader takes them, each by its short name and by its class.
 const CONVERTERS: &[&str] = &[
@@ -709,6 +711,84 @@ pub(super) const KEYS: &[Key] = &[
         Kind::Text,
         Is("application/json"),
         "The attribute `datacontenttype`: what the route's value is.",
+    ),
+    key(
+        "router.registry.url",
+        Kind::Text,
+        Unset,
+        "Where the registry is, as in `http://registry:8081`; several that hold the same, with commas between them, are asked in turn. Required with any key of this section.",
+    ),
+    key(
+        "router.registry.format",
+        Kind::Choice {
+            here: &["avro", "json"],
+            later: &[],
+        },
+        Unset,
+        "What values are: Avro, or JSON of JSON Schema. Required.",
+    ),
+    key(
+        "router.registry.subject",
+        Kind::Choice {
+            here: &["topic", "record", "topic-record"],
+            later: &[],
+        },
+        Is("topic"),
+        "What the subject of a value's schema is called: `<topic>-value`, `<record>` or `<topic>-<record>`.",
+    ),
+    key(
+        "router.registry.record",
+        Kind::Text,
+        Unset,
+        "The name of the record; a template over columns. Required where subjects are called by it.",
+    ),
+    key(
+        "router.registry.register",
+        Kind::Bool,
+        Is("false"),
+        "Whether the schemas of `[router.registry.schemas]` are registered; otherwise they must be.",
+    ),
+    key(
+        "router.registry.user",
+        Kind::Text,
+        Unset,
+        "The user of HTTP basic authentication.",
+    ),
+    key(
+        "router.registry.password",
+        Kind::Secret,
+        Unset,
+        "The user's password.",
+    ),
+    key(
+        "router.registry.password_file",
+        Kind::Text,
+        Unset,
+        "A file that holds the password, instead of `password`.",
+    ),
+    key(
+        "router.registry.token",
+        Kind::Secret,
+        Unset,
+        "A bearer token, instead of user and password.",
+    ),
+    key(
+        "router.registry.token_file",
+        Kind::Text,
+        Unset,
+        "A file that holds the token, instead of `token`.",
+    ),
+    key(
+        "router.registry.ca_file",
+        Kind::Text,
+        Unset,
+        "A file of PEM certificates that the registry's is checked against. When unset, those of the operating system.",
+    ),
+    key(
+        "router.registry.timeout",
+        Kind::Duration,
+        Is("10s"),
+        "How long an answer may take, 100ms to 1m.",
     ),
     key(
         "sink.kind",

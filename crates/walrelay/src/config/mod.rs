@@ -26,6 +26,7 @@ mod keys;
 mod messages;
 mod oauthbearer;
 mod reader;
+mod registry;
 mod route;
 mod router;
 mod table_name;
@@ -53,7 +54,8 @@ pub(crate) fn expand_for_tests(raw: &str) -> String {
 pub use error::{ConfigError, Place, Problem};
 pub use types::{
     Backoff, Bearer, Config, Debezium, Delivery, KafkaProperties, KafkaSink, Log, LogFormat,
-    LogLevel, Poison, Router, SinkConfig, Source, TokenOrigin, TopicCreation,
+    LogLevel, Poison, Registry, RegistryLogin, Router, SchemaFile, SinkConfig, Source, TokenOrigin,
+    TopicCreation,
 };
 
 use document::Document;
@@ -137,8 +139,17 @@ fn parse_with(
 /// all problems are noted.
 fn build(reader: &mut Reader<'_>) -> Option<Config> {
     let source = source(reader);
-    let router = router::router(reader);
-    let cloud_events = encoding::cloud_events(reader);
+    let lookups = route::lookups(reader);
+    let router = router::router(reader, &lookups);
+    let registry = registry::registry(reader, &lookups);
+    let format = registry.as_ref().map(|registry| registry.wire.format);
+    let cloud_events = encoding::cloud_events(reader, &lookups, format);
+    encoding::agree(
+        reader,
+        router.as_ref(),
+        registry.as_ref(),
+        cloud_events.as_ref(),
+    );
     let sink = sink(reader);
     let delivery = delivery(reader);
     let poison = poison(reader);
@@ -152,6 +163,7 @@ fn build(reader: &mut Reader<'_>) -> Option<Config> {
         source: source?,
         router: router?,
         cloud_events,
+        registry,
         sink: sink?,
         delivery: delivery?,
         poison: poison?,

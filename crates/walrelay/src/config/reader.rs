@@ -475,6 +475,26 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// What stands in a file.
+    pub(super) fn file_at(&self, file: &Path) -> io::Result<String> {
+        (self.files)(file)
+    }
+
+    /// Notes a problem with what led to it.
+    pub(super) fn note_cause(
+        &mut self,
+        origin: &Origin,
+        id: &'static str,
+        what: String,
+        help: String,
+        cause: io::Error,
+    ) {
+        self.note(origin, None, id, what, Some(help));
+        if let Some(problem) = self.document.problems.last_mut() {
+            problem.source = Some(cause);
+        }
+    }
+
     /// What stands in the file that `path` names, without the newline at its end.
     fn file(&mut self, path: &str) -> Option<Found<String>> {
         let named = self.text(path)?;
@@ -486,10 +506,7 @@ impl<'a> Reader<'a> {
                 let help = "a relative name is looked up beside the configuration file; the \
                             relay's user must be able to read it"
                     .to_owned();
-                self.note(&named.origin, None, "config-secret-file", what, Some(help));
-                if let Some(problem) = self.document.problems.last_mut() {
-                    problem.source = Some(error);
-                }
+                self.note_cause(&named.origin, "config-secret-file", what, help, error);
                 return None;
             }
         };

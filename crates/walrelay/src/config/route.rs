@@ -16,11 +16,21 @@ use super::table_name;
 const DEBEZIUM: usize = 0;
 
 /// The templates, unless the preset is Debezium's; `None` also where a problem was noted.
-pub(super) fn templates(reader: &mut Reader<'_>, preset: Option<usize>) -> Option<Templates> {
+pub(super) fn templates(
+    reader: &mut Reader<'_>,
+    preset: Option<usize>,
+    lookups: &Lookups,
+) -> Option<Templates> {
     let preset = preset?;
     if preset == DEBEZIUM {
-        for section in ["router.route", LOOKUPS] {
-            refuse(reader, section, "while `router.preset` is \"debezium\"");
+        let when = "while `router.preset` is \"debezium\"";
+        refuse(reader, "router.route", when);
+        // Other templates than the route's may look things up.
+        if !["router.cloudevents.mode", "router.registry.record"]
+            .iter()
+            .any(|path| reader.has(path))
+        {
+            refuse(reader, LOOKUPS, when);
         }
         return None;
     }
@@ -28,10 +38,9 @@ pub(super) fn templates(reader: &mut Reader<'_>, preset: Option<usize>) -> Optio
         refuse(reader, section, "unless `router.preset` is \"debezium\"");
     }
     let base = Preset::ALL.get(preset - 1);
-    let lookups = lookups(reader);
     let mut parts = Parts {
         reader,
-        lookups: &lookups,
+        lookups,
         fine: true,
     };
     let mut templates = match base {
@@ -58,7 +67,7 @@ pub(super) fn templates(reader: &mut Reader<'_>, preset: Option<usize>) -> Optio
     parts.part_or_none("router.route.timestamp", Place::Timestamp, timestamp);
     let fine = parts.fine;
     fine.then_some(Templates {
-        lookups,
+        lookups: lookups.clone(),
         ..templates
     })
 }
@@ -102,7 +111,8 @@ fn custom(parts: &mut Parts<'_, '_>) -> Option<Templates> {
     })
 }
 
-fn lookups(reader: &mut Reader<'_>) -> Lookups {
+/// `[router.lookup]`, for all templates.
+pub(super) fn lookups(reader: &mut Reader<'_>) -> Lookups {
     let mut lookups = Lookups::new();
     for (path, entry) in reader.entries_below(LOOKUPS) {
         let whole = format!("{LOOKUPS}.{path}");

@@ -2,7 +2,7 @@
 
 use walrelay_event_router::{
     Additional, BinaryHandling, Converter, DecimalHandling, Expand, Handling, HstoreHandling,
-    IntervalHandling, JsonOptions, NameAdjustment, Options, TimePrecision, TopicTemplate,
+    IntervalHandling, JsonOptions, Lookups, NameAdjustment, Options, TimePrecision, TopicTemplate,
 };
 
 use walrelay_relay::OnUpdate;
@@ -15,9 +15,9 @@ use super::types::{Debezium, Router};
 /// Kafka's limit for the name of a topic.
 const MAX_TOPIC: usize = 249;
 
-pub(super) fn router(reader: &mut Reader<'_>) -> Option<Router> {
+pub(super) fn router(reader: &mut Reader<'_>, lookups: &Lookups) -> Option<Router> {
     let preset = reader.choice("router.preset");
-    let templates = route::templates(reader, preset);
+    let templates = route::templates(reader, preset, lookups);
     let debezium = debezium(reader);
     match preset? {
         0 => debezium.map(|debezium| Router::Debezium(Box::new(debezium))),

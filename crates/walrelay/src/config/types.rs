@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use secrecy::SecretString;
-use walrelay_event_router::{CloudEvents, Templates};
+use walrelay_event_router::{CloudEvents, Templates, WireFormat};
 use walrelay_relay::{OnUpdate, PoisonAction, TableName};
 
 use super::keys;
@@ -20,6 +20,8 @@ pub struct Config {
     pub router: Router,
     /// Whether records are CloudEvents.
     pub cloud_events: Option<CloudEvents>,
+    /// Whether values are in a schema registry's wire format.
+    pub registry: Option<Registry>,
     /// Where records go.
     pub sink: SinkConfig,
     /// How hard it is tried.
@@ -89,6 +91,55 @@ pub struct Debezium {
     pub context_headers: bool,
     /// `table.op.invalid.behavior`.
     pub on_update: OnUpdate,
+}
+
+/// `[router.registry]`.
+#[derive(Debug, Clone)]
+pub struct Registry {
+    /// At least one; without user, password and a slash at the end.
+    pub urls: Vec<String>,
+    /// Who asks.
+    pub login: Option<RegistryLogin>,
+    /// Certificates to trust; `None` for those of the operating system.
+    pub ca_file: Option<PathBuf>,
+    /// How long an answer may take.
+    pub timeout: Duration,
+    /// Whether schemas are registered.
+    pub register: bool,
+    /// By subject.
+    pub schemas: BTreeMap<String, SchemaFile>,
+    /// How values are encoded.
+    pub wire: WireFormat,
+}
+
+/// Who asks a schema registry.
+#[derive(Debug, Clone)]
+pub enum RegistryLogin {
+    /// HTTP basic authentication.
+    Basic {
+        /// The user.
+        user: String,
+        /// The password.
+        password: SecretString,
+    },
+    /// A bearer token.
+    Bearer(SecretString),
+}
+
+/// A schema of one's own.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SchemaFile {
+    /// Where it stands.
+    pub path: PathBuf,
+    /// What stands there: a schema of the configured format.
+    pub text: String,
+}
+
+/// Without the text: another file may have been named by mistake.
+impl fmt::Debug for SchemaFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SchemaFile").field(&self.path).finish()
+    }
 }
 
 /// `[sink]`.

@@ -282,7 +282,7 @@ fn own_settings(stage: &Stage, config: &Config) -> Settings {
     Settings {
         tables: [stage.table()].into(),
         poison: PoisonPolicy::default(),
-        ..connect::settings(config, None, None)
+        ..connect::settings(config, None, None, None)
     }
 }
 
@@ -295,6 +295,12 @@ async fn copy(
 ) -> Result<Report, Failure> {
     let mut report = begin(&info, None, args).await?;
     let (router, messages) = connect::router(config)?;
+    // What is only measured registers nothing.
+    let mut looking = config.clone();
+    if let Some(registry) = &mut looking.registry {
+        registry.register = false;
+    }
+    let schemas = connect::schemas(&looking)?;
     let original = Original {
         info,
         slot: slot.to_owned(),
@@ -309,7 +315,7 @@ async fn copy(
         copy: format!("walrelay_bench_{:08x}", fastrand::u32(..)),
         rows: args.rows,
         router,
-        settings: connect::settings(config, messages, None),
+        settings: connect::settings(config, messages, None, schemas),
     };
     let drained: Drained = drain(job, NullSinkFactory).await?;
     report.drained.push(drained);

@@ -242,6 +242,7 @@ fn relay(
         backoff_max: Duration::from_secs(5),
         poison: PoisonPolicy::default(),
         on_update: OnUpdate::default(),
+        schemas: None,
     };
     let options = SourceOptions {
         wal_sender_timeout: Duration::from_secs(5),

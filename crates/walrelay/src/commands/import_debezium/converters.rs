@@ -166,12 +166,12 @@ fn other_converter(class: &str) -> String {
         | "protobuf"
         | "JsonSchemaConverter"
         | "ExtJsonConverter" => {
-            "if this version of walrelay writes a schema registry's format, configure it by hand: \
-             [router] in docs/CONFIGURATION.md"
+            "it makes up schemas and registers them, where walrelay encodes by those that the registry \
+             has: Avro and JSON Schema are configured by hand in [router.registry], see \
+             docs/CONFIGURATION.md"
         }
         "CloudEventsConverter" | "cloudevents" => {
-            "if this version of walrelay writes CloudEvents, configure them by hand: [router] in \
-             docs/CONFIGURATION.md"
+            "CloudEvents are configured by hand in [router.cloudevents], see docs/CONFIGURATION.md"
         }
         _ => "records would have other bytes; choose one that both know",
     };

@@ -1,10 +1,10 @@
 //! The configuration of a connector from Kafka Connect's REST interface.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use ureq::http::Uri;
-use ureq::tls::{Certificate, RootCerts, TlsConfig};
+
+use crate::http::{Roots, agent, basic};
 
 /// How long the whole answer may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -49,16 +49,12 @@ pub(super) fn get(text: &str) -> Result<String, HttpError> {
         url: shown.clone(),
         reason: error.to_string(),
     };
-    let agent = ureq::Agent::config_builder()
-        .timeout_global(Some(PATIENCE))
-        .max_redirects(0)
-        .max_redirects_will_error(false)
-        .http_status_as_error(false)
-        .proxy(None)
-        .user_agent(concat!("walrelay/", env!("CARGO_PKG_VERSION")))
-        .tls_config(tls(target.secure))
-        .build()
-        .new_agent();
+    let roots = if target.secure {
+        Roots::System
+    } else {
+        Roots::None
+    };
+    let agent = agent(PATIENCE, roots);
     let mut request = agent.get(&target.url).header("Accept", "application/json");
     if let Some(authorization) = &target.authorization {
         request = request.header("Authorization", authorization);
@@ -74,24 +70,6 @@ pub(super) fn get(text: &str) -> Result<String, HttpError> {
         .limit(MOST_BYTES)
         .read_to_string()
         .map_err(|error| failed(&error))
-}
-
-/// The operating system's authorities, as for Postgres with `sslrootcert=system`.
-fn tls(secure: bool) -> TlsConfig {
-    let mut roots = Vec::new();
-    if secure {
-        let found = rustls_native_certs::load_native_certs();
-        roots.extend(
-            found
-                .certs
-                .iter()
-                .map(|c| Certificate::from_der(c).to_owned()),
-        );
-    }
-    TlsConfig::builder()
-        .root_certs(RootCerts::new_with_certs(&roots))
-        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
-        .build()
 }
 
 /// Where to ask, and as whom.
@@ -118,11 +96,8 @@ impl Target {
         let url = format!("{scheme}://{host}{path}");
         url.parse::<Uri>().map_err(|_| HttpError::Url)?;
         let authorization = user.map(|user| {
-            use base64::Engine as _;
             let (name, password) = user.split_once(':').unwrap_or((user, ""));
-            let plain = [&decoded(name)[..], b":", &decoded(password)[..]].concat();
-            let encoded = base64::engine::general_purpose::STANDARD.encode(plain);
-            format!("Basic {encoded}")
+            basic(&decoded(name), &decoded(password))
         });
         Ok(Self {
             secure: scheme == "https",

@@ -7,9 +7,9 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use walrelay_event_router::{Event, RouteError, Routed};
+use walrelay_event_router::{Event, RouteError, Routed, Router, Row, ValueFormat, ValueSchema};
 use walrelay_lsn::Lsn;
-use walrelay_pgoutput::{Message, PgTimestamp, decode};
+use walrelay_pgoutput::{Insert, Message, PgTimestamp, decode};
 use walrelay_relay::{PoisonAction, TableName};
 use walrelay_sink::Poison;
 
@@ -34,6 +34,9 @@ pub(crate) fn route(args: &RouteArgs, env: Env<'_>) -> Ended {
     let relation = row.relation(&table);
     let insert = row.insert();
     let (mut router, _) = router(&config)?;
+    if let Some(facts) = row.facts(&table) {
+        router.describe(vec![facts]);
+    }
     if let Message::Relation(relation) = decoded(&relation)? {
         router
             .relation(&relation)
@@ -47,12 +50,15 @@ pub(crate) fn route(args: &RouteArgs, env: Env<'_>) -> Ended {
         row: 0,
         commit_time: now(),
     };
+    learn(&mut router, &config, &insert, &event)?;
     let mut out = Vec::new();
-    let failed = match router.route(insert.relation, &insert.tuple, &event) {
-        Ok(routed) => {
+    let mut read = Row::default();
+    let failed = match router.read(insert.relation, &insert.tuple, &event, &mut read) {
+        Ok(()) => {
+            let routed = router.routed(&read);
             match args.output {
                 Form::Json => record_line(&mut out, &routed.record()),
-                Form::Text => describe(&mut out, &routed),
+                Form::Text => describe(&mut out, &routed, router.subject()),
             }
             None
         }
@@ -68,6 +74,31 @@ pub(crate) fn route(args: &RouteArgs, env: Env<'_>) -> Ended {
         Failure::new("output", Exit::Unavailable, "cannot write").caused_by(error)
     })?;
     failed.map_or(Ok(()), |failure| Err(vec![failure]))
+}
+
+/// Tells the router of the schemas that the configuration has. Their ids are the registry's: 0 stands
+/// for them.
+fn learn(
+    router: &mut Router,
+    config: &Config,
+    insert: &Insert<'_>,
+    event: &Event,
+) -> Result<(), Failure> {
+    let Some(registry) = &config.registry else {
+        return Ok(());
+    };
+    let read = router.read(insert.relation, &insert.tuple, event, &mut Row::default());
+    let Err(RouteError::UnknownSchema { subject }) = read else {
+        return Ok(());
+    };
+    let schema = match (registry.wire.format, registry.schemas.get(&subject)) {
+        (ValueFormat::Json, _) => ValueSchema::json(0),
+        (ValueFormat::Avro, Some(file)) => ValueSchema::avro(0, &file.text)
+            .map_err(|problem| failures::schema_file(&subject).caused_by(problem))?,
+        (ValueFormat::Avro, None) => return Err(failures::schema_file(&subject)),
+    };
+    router.learn(&subject, schema);
+    Ok(())
 }
 
 fn read(path: &Path, types: &[(String, String)]) -> Result<FileRow, Failure> {
@@ -174,7 +205,7 @@ impl Bad {
 }
 
 /// A line for each part; what could confuse a terminal is written as in JSON.
-fn describe(out: &mut Vec<u8>, routed: &Routed<'_>) {
+fn describe(out: &mut Vec<u8>, routed: &Routed<'_>, subject: Option<&str>) {
     let record = routed.record();
     part(out, "topic", &readable(record.topic.as_bytes()));
     let partition = record.partition.map(|number| number.to_string());
@@ -199,6 +230,13 @@ fn describe(out: &mut Vec<u8>, routed: &Routed<'_>) {
         );
     }
     part(out, "value", &nullable(record.value));
+    if let Some(subject) = subject {
+        let text = format!(
+            "subject {}; its id, which the registry has, is 0 here",
+            readable(subject.as_bytes())
+        );
+        part(out, "schema", &text);
+    }
 }
 
 fn part(out: &mut Vec<u8>, name: &str, text: &str) {

@@ -1,0 +1,78 @@
+//! The HTTP client that all requests of the program are made with.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ureq::Agent;
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+
+/// Whom to trust.
+#[derive(Debug)]
+pub(crate) enum Roots {
+    /// Nobody is asked over TLS.
+    None,
+    /// The operating system's authorities, as for Postgres with `sslrootcert=system`.
+    System,
+    /// These.
+    These(Vec<Certificate<'static>>),
+}
+
+impl Roots {
+    /// The certificates of a PEM file.
+    pub(crate) fn of_file(path: &Path) -> io::Result<Self> {
+        let pem = std::fs::read(path)?;
+        let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+        let mut certificates = Vec::new();
+        for item in parse_pem(&pem) {
+            let item = item.map_err(|_| wrong("it is not PEM"))?;
+            if let PemItem::Certificate(certificate) = item {
+                certificates.push(certificate);
+            }
+        }
+        if certificates.is_empty() {
+            return Err(wrong("there is no certificate in it"));
+        }
+        Ok(Self::These(certificates))
+    }
+
+    fn certificates(self) -> Vec<Certificate<'static>> {
+        match self {
+            Self::None => Vec::new(),
+            Self::These(certificates) => certificates,
+            Self::System => {
+                let found = rustls_native_certs::load_native_certs().certs;
+                let owned = found.iter().map(|c| Certificate::from_der(c).to_owned());
+                owned.collect()
+            }
+        }
+    }
+}
+
+/// An agent whose requests take at most so long as a whole. Redirections are not followed, for they
+/// could lead credentials elsewhere, and a status is no error.
+pub(crate) fn agent(timeout: Duration, roots: Roots) -> Agent {
+    let tls = TlsConfig::builder()
+        .root_certs(RootCerts::new_with_certs(&roots.certificates()))
+        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+        .build();
+    Agent::config_builder()
+        .timeout_global(Some(timeout))
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .http_status_as_error(false)
+        .proxy(None)
+        .user_agent(concat!("walrelay/", env!("CARGO_PKG_VERSION")))
+        .tls_config(tls)
+        .build()
+        .new_agent()
+}
+
+/// The header of HTTP basic authentication (RFC 7617).
+pub(crate) fn basic(user: &[u8], password: &[u8]) -> String {
+    use base64::Engine as _;
+    let plain = [user, b":", password].concat();
+    let encoded = base64::engine::general_purpose::STANDARD.encode(plain);
+    format!("Basic {encoded}")
+}

@@ -1,0 +1,315 @@
+use std::time::{Duration, Instant};
+
+use secrecy::SecretString;
+use walrelay_event_router::WireFormat;
+use walrelay_testkit::{Mishap, SchemaRegistry};
+
+use super::*;
+
+const RECORD: &str =
+    r#"{"type": "record", "name": "a.Order", "fields": [{"name": "n", "type": "long"}]}"#;
+
+fn config(urls: &[String], format: ValueFormat) -> config::Registry {
+    config::Registry {
+        urls: urls.to_vec(),
+        login: None,
+        ca_file: None,
+        timeout: Duration::from_secs(20),
+        register: false,
+        schemas: BTreeMap::new(),
+        wire: WireFormat {
+            format,
+            subjects: SubjectNames::Topic,
+            record: None,
+            lookups: walrelay_event_router::Lookups::new(),
+        },
+    }
+}
+
+fn with_file(mut config: config::Registry, subject: &str, text: &str) -> config::Registry {
+    let file = SchemaFile {
+        path: "order.avsc".into(),
+        text: text.to_owned(),
+    };
+    config.schemas.insert(subject.to_owned(), file);
+    config
+}
+
+fn ask(config: &config::Registry, subject: &str) -> Result<ValueSchema, SchemaError> {
+    let registry = Registry::new(config).expect("a client");
+    futures_executor::block_on(registry.ask(subject))
+}
+
+fn id(config: &config::Registry, subject: &str) -> Result<u32, SchemaFailure> {
+    let answer = ask(config, subject).map(|schema| schema.id());
+    answer.map_err(|error| error.kind)
+}
+
+fn lines(server: &SchemaRegistry) -> Vec<String> {
+    server.asked().into_iter().map(|asked| asked.line).collect()
+}
+
+#[test]
+fn the_latest_schema_is_looked_up_by_the_name_of_its_subject() {
+    let server = SchemaRegistry::start();
+    server.register("other", "JSON", "{}");
+    let wanted = server.register("we ird/ü-value", "AVRO", RECORD);
+    let config = config(&[server.url()], ValueFormat::Avro);
+    let schema = ask(&config, "we ird/ü-value").unwrap();
+    assert_eq!((schema.id(), schema.name()), (wanted, Some("a.Order")));
+    assert_eq!(
+        lines(&server),
+        ["GET /subjects/we%20ird%2F%C3%BC-value/versions/latest"]
+    );
+    assert_eq!(id(&config, "none"), Err(SchemaFailure::Missing));
+}
+
+#[test]
+fn a_schema_of_the_configuration_is_looked_up_or_registered() {
+    let server = SchemaRegistry::start();
+    server.register("o-value", "AVRO", "\"string\"");
+    let looked_up = config(&[server.url()], ValueFormat::Avro);
+    let mut looked_up = with_file(looked_up, "o-value", RECORD);
+    assert_eq!(id(&looked_up, "o-value"), Err(SchemaFailure::Missing));
+    // Written in another way it is the same.
+    let spaced = RECORD.replace(':', " : ");
+    let known = server.register("o-value", "AVRO", &spaced);
+    assert_eq!(id(&looked_up, "o-value"), Ok(known));
+
+    let other = SchemaRegistry::start();
+    looked_up.urls = vec![other.url()];
+    looked_up.register = true;
+    assert_eq!(id(&looked_up, "o-value"), Ok(1));
+    assert_eq!(id(&looked_up, "o-value"), Ok(1), "it is registered once");
+    let asked = other.asked();
+    assert_eq!(asked[0].line, "POST /subjects/o-value/versions");
+    assert_eq!(asked[0].body, serde_json::json!({"schema": RECORD}));
+
+    let json = with_file(config(&[other.url()], ValueFormat::Json), "j-value", "{}");
+    let json = config::Registry {
+        register: true,
+        ..json
+    };
+    assert_eq!(id(&json, "j-value"), Ok(2));
+    let body = serde_json::json!({"schema": "{}", "schemaType": "JSON"});
+    assert_eq!(other.asked()[2].body, body);
+}
+
+/// What is said, what kind of failure that is, and words of it.
+#[test]
+fn failures_are_told_apart() {
+    use SchemaFailure::{Forbidden, Missing, Refused, Unauthenticated, Unavailable};
+    let server = SchemaRegistry::start();
+    server.register("s-value", "AVRO", RECORD);
+    let config = config(&[server.url()], ValueFormat::Avro);
+    let error = |code: u32| format!("{{\"error_code\": {code}, \"message\": \"words\"}}");
+    for (status, body, kind, words) in [
+        (400, String::new(), Refused, "status 400"),
+        (
+            401,
+            error(40101),
+            Unauthenticated,
+            "status 401, error code 40101: words",
+        ),
+        (
+            403,
+            error(40301),
+            Forbidden,
+            "status 403, error code 40301: words",
+        ),
+        (
+            404,
+            error(40401),
+            Missing,
+            "status 404, error code 40401: words",
+        ),
+        (404, "<html>".to_owned(), Missing, "status 404"),
+        (408, String::new(), Unavailable, "status 408"),
+        (
+            409,
+            error(409),
+            Refused,
+            "status 409, error code 409: words",
+        ),
+        (
+            422,
+            error(42201),
+            Refused,
+            "status 422, error code 42201: words",
+        ),
+        (429, error(42901), Unavailable, "status 429"),
+        (
+            500,
+            error(50001),
+            Unavailable,
+            "status 500, error code 50001",
+        ),
+        (503, String::new(), Unavailable, "status 503"),
+        (307, String::new(), Unavailable, "status 307"),
+        (204, String::new(), Unavailable, "status 204"),
+    ] {
+        server.mishap(Mishap::Status(status, body));
+        let error = ask(&config, "s-value").unwrap_err();
+        assert_eq!(error.kind, kind, "{status}: {error}");
+        let said = error.to_string();
+        let prefix = format!("the schema registry at {} answers", server.url());
+        assert!(said.starts_with(&prefix) && said.contains(words), "{said}");
+        assert!(said.contains("for subject \"s-value\""), "{said}");
+    }
+    for (body, kind, words) in [
+        ("<html>", Unavailable, "not JSON"),
+        ("", Unavailable, "not JSON"),
+        ("{}", Unavailable, "no id"),
+        (r#"{"id": "7", "schema": "\"int\""}"#, Unavailable, "no id"),
+        (
+            r#"{"id": 2147483648, "schema": "\"int\""}"#,
+            Unavailable,
+            "no id",
+        ),
+        (r#"{"id": -1, "schema": "\"int\""}"#, Unavailable, "no id"),
+        (r#"{"id": 7}"#, Unavailable, "no schema"),
+        (
+            r#"{"id": 7, "schema": "\"int"}"#,
+            Refused,
+            "not an Avro schema",
+        ),
+        (
+            r#"{"id": 7, "schema": "{}", "schemaType": "JSON"}"#,
+            Refused,
+            "\"JSON\"",
+        ),
+        (
+            r#"{"id": 7, "schema": "\"int\"", "references": [{"name": "x"}]}"#,
+            Refused,
+            "other subjects",
+        ),
+    ] {
+        server.mishap(Mishap::Body(body.to_owned()));
+        let error = ask(&config, "s-value").unwrap_err();
+        assert_eq!(error.kind, kind, "{body}: {error}");
+        assert!(error.to_string().contains(words), "{body}: {error}");
+    }
+    server.mishap(Mishap::Close);
+    assert_eq!(id(&config, "s-value"), Err(Unavailable));
+    assert_eq!(id(&config, "s-value"), Ok(1), "and then it is there");
+    let nobody = format!("http://{}", SchemaRegistry::address_to_come());
+    let nobody = config::Registry {
+        urls: vec![nobody],
+        ..config
+    };
+    let error = ask(&nobody, "s-value").unwrap_err();
+    assert_eq!(error.kind, Unavailable);
+    assert!(
+        error.to_string().contains("gives no answer for subject"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_answer_that_does_not_come_is_waited_for_so_long() {
+    let server = SchemaRegistry::start();
+    let hour = Duration::from_secs(3600);
+    server.always(Some(Mishap::Stall(hour)));
+    let config = config::Registry {
+        timeout: Duration::from_millis(300),
+        ..config(&[server.url()], ValueFormat::Json)
+    };
+    let begun = Instant::now();
+    assert_eq!(id(&config, "s"), Err(SchemaFailure::Unavailable));
+    assert!(begun.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn of_several_registries_the_next_is_asked_where_one_fails() {
+    let nobody = format!("http://{}", SchemaRegistry::address_to_come());
+    let (first, second) = (SchemaRegistry::start(), SchemaRegistry::start());
+    second.register("pad", "JSON", "{}");
+    let known = second.register("s", "JSON", "{}");
+    let urls = [nobody, first.url(), second.url()];
+    let config = config(&urls, ValueFormat::Json);
+    first.mishap(Mishap::Status(503, String::new()));
+    assert_eq!(id(&config, "s"), Ok(known));
+    // A word that counts is not asked for twice.
+    assert_eq!(id(&config, "s"), Err(SchemaFailure::Missing));
+    assert_eq!((first.asked().len(), second.asked().len()), (2, 1));
+}
+
+#[test]
+fn credentials_are_sent_and_not_shown() {
+    let server = SchemaRegistry::start();
+    server.register("s", "JSON", "{}");
+    let mut config = config(&[server.url()], ValueFormat::Json);
+    config.login = Some(RegistryLogin::Basic {
+        user: "me".to_owned(),
+        password: SecretString::from("hush".to_owned()),
+    });
+    assert_eq!(id(&config, "s"), Ok(1));
+    // me:hush
+    let basic = Some("Basic bWU6aHVzaA==".to_owned());
+    assert_eq!(server.asked()[0].authorization, basic);
+    // One that says what it was told.
+    let echo = "{\"error_code\": 40101, \"message\": \"hush is wrong\"}";
+    server.mishap(Mishap::Status(401, echo.to_owned()));
+    let error = ask(&config, "s").unwrap_err();
+    assert!(!error.to_string().contains("hush"), "{error}");
+    config.login = Some(RegistryLogin::Bearer(SecretString::from(
+        "s3cret".to_owned(),
+    )));
+    assert_eq!(id(&config, "s"), Ok(1));
+    let bearer = Some("Bearer s3cret".to_owned());
+    assert_eq!(server.asked()[2].authorization, bearer);
+    let registry = Registry::new(&config).unwrap();
+    let shown = format!("{registry:?} {config:?}");
+    assert!(!shown.contains("s3cret"), "{shown}");
+}
+
+#[test]
+fn a_subject_that_is_called_by_its_record_holds_that_record() {
+    let server = SchemaRegistry::start();
+    for subject in ["a.Order", "orders-a.Order", "a.Other", "ordersa.Order"] {
+        server.register(subject, "AVRO", RECORD);
+    }
+    let mut config = config(&[server.url()], ValueFormat::Avro);
+    for (subjects, subject, fits) in [
+        (SubjectNames::Record, "a.Order", true),
+        (SubjectNames::Record, "a.Other", false),
+        (SubjectNames::TopicRecord, "orders-a.Order", true),
+        (SubjectNames::TopicRecord, "ordersa.Order", false),
+        (SubjectNames::Topic, "a.Other", true),
+    ] {
+        config.wire.subjects = subjects;
+        let expected = if fits {
+            Ok(())
+        } else {
+            Err(SchemaFailure::Refused)
+        };
+        assert_eq!(id(&config, subject).map(drop), expected, "{subject}");
+    }
+}
+
+#[test]
+fn what_a_check_asks_changes_nothing() {
+    let server = SchemaRegistry::start();
+    let config = config(&[server.url()], ValueFormat::Avro);
+    let config = with_file(with_file(config, "a", RECORD), "b", "\"string\"");
+    let known = server.register("b", "AVRO", "\"string\"");
+    let config = config::Registry {
+        register: true,
+        ..config
+    };
+    let registry = Registry::new(&config).unwrap();
+    assert_eq!(registry.ping(), Ok(()));
+    let expected = [("a", Ok(Known::No)), ("b", Ok(Known::As(known)))];
+    assert_eq!(registry.known(), expected);
+    assert!(
+        server.schema(known + 1).is_none(),
+        "something was registered"
+    );
+    server.always(Some(Mishap::Status(404, String::new())));
+    assert_eq!(registry.ping(), Ok(()), "another registry than Confluent's");
+    server.always(Some(Mishap::Status(401, String::new())));
+    assert_eq!(
+        registry.ping().unwrap_err().kind,
+        SchemaFailure::Unauthenticated
+    );
+}
