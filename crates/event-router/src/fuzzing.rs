@@ -2,15 +2,18 @@
 //!
 //! It takes any bytes and panics only when a promise of this crate is broken.
 
+use apache_avro::Schema;
+use apache_avro::reader::datum::GenericDatumReader;
 use serde_json::value::RawValue;
 use walrelay_lsn::{Lsn, RelationId, TypeOid};
 use walrelay_pgoutput::{Message, PgTimestamp, decode, encode};
 use walrelay_sink::Poison;
 
+use crate::confluent::encode_json;
 use crate::template::json;
 use crate::{
     Event, Lookups, Member, Messages, Object, Options, Place, Router, Template, Templates,
-    TopicTemplate, TopicTemplateError, ValueTemplate,
+    TopicTemplate, TopicTemplateError, ValueSchema, ValueTemplate,
 };
 
 /// Any content of a message: what is read is a row of the table that was announced, and says again
@@ -50,6 +53,55 @@ pub fn messages(bytes: &[u8]) {
             assert!(!named, "{error}");
             assert_eq!(error.poison(), Some(Poison::Unroutable), "{error}");
         }
+    }
+}
+
+/// A bit of every type.
+const SCHEMA: &str = r#"{"type": "record", "name": "a.R", "fields": [
+    {"name": "n", "type": ["null", "long", "double", "boolean", "string", "bytes"], "default": null},
+    {"name": "i", "type": "int", "default": -1}, {"name": "f", "type": "float", "default": 0.5},
+    {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["A", "B"]}, "default": "A"},
+    {"name": "x", "type": {"type": "fixed", "name": "X", "size": 2}, "default": "ab"},
+    {"name": "l", "type": {"type": "array", "items": ["null", "R"]}, "default": []},
+    {"name": "m", "type": {"type": "map", "values": ["E", "int", "string"]}, "default": {}},
+    {"name": "d", "type": ["null",
+     {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 3}], "default": null},
+    {"name": "u", "type": ["null", {"type": "string", "logicalType": "uuid"}], "default": null},
+    {"name": "t", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"},
+     {"type": "int", "logicalType": "date"}], "default": null}]}"#;
+
+/// Any JSON by a schema that has a bit of everything, or, behind a NUL, by any schema: what is written
+/// by the former reads back whole, and nothing of the JSON is in an error.
+pub fn avro(bytes: &[u8]) {
+    let Ok(text) = str::from_utf8(bytes) else {
+        return;
+    };
+    let (json, schema) = match text.split_once('\0') {
+        Some((json, schema)) => (json, Some(schema)),
+        None => (text, None),
+    };
+    let Ok(compiled) = ValueSchema::avro(7, schema.unwrap_or(SCHEMA)) else {
+        return assert!(schema.is_some(), "the schema of our own");
+    };
+    let mut out = Vec::new();
+    if let Err(misfit) = encode_json(&compiled, json.as_bytes(), &mut out) {
+        let shown = format!("{misfit} {misfit:?}");
+        // Names of the schema are shown, and shorter.
+        let is_value = json.len() >= 12 && json::find(json.as_bytes(), &[]).is_ok();
+        return assert!(
+            schema.is_some() || !is_value || !shown.contains(json),
+            "{shown}"
+        );
+    }
+    assert!(out.starts_with(&[0, 0, 0, 0, 7]));
+    // The reader, for its part, is not made for any schema.
+    if schema.is_none() {
+        let read = Schema::parse_str(SCHEMA).and_then(|schema| {
+            let mut rest = out.get(5..).unwrap_or_default();
+            let reader = GenericDatumReader::builder(&schema).build()?;
+            reader.read_value(&mut rest).map(|_| rest.len())
+        });
+        assert!(matches!(read, Ok(0)), "{read:?} of {json:?}");
     }
 }
 

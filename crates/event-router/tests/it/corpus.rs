@@ -7,6 +7,11 @@ mod run_corpus;
 use run_corpus::run;
 
 #[test]
+fn avro_value() {
+    run("avro_value", fuzzing::avro);
+}
+
+#[test]
 fn message_content() {
     run("message_content", fuzzing::messages);
 }
