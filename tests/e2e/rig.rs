@@ -220,6 +220,13 @@ impl Relay {
         });
     }
 
+    pub(crate) fn says_often(&self, words: &str, times: usize) {
+        let found = || self.log().matches(words).count() >= times;
+        eventually_or(PATIENCE, found, || {
+            format!("{words:?} was not said {times} times; log:\n{}", self.log())
+        });
+    }
+
     pub(crate) fn streaming(&self) {
         self.says("\"streaming\"");
     }

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rdkafka::client::{Client, OAuthToken};
 use rdkafka::config::RDKafkaLogLevel;
@@ -29,6 +30,10 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("socket.keepalive.enable", "true"),
 ];
 
+/// [`KafkaOptions::bulk_linger`] by default. Full requests, and no more: of 50 ms the broker gains
+/// little, and what is on its way takes twice the memory.
+const BULK_LINGER: Duration = Duration::from_millis(25);
+
 /// What is not negotiable: a rule refuses any attempt.
 const FIXED: &[(&str, &str)] = &[
     ("acks", "all"),
@@ -54,6 +59,9 @@ pub struct KafkaOptions {
     /// Their bytes: key, value and headers, and librdkafka's overhead of about 200 bytes a record
     /// and 48 a header. A record larger than this passes alone.
     pub max_in_flight_bytes: u64,
+    /// The `linger.ms` of the second producer, which is for throughput. `None`: there is only one, as
+    /// when the properties have a `linger.ms` of their own.
+    pub bulk_linger: Option<Duration>,
     /// `Some`: a topic that is missing is created before the first record to it is sent. `None`: the
     /// broker's own rule (`auto.create.topics.enable`) decides.
     pub topics: Option<TopicCreation>,
@@ -64,6 +72,7 @@ impl Default for KafkaOptions {
         Self {
             max_in_flight_records: 100_000,
             max_in_flight_bytes: 64 << 20,
+            bulk_linger: Some(BULK_LINGER),
             topics: None,
         }
     }
@@ -229,6 +238,13 @@ impl KafkaConfig {
         &self.options
     }
 
+    /// The linger of the producer for throughput, if there is to be one.
+    pub(crate) fn bulk_linger(&self) -> Option<Duration> {
+        self.options
+            .bulk_linger
+            .filter(|linger| !linger.is_zero() && self.get("linger.ms").is_none())
+    }
+
     /// `bootstrap.servers`.
     pub fn bootstrap_servers(&self) -> &str {
         self.get("bootstrap.servers").unwrap_or_default()
@@ -377,6 +393,13 @@ impl KafkaConfig {
         if let Some(level) = self.get("log_level").and_then(log_level) {
             config.set_log_level(level);
         }
+        config
+    }
+
+    /// The same, filling requests for so long.
+    pub(crate) fn client_config_lingering(&self, linger: Duration) -> ClientConfig {
+        let mut config = self.client_config();
+        config.set("linger.ms", linger.as_millis().to_string());
         config
     }
 

@@ -5,6 +5,7 @@
 //! - [`KafkaConfig`], [`KafkaOptions`]: librdkafka's properties by their own names, validated.
 //!   [`KafkaConfigError`] says which one would break a promise, why, and what to do.
 //! - [`KafkaSinkFactory`], [`KafkaSink`]: the producer. [`KafkaError`] is why there is none.
+//! - [`GearedSinkFactory`], [`GearedSink`]: two of them, one for latency and one for throughput.
 //! - [`TokenSource`], [`Token`]: where the tokens of `sasl.mechanism=OAUTHBEARER` come from.
 //! - [`probe`]: asks the cluster whether it would talk to us, for a configuration check.
 //! - [`letters`]: the topic of dead letters.
@@ -20,6 +21,7 @@
 //!   librdkafka only infers from the success of a later request is reported as failed.
 //! - Per key, records reach the broker in the order in which they were accepted: idempotence on, one
 //!   request in flight to a broker, murmur2 over the key as in Java, one queue in FIFO order.
+//! - The two producers of a [`GearedSink`] never have records in flight at the same time.
 //! - The first record that is not delivered ends the sink: librdkafka's queue is given up at once,
 //!   and nothing more is accepted. A request that is behind the failed one already may still be
 //!   sent; `docs/adr/0007-one-request-in-flight.md` says when, and what comes of it.
@@ -51,6 +53,7 @@ pub mod embedded;
 mod error;
 mod ffi;
 mod follow;
+mod gears;
 pub mod letters;
 mod outcome;
 mod passing;
@@ -65,6 +68,7 @@ mod window;
 pub use config::{KafkaConfig, KafkaConfigError, KafkaOptions, TopicCreation};
 pub use error::KafkaError;
 pub use follow::Follower;
+pub use gears::{GearedSink, GearedSinkFactory};
 pub use passing::PassingTopics;
 pub use probe::{ClusterInfo, probe};
 pub use sink::{KafkaSink, KafkaSinkFactory};

@@ -20,8 +20,9 @@ use crate::outcome::delivery_error;
 use crate::window::Window;
 use crate::{KafkaConfig, KafkaError, topic_name};
 
-/// How long the poll thread serves events before it looks whether it is to stop.
-const POLL: Duration = Duration::from_millis(50);
+/// How long the poll thread serves events before it looks whether it is to stop. Not shorter: rdkafka
+/// spins for the last millisecond of each.
+const POLL: Duration = Duration::from_millis(200);
 /// How often a token that the broker refuses is replaced by what its source has by then.
 const RENEWAL: Duration = Duration::from_secs(2);
 /// After a failure, how long brokers may still answer for what is in flight.
@@ -89,13 +90,16 @@ struct Topics {
 }
 
 impl KafkaSink {
-    fn new(config: &KafkaConfig, deliveries: Arc<dyn Deliveries>) -> Result<Self, KafkaError> {
+    pub(crate) fn new(
+        config: &KafkaConfig,
+        deliveries: Arc<dyn Deliveries>,
+    ) -> Result<Self, KafkaError> {
         Self::with_client(config, &config.client_config(), deliveries)
     }
 
-    /// `client` is what `config` makes of itself. Apart, because tests show what its fixed values
-    /// are good for.
-    fn with_client(
+    /// `client` is what `config` makes of itself, with another linger perhaps. Apart also because
+    /// tests show what its fixed values are good for.
+    pub(crate) fn with_client(
         config: &KafkaConfig,
         client: &ClientConfig,
         deliveries: Arc<dyn Deliveries>,
@@ -130,6 +134,17 @@ impl KafkaSink {
     /// Records that were accepted and not yet reported.
     pub fn in_flight(&self) -> u64 {
         self.producer.context().window.in_flight()
+    }
+
+    /// Whether nothing is in flight; if something is, [`Deliveries::capacity`] is called when that is
+    /// over.
+    pub(crate) fn settled_or_wakes(&self) -> bool {
+        self.producer.context().window.empty_or_wakes()
+    }
+
+    /// Whether a record was not delivered: nothing is accepted any more.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.producer.context().broken()
     }
 
     fn topic(&mut self, name: &str) -> Result<usize, SendError> {

@@ -55,6 +55,18 @@ impl Window {
         true
     }
 
+    /// Whether nothing is in flight; if something is, arranges to be woken when that is over. Called by
+    /// the thread that takes.
+    pub(crate) fn empty_or_wakes(&self) -> bool {
+        self.wake_bytes.store(0, SeqCst);
+        self.waiting.store(true, SeqCst);
+        let empty = self.in_flight() == 0;
+        if empty {
+            self.waiting.store(false, SeqCst);
+        }
+        empty
+    }
+
     /// Undoes a [`try_take`](Self::try_take) whose record was not queued after all.
     pub(crate) fn cancel(&self, weight: u64) {
         self.bytes.fetch_sub(weight, SeqCst);

@@ -29,6 +29,8 @@ pub(crate) struct Walk {
     pub(crate) reply: bool,
     /// Frames consumed.
     pub(crate) frames: u64,
+    /// When the server sent the last of them, µs since 2000 by its clock.
+    pub(crate) sent_at: Option<i64>,
 }
 
 impl<K: Sink> Generation<K> {
@@ -46,6 +48,10 @@ impl<K: Sink> Generation<K> {
         while !to_commit || self.core.is_inside_transaction() {
             let Some(frame) = stream.peek().map_err(PipelineError::Source)? else {
                 break;
+            };
+            let sent_at = match frame {
+                Frame::XLogData { sent_at, .. } => Some(sent_at),
+                Frame::Keepalive { .. } => walk.sent_at,
             };
             match self.offer(&frame)? {
                 Offer::Consumed => {}
@@ -77,6 +83,7 @@ impl<K: Sink> Generation<K> {
             }
             stream.consume();
             walk.frames += 1;
+            walk.sent_at = sent_at;
         }
         Ok(walk)
     }

@@ -44,6 +44,7 @@ mod machine;
 #[doc(hidden)]
 pub mod measuring;
 mod nag;
+mod pace;
 mod pipeline;
 mod places;
 mod poison;

@@ -20,6 +20,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use walrelay_checkpoint::{AckRing, Ledger, Seq};
 use walrelay_event_router::{
@@ -159,6 +160,8 @@ pub struct Core {
     received: Lsn,
     /// The transaction that is followed to its acknowledgement, see `Surroundings::acknowledged`.
     sample: Option<(CommitEnd, PgTimestamp)>,
+    /// The commit's time of the transaction that began last.
+    begun: Option<PgTimestamp>,
     counts: Counts,
     verdicts: Verdicts,
     /// Of the letter that was offered last.
@@ -206,6 +209,7 @@ impl Core {
             next: 0,
             received: confirmed.lsn(),
             sample: None,
+            begun: None,
             counts: Counts::default(),
             verdicts,
             texts: Texts::default(),
@@ -591,6 +595,7 @@ impl Core {
                 .begin()
                 .map_err(|source| CoreError::Ledger { lsn, source })?;
         }
+        self.begun = Some(begin.commit_time);
         self.open = Some(OpenTransaction {
             begin,
             passed_over,
@@ -677,6 +682,13 @@ impl Core {
     /// The lowest number that is not acknowledged: it moves with each acknowledgement that counts.
     pub fn lowest_in_flight(&self) -> u64 {
         self.next - self.in_flight()
+    }
+
+    /// By how much a message that the server sent at `sent_at`, µs since 2000, was later than the
+    /// commit of its transaction: both are times of the server's clock.
+    pub(crate) fn lag(&self, sent_at: i64) -> Duration {
+        let committed = self.begun.map_or(sent_at, PgTimestamp::get);
+        Duration::from_micros(sent_at.saturating_sub(committed).try_into().unwrap_or(0))
     }
 
     /// Collects acknowledgements. A sampled transaction that is now acknowledged is returned.

@@ -7,12 +7,13 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tracing::{debug, error, info, warn};
 use walrelay_lsn::CommitEnd;
-use walrelay_sink::Sink;
+use walrelay_sink::{Favour, Sink};
 use walrelay_walsender::StatusUpdate;
 
 use crate::error::Chain;
 use crate::generation::{Generation, Walk};
 use crate::nag::Nag;
+use crate::pace::Pace;
 use crate::schemas::{Found, Seeker};
 use crate::shutdown::Shutdown;
 use crate::{
@@ -74,6 +75,14 @@ struct Stuck {
     /// The lowest record in flight, at the last look.
     lowest: u64,
     nag: Nag,
+}
+
+/// Lets what is sent come together in the socket. It is the thread that sleeps: tokio's timers count
+/// whole milliseconds, up, and it is the difference between half of one and two that decides what a
+/// message costs the server (docs/adr/0013-two-gears.md). Nobody else is made to wait by it: the
+/// pipeline has its thread for itself, and what comes meanwhile is half a millisecond late at the most.
+fn leave_alone(rest: Duration) {
+    std::thread::sleep(rest);
 }
 
 impl Feedback {
@@ -150,6 +159,7 @@ where
         let mut named = 0;
         let mut updates = self.running.core.counts().updates;
         let mut was_read = false;
+        let mut pace = Pace::new(received_at);
         loop {
             // Before the walk: an acknowledgement during it must not be slept over.
             self.running.reports.ring().park();
@@ -162,12 +172,22 @@ where
                 self.surroundings.reached(Point::AfterRead);
             }
             let records = self.running.core.counts().records;
+            // A drain is over when what is on its way has arrived: no request is filled for it.
+            self.running.sink.favour(match drain_until {
+                None => pace.favour(received_at),
+                Some(_) => Favour::Latency,
+            });
             let walk = self.running.walk(&mut self.stream, drain_until.is_some());
             self.name_diverted(&mut named);
             let walk = walk?;
             self.seeker.seek(self.running.core.wanted());
             self.running.sink.nudge();
-            if self.running.core.counts().records > records {
+            let handed_over = self.running.core.counts().records - records;
+            if let Some(sent_at) = walk.sent_at {
+                let lag = self.running.core.lag(sent_at);
+                pace.handed_over(handed_over, lag, Instant::now());
+            }
+            if handed_over > 0 {
                 self.surroundings.reached(Point::AfterEnqueue);
             }
             if let Some(failure) = self.running.reports.failure() {
@@ -232,6 +252,9 @@ where
 
             let due = feedback.due(confirmed, self.interval());
             let until = due.min(drain_until.unwrap_or(look_at));
+            if reading && let Some(rest) = pace.before_read(Instant::now()) {
+                leave_alone(rest);
+            }
             tokio::select! {
                 biased;
                 () = shutdown.asked(), if drain_until.is_none() => {
@@ -245,6 +268,7 @@ where
                     was_read = true;
                     // Bytes count, not frames: a large row may take its time to arrive.
                     received_at = Instant::now();
+                    pace.read(received_at);
                 }
                 () = self.running.reports.woken() => {}
                 found = self.seeker.found() => self.seen(found, drain_until.is_some())?,

@@ -16,6 +16,15 @@ pub enum SendError {
     Refused(#[from] DeliveryError),
 }
 
+/// What matters more at the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Favour {
+    /// That a record is on its way at once.
+    Latency,
+    /// That many records cost little: they are late already.
+    Throughput,
+}
+
 /// A place where records become durable.
 pub trait Sink: Send {
     /// Offers a record. Does not block. After `Ok`, and only then, `seq` is reported to
@@ -27,6 +36,12 @@ pub trait Sink: Send {
     /// Hands over now what the sink may hold back to fill a batch. Called when the caller has
     /// nothing more to send at the moment; does not block and does not wait for delivery.
     fn nudge(&mut self) {}
+
+    /// Says what matters from the next record on. A hint: what is promised of order and delivery is
+    /// the same either way.
+    fn favour(&mut self, favour: Favour) {
+        let _ = favour;
+    }
 
     /// Waits at most `grace` until every accepted record was reported, then closes the sink; what
     /// is left is given up and reported as failed before this returns. Blocks: call it from a

@@ -12,6 +12,7 @@ use super::*;
 use crate::tail::{Tail, TailedRecord};
 use crate::{KafkaOptions, TopicCreation, probe};
 
+mod gears;
 mod order;
 
 type Cluster = MockCluster<'static, DefaultProducerContext>;
@@ -143,7 +144,7 @@ fn record<'a>(topic: &'a str, key: &'a [u8], value: &'a [u8]) -> Record<'a> {
 }
 
 /// Offers the record again after each wake-up, as the relay does.
-fn send(sink: &mut KafkaSink, reports: &Reports, record: &Record<'_>, seq: u64) {
+fn send(sink: &mut impl Sink, reports: &Reports, record: &Record<'_>, seq: u64) {
     loop {
         let before = reports.capacity_calls();
         match sink.try_send(record, seq) {
@@ -186,7 +187,7 @@ fn assert_refused(sink: &mut KafkaSink, record: &Record<'_>, about: &str) {
 
 fn assert_refused_as(
     disposition: Disposition,
-    sink: &mut KafkaSink,
+    sink: &mut impl Sink,
     record: &Record<'_>,
     about: &str,
 ) {
@@ -206,7 +207,7 @@ fn full_is_followed_by_capacity_under_small_bounds() {
         let options = KafkaOptions {
             max_in_flight_records,
             max_in_flight_bytes,
-            topics: None,
+            ..KafkaOptions::default()
         };
         let (mut sink, reports) = sink_with(&cluster, options, &[("linger.ms", "0")]);
         let headers = [Header {
@@ -235,7 +236,7 @@ fn a_record_larger_than_the_window_passes_when_nothing_is_in_flight() {
     let options = KafkaOptions {
         max_in_flight_records: 10,
         max_in_flight_bytes: 1_000,
-        topics: None,
+        ..KafkaOptions::default()
     };
     let (mut sink, reports) = sink_with(&cluster, options, &[]);
     let giant = vec![b'x'; 100_000];
@@ -759,7 +760,7 @@ fn what_a_record_costs() {
     let options = KafkaOptions {
         max_in_flight_records: RECORDS,
         max_in_flight_bytes: 1 << 30,
-        topics: None,
+        ..KafkaOptions::default()
     };
     for (linger, headers) in [("0", 0), ("1", 0), ("1", 3), ("5", 0)] {
         let cluster = cluster(&[("t", 8)]);

@@ -212,6 +212,7 @@ pub(super) fn kafka(
     let options = KafkaOptions {
         max_in_flight_records: u64::from(delivery.max_in_flight_records),
         max_in_flight_bytes: delivery.max_in_flight_bytes,
+        bulk_linger: Some(delivery.bulk_linger),
         topics,
     };
     let tokens = sink

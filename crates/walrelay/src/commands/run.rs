@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
-use walrelay_kafka_sink::KafkaSinkFactory;
+use walrelay_kafka_sink::GearedSinkFactory;
 use walrelay_kafka_sink::letters::LetterWatcher;
 use walrelay_relay::{Outcome, Pipeline, PipelineError};
 use walrelay_sink::{Parking, SinkFactory};
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Ended {
                 &config,
                 args.accept_gap,
                 env,
-                KafkaSinkFactory::new(kafka),
+                GearedSinkFactory::new(kafka),
                 parking,
             )?;
         }

@@ -863,6 +863,13 @@ pub(super) const KEYS: &[Key] = &[
         "Bytes of such records, at most; 64KiB to 1GiB.",
     ),
     key(
+        "delivery.bulk_linger",
+        Kind::Duration,
+        Is("25ms"),
+        "While the relay is behind, how long Kafka's requests are filled; at most 1s. 0ms: never, as \
+         when sink.kafka has a linger.ms of its own.",
+    ),
+    key(
         "delivery.drain_timeout",
         Kind::Duration,
         Is("30s"),

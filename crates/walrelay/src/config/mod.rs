@@ -359,6 +359,8 @@ fn delivery(reader: &mut Reader<'_>) -> Option<Delivery> {
     reader.choice("delivery.guarantee");
     let records = reader.integer("delivery.max_in_flight_records", &(1..=16_777_216));
     let bytes = reader.size("delivery.max_in_flight_bytes", &((64 << 10)..=(1 << 30)));
+    let longest = Some(Duration::from_secs(1));
+    let bulk_linger = reader.duration("delivery.bulk_linger", Duration::ZERO, longest);
     let drain = reader.duration("delivery.drain_timeout", Duration::from_secs(1), None);
     let initial = reader.duration("delivery.backoff_initial", Duration::from_millis(1), None);
     let max = reader.duration("delivery.backoff_max", Duration::from_millis(1), None);
@@ -377,6 +379,7 @@ fn delivery(reader: &mut Reader<'_>) -> Option<Delivery> {
     Some(Delivery {
         max_in_flight_records: records?,
         max_in_flight_bytes: bytes?,
+        bulk_linger: bulk_linger?,
         drain_timeout: drain?,
         backoff: Backoff {
             initial: initial?,

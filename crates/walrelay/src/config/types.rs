@@ -230,6 +230,8 @@ pub struct Delivery {
     pub max_in_flight_records: u32,
     /// Their bytes, at most.
     pub max_in_flight_bytes: u64,
+    /// How long requests are filled while the relay is behind; zero for never.
+    pub bulk_linger: Duration,
     /// How long a stop waits for reports.
     pub drain_timeout: Duration,
     /// Pauses between retries.

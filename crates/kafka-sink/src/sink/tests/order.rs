@@ -10,7 +10,7 @@ use rdkafka::ClientConfig;
 use super::*;
 
 /// Everything in partition 0 of the topic, in its order.
-fn log(cluster: &Cluster, topic: &str) -> Vec<u64> {
+pub(super) fn log(cluster: &Cluster, topic: &str) -> Vec<u64> {
     let client: BaseProducer = ClientConfig::new()
         .set("bootstrap.servers", cluster.bootstrap_servers())
         .create()

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use walrelay_event_router::Router;
-use walrelay_kafka_sink::{Follower, KafkaConfig, KafkaSinkFactory};
+use walrelay_kafka_sink::{Follower, GearedSinkFactory, KafkaConfig};
 use walrelay_relay::{Pipeline, Settings};
 
 use super::drain::{Watch, incomplete};
@@ -88,7 +88,7 @@ pub(super) async fn measure(job: Job) -> Result<Latency, Failure> {
     let watch = Watch::new();
     let streaming = watch.streaming();
     let source = CopySource::new(original, &copy);
-    let factory = KafkaSinkFactory::new(kafka.clone());
+    let factory = GearedSinkFactory::new(kafka.clone());
     let mut pipeline = Pipeline::new(source, router, factory, watch, settings);
     let mut driven = None;
     let drive = async {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use walrelay_event_router::{Options, Router};
 use walrelay_kafka_sink::embedded::EmbeddedBroker;
-use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, KafkaSinkFactory};
+use walrelay_kafka_sink::{GearedSinkFactory, KafkaConfig, KafkaOptions};
 use walrelay_relay::{OnUpdate, Outcome, Pipeline, PoisonPolicy, Settings, TableName};
 use walrelay_throwaway::{Postgres, PostgresBinaries};
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
@@ -215,7 +215,7 @@ fn relay(
     let options = KafkaOptions {
         max_in_flight_records: 65_536,
         max_in_flight_bytes: 16 << 20,
-        topics: None,
+        ..KafkaOptions::default()
     };
     let kafka = KafkaConfig::new(properties, options).map_err(|e| failures::kafka(&e))?;
     let router_options = Options::default();
@@ -253,7 +253,7 @@ fn relay(
     let mut pipeline = Pipeline::new(
         PostgresSource::new(info, wanted, options),
         Router::new(router_options),
-        KafkaSinkFactory::new(kafka),
+        GearedSinkFactory::new(kafka),
         World::announcing(ready),
         settings,
     );

@@ -359,6 +359,7 @@ fn the_queue_is_half_of_what_may_be_in_flight() {
     let delivery = Delivery {
         max_in_flight_records: 1,
         max_in_flight_bytes: 1 << 20,
+        bulk_linger: Duration::ZERO,
         drain_timeout: PATIENCE,
         backoff,
     };

@@ -1,0 +1,75 @@
+use walrelay_testkit::Db;
+
+use crate::rig::{Relay, Rig};
+
+const UP: &str = "\"gear\":\"Throughput\"";
+const DOWN: &str = "\"gear\":\"Latency\"";
+
+fn changes(relay: &Relay, gear: &str) -> usize {
+    relay.log().matches(gear).count()
+}
+
+/// Enough to be behind with: transactions of a thousand rows, each key in all of them.
+fn backlog(db: &Db) {
+    for transaction in 0..150 {
+        db.batch(&format!(
+            "INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'bulk-' || n % 50, 'T', \
+             jsonb_build_object('number', {transaction} * 1000 + n, 'text', repeat('x', 200)) \
+             FROM generate_series(1, 1000) n",
+        ));
+    }
+}
+
+/// A relay that is behind sends by the one producer, a relay that is not by the other; that it changes
+/// between them is not to be seen in what arrives, also when it is killed meanwhile.
+#[test]
+fn change_with_the_load_and_keep_the_history() {
+    let rig = Rig::new(15);
+    rig.workload().create_tables();
+    let config = rig.config();
+    let text = std::fs::read_to_string(&config).expect("it is there");
+    let text = text.replace("[log]\n", "[log]\nlevel = \"debug\"\n");
+    std::fs::write(&config, text).expect("it is written");
+    let started = || {
+        let relay = rig.start(&config);
+        relay.streaming();
+        relay
+    };
+    let (code, log) = started().terminate();
+    assert_eq!(code, Some(0), "{log}");
+    let db = Db::connect(&rig.postgres.url());
+
+    // A backlog, then a trickle.
+    backlog(&db);
+    let relay = started();
+    relay.says(UP);
+    rig.caught_up();
+    rig.workload().rows(3_000).run();
+    relay.says(DOWN);
+    rig.caught_up();
+    let verdict = rig.verdict();
+    verdict.assert_clean();
+    assert_eq!(verdict.duplicates, 0, "nothing failed");
+
+    // A transaction that takes a while to be sent is a backlog too; killed in the midst of it.
+    let up = changes(&relay, UP);
+    for transaction in 1..3 {
+        db.batch(&format!(
+            "INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'bulk-' || n % 50, 'T', \
+             jsonb_build_object('number', {transaction} * 200000 + n) \
+             FROM generate_series(1, 150000) n",
+        ));
+    }
+    relay.says_often(UP, up + 1);
+    relay.kill();
+    let relay = started();
+    rig.caught_up();
+    rig.workload().rows(3_000).run();
+    rig.caught_up();
+    let verdict = rig.verdict();
+    eprintln!("gears: {verdict}");
+    verdict.assert_clean();
+    assert!(verdict.committed >= 456_000, "{verdict}");
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+}
