@@ -30,9 +30,9 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("socket.keepalive.enable", "true"),
 ];
 
-/// [`KafkaOptions::bulk_linger`] by default. Full requests, and no more: of 50 ms the broker gains
-/// little, and what is on its way takes twice the memory.
-const BULK_LINGER: Duration = Duration::from_millis(25);
+/// [`KafkaOptions::bulk_linger`] by default. With more of it the broker gains little, and what is on
+/// its way takes more memory: docs/adr/0013-two-gears.md.
+const BULK_LINGER: Duration = Duration::from_millis(50);
 
 /// What is not negotiable: a rule refuses any attempt.
 const FIXED: &[(&str, &str)] = &[

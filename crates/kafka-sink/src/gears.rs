@@ -2,7 +2,7 @@
 //!
 //! librdkafka makes a request of what one partition has when its turn comes, and a broker pays for
 //! each request by itself: without a `linger.ms` some ten seconds of CPU for a million records, with
-//! one of 25 ms one to two. But a linger is fixed when a producer is made, and while records come one
+//! one of 50 ms one to two. But a linger is fixed when a producer is made, and while records come one
 //! by one it would only make them late. So there is a producer for either case, and
 //! [`Sink::favour`] says which it is (docs/adr/0013-two-gears.md).
 //!

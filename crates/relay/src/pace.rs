@@ -42,7 +42,7 @@ const WINDOW: Duration = Duration::from_millis(100);
 /// By so much a second the rate that was too much grows again.
 const FADING: f64 = 0.02;
 /// Between two reads when throughput matters. Measured: docs/adr/0013-two-gears.md.
-const READ_GAP: Duration = Duration::from_micros(500);
+const READ_GAP: Duration = Duration::from_micros(300);
 
 /// The pace of one connection.
 #[derive(Debug)]

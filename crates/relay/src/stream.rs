@@ -78,9 +78,9 @@ struct Stuck {
 }
 
 /// Lets what is sent come together in the socket. It is the thread that sleeps: tokio's timers count
-/// whole milliseconds, up, and it is the difference between half of one and two that decides what a
+/// whole milliseconds, up, and it is the difference between a third of one and two that decides what a
 /// message costs the server (docs/adr/0013-two-gears.md). Nobody else is made to wait by it: the
-/// pipeline has its thread for itself, and what comes meanwhile is half a millisecond late at the most.
+/// pipeline has its thread for itself, and what comes meanwhile is that late at the most.
 fn leave_alone(rest: Duration) {
     std::thread::sleep(rest);
 }

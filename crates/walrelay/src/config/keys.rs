@@ -865,7 +865,7 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "delivery.bulk_linger",
         Kind::Duration,
-        Is("25ms"),
+        Is("50ms"),
         "While the relay is behind, how long Kafka's requests are filled; at most 1s. 0ms: never, as \
          when sink.kafka has a linger.ms of its own.",
     ),
