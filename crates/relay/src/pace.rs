@@ -11,11 +11,12 @@
 //! is being sent, and when we do not read as fast as it could send.
 //!
 //! - **Up**, to throughput: the lag was long for a while, and records come in numbers.
-//! - **Down**, to latency: the lag is over and the rate well below the one that was too much; or so
-//!   little comes that there is nothing to be filled; at once when nothing comes any more.
+//! - **Down**, to latency: the lag has been over for a while; or so little comes that there is nothing
+//!   to be filled; at once when nothing comes any more.
 //!
-//! The rate that was too much is remembered, so that a load between what the two gears can do does not
-//! make it go up and down; and it fades, because what made it too much may pass.
+//! A lag may come of a hiccup, of the server or the machine, that says nothing of what the lower gear
+//! can do: so that is tried again soon. If it is soon too little again, the next try is put off twice as
+//! long, so that a load between what the two gears can do does not make it go up and down.
 //!
 //! What is read later can only be confirmed later, never early.
 
@@ -31,16 +32,13 @@ const BEHIND_FOR: Duration = Duration::from_millis(50);
 const MANY: f64 = 5_000.0;
 /// A lag that is none: a commit's way to the disk is in it.
 const CURRENT: Duration = Duration::from_millis(50);
-/// For how long it must be so easy.
+/// For how long it must be over: at first, and after tries that failed.
 const CURRENT_FOR: Duration = Duration::from_millis(500);
-/// Below this share of the rate that was too much, it is not.
-const EASY: f64 = 0.6;
-/// What is assumed before there was a rate that was too much.
-const ASSUMED: f64 = 40_000.0;
+const LONGEST_FOR: Duration = Duration::from_secs(30);
+/// A try that went well for so long has not failed.
+const PROVEN: Duration = Duration::from_secs(5);
 /// A rate is that of at least so long, and without a record for so long there is none.
 const WINDOW: Duration = Duration::from_millis(100);
-/// By so much a second the rate that was too much grows again.
-const FADING: f64 = 0.02;
 /// Between two reads when throughput matters. Measured: docs/adr/0013-two-gears.md.
 const READ_GAP: Duration = Duration::from_micros(300);
 
@@ -50,8 +48,8 @@ pub(crate) struct Pace {
     favour: Favour,
     /// Records a second, lately.
     rate: f64,
-    /// The rate that was too much to be sent at once.
-    too_much: f64,
+    /// For how long the lag must be over before latency is tried again.
+    patience: Duration,
     window: Instant,
     /// Records since the window began.
     records: u64,
@@ -69,7 +67,7 @@ impl Pace {
         Self {
             favour: Favour::Latency,
             rate: 0.0,
-            too_much: ASSUMED,
+            patience: CURRENT_FOR,
             window: now,
             records: 0,
             last: now,
@@ -104,16 +102,11 @@ impl Pace {
             self.rate = self.rate.midpoint(rate);
             self.records = 0;
             self.window = now;
-            if self.favour == Favour::Throughput {
-                self.too_much *= 1.0 + FADING * elapsed.as_secs_f64();
-            }
         }
         let (asks, patience, to) = match self.favour {
             Favour::Latency => (lag >= BEHIND, BEHIND_FOR, Favour::Throughput),
-            Favour::Throughput => {
-                let easy = lag < CURRENT && self.rate < self.too_much * EASY;
-                (easy || self.rate < MANY, CURRENT_FOR, Favour::Latency)
-            }
+            Favour::Throughput if self.rate < MANY => (true, CURRENT_FOR, Favour::Latency),
+            Favour::Throughput => (lag < CURRENT, self.patience, Favour::Latency),
         };
         if !asks {
             self.other_since = None;
@@ -131,10 +124,11 @@ impl Pace {
             if self.rate.max(current) < MANY {
                 return;
             }
-            // Only a rate that was kept for some time says what is too much.
-            if now.duration_since(self.changed) > CURRENT_FOR + WINDOW {
-                self.too_much = self.rate.max(MANY);
-            }
+            self.patience = if now.duration_since(self.changed) < PROVEN {
+                (self.patience * 2).min(LONGEST_FOR)
+            } else {
+                CURRENT_FOR
+            };
         }
         self.change(to, now);
     }
@@ -236,19 +230,28 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_was_too_much_does_not_make_it_go_up_and_down() {
+    fn a_hiccup_is_over_soon_at_any_rate() {
         let mut load = Load::new();
-        load.of(30_000, 2, 2_000);
-        // Too much for single records, easy for full requests.
-        load.of(50_000, 300, 400);
-        load.of(50_000, 2, 10_000);
-        assert_eq!((load.pace.favour, load.changes), (Favour::Throughput, 1));
-        assert_eq!(load.of(20_000, 2, 2_000), Favour::Latency);
-        // What was too much on a bad day is tried again some time.
-        load.of(20_000, 300, 2_000);
-        load.of(20_000, 2, 5_000);
-        assert_eq!(load.pace.favour, Favour::Throughput);
-        assert_eq!(load.of(20_000, 2, 40_000), Favour::Latency);
+        load.of(10_000, 2, 6_000);
+        assert_eq!(load.of(10_000, 150, 100), Favour::Throughput);
+        assert_eq!(load.of(10_000, 2, 600), Favour::Latency);
+    }
+
+    #[test]
+    fn a_load_between_the_gears_does_not_make_it_go_up_and_down() {
+        let mut load = Load::new();
+        // In a minute: too much for single records at once, and easy for full requests.
+        for _ in 0..600 {
+            let lag = match load.pace.favour {
+                Favour::Latency => 200,
+                Favour::Throughput => 2,
+            };
+            load.of(50_000, lag, 100);
+        }
+        assert!(load.changes < 16, "{} changes", load.changes);
+        // And when it is over, it is over.
+        load.of(50_000, 2, 31_000);
+        assert_eq!(load.pace.favour(load.now), Favour::Latency);
     }
 
     #[test]
