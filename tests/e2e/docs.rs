@@ -16,7 +16,7 @@ use std::time::Duration;
 use walrelay_testkit::{Db, History, eventually, eventually_some, servers};
 
 use crate::dlq::{Desk, Draft, draft};
-use crate::rig::{PATIENCE, Relay, Rig, output, shared_kafka, walrelay};
+use crate::rig::{PATIENCE, Relay, Rig, ends, output, shared_kafka, walrelay};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -89,15 +89,6 @@ fn without_create(rig: &Rig) -> PathBuf {
     let config = with(&config, "[source]\n", "[source]\ncreate = false\n");
     fs::write(&path, config).expect("written");
     path
-}
-
-#[track_caller]
-fn ends(relay: &mut Relay, code: i32, id: &str) -> String {
-    let status = relay.ended();
-    let log = relay.log();
-    assert_eq!(status.code(), Some(code), "{log}");
-    assert!(log.contains(&format!("[{id}]")), "not {id}: {log}");
-    log
 }
 
 /// The whole section: the SQL that `init --dry-run` prints for the README's configuration, then

@@ -13,7 +13,7 @@ use walrelay_testkit::{
     Db, Delivered, History, Mishap, SchemaRegistry, Verdict, check, eventually,
 };
 
-use crate::rig::{PATIENCE, Relay, Rig, output};
+use crate::rig::{PATIENCE, Rig, ends, output};
 
 /// Of what [`Workload`](walrelay_testkit::Workload) writes.
 const AVRO: &str = r#"{"type": "record", "name": "Event", "namespace": "shop", "fields": [
@@ -82,14 +82,6 @@ fn decoded(record: &Delivered, registry: &SchemaRegistry) -> Value {
             value.try_into().expect("JSON")
         }
     }
-}
-
-fn ends(relay: &mut Relay, code: i32, id: &str) -> String {
-    let status = relay.ended();
-    let log = relay.log();
-    assert_eq!(status.code(), Some(code), "{log}");
-    assert!(log.contains(&format!("[{id}]")), "not {id}: {log}");
-    log
 }
 
 /// One schema is looked up as the latest, one as it stands in the configuration, one is registered.

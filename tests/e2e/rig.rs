@@ -220,6 +220,7 @@ impl Relay {
         });
     }
 
+    /// Waits until it has said something so many times.
     pub(crate) fn says_often(&self, words: &str, times: usize) {
         let found = || self.log().matches(words).count() >= times;
         eventually_or(PATIENCE, found, || {
@@ -284,6 +285,16 @@ impl Drop for Relay {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Waits until the relay ends with this code and this error; its log.
+#[track_caller]
+pub(crate) fn ends(relay: &mut Relay, code: i32, id: &str) -> String {
+    let status = relay.ended();
+    let log = relay.log();
+    assert_eq!(status.code(), Some(code), "{log}");
+    assert!(log.contains(&format!("[{id}]")), "not {id}: {log}");
+    log
 }
 
 /// As [`eventually`], with words of its own for the failure.

@@ -11,7 +11,7 @@ use walrelay_testkit::{
 };
 use walrelay_throwaway::{Postgres, Shutdown};
 
-use crate::rig::{PATIENCE, Relay, Rig, SLOT, output, shared_kafka};
+use crate::rig::{PATIENCE, Relay, Rig, SLOT, ends, output, shared_kafka};
 
 fn insert(db: &Db, number: u32) {
     db.batch(&format!(
@@ -78,15 +78,6 @@ fn noted(path: &Path, key: &str) -> Option<String> {
 
 fn noted_lsn(path: &Path) -> Option<Lsn> {
     noted(path, "confirmed").map(|lsn| lsn.parse().expect("an LSN"))
-}
-
-#[track_caller]
-fn ends(relay: &mut Relay, code: i32, id: &str) -> String {
-    let status = relay.ended();
-    let log = relay.log();
-    assert_eq!(status.code(), Some(code), "{log}");
-    assert!(log.contains(&format!("[{id}]")), "not {id}: {log}");
-    log
 }
 
 /// The range that an error or a log line names last: `from X … to Y`.

@@ -89,7 +89,7 @@ impl Printed<'_> {
 }
 
 /// Days since 1970-01-01, by Howard Hinnant's `days_from_civil`.
-fn days(year: i64, month: u8, day: u8) -> Option<i64> {
+pub(crate) fn days(year: i64, month: u8, day: u8) -> Option<i64> {
     let (month, day) = (i64::from(month), i64::from(day));
     let year = if month <= 2 {
         year.checked_sub(1)?

@@ -1,6 +1,7 @@
 //! Dates and times in JSON texts: RFC 3339, and what Postgres prints.
 
 use super::Unit;
+use crate::template::time::days;
 
 const DAY_SECONDS: i64 = 86_400;
 
@@ -33,13 +34,7 @@ pub(super) fn date(text: &str) -> Option<i64> {
     if !(1..=last).contains(&day) {
         return None;
     }
-    // Howard Hinnant's days_from_civil.
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let of_era = year.rem_euclid(400);
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let day_of_era = of_era * 365 + of_era / 4 - of_era / 100 + day_of_year;
-    Some(era * 146_097 + day_of_era - 719_468)
+    days(year, u8::try_from(month).ok()?, u8::try_from(day).ok()?)
 }
 
 /// Since midnight, of `03:04:05` with or without a fraction.
