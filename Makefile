@@ -3,7 +3,7 @@
 CARGO ?= cargo
 
 # What the suite of faults runs beside the versions that `make test` has fetched.
-FAULTS_SERVERS = 14.20.0 16.11.0 17.7.0
+FAULTS_SERVERS = 14.20.0 16.11.0
 
 .PHONY: help build demo test test-loom test-model-wide test-faults test-debezium fuzz bench bench-core bench-router lint ci clean
 

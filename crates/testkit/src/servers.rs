@@ -16,7 +16,7 @@ pub fn binaries(major: u32) -> PostgresBinaries {
         .unwrap_or_else(|error| {
             panic!(
                 "Postgres {major} is needed: run scripts/fetch-servers.sh (make test does), with a \
-                 full version such as {major}.1.0 for others than 15 and 18; {error}"
+                 full version such as {major}.1.0 for others than 15, 17 and 18; {error}"
             )
         })
 }
