@@ -10,6 +10,10 @@
 //! matter what ours says. It grows when the server has a backlog to decode, when a large transaction
 //! is being sent, and when we do not read as fast as it could send.
 //!
+//! Before there is such a lag, there is a rate at which each message read by itself takes the
+//! processors from the server that is to send the next one. So **reads keep a distance** of a third
+//! of a millisecond as soon as more than a few come, or what came was a little late.
+//!
 //! - **Up**, to throughput: the lag was long for a while, and records come in numbers.
 //! - **Down**, to latency: the lag has been over for a while; or so little comes that there is nothing
 //!   to be filled; at once when nothing comes any more.
@@ -25,11 +29,18 @@ use std::time::Duration;
 use tokio::time::Instant;
 use walrelay_sink::Favour;
 
-/// A lag that is worth being caught up with, and for how long it must last.
+/// A lag that is worth being caught up with, and for how long it must last: a hiccup's is made up for
+/// in less.
 const BEHIND: Duration = Duration::from_millis(100);
-const BEHIND_FOR: Duration = Duration::from_millis(50);
+const BEHIND_FOR: Duration = Duration::from_millis(300);
+/// The same, of one that no hiccup leaves.
+const FAR_BEHIND: Duration = Duration::from_secs(1);
+const FAR_BEHIND_FOR: Duration = Duration::from_millis(50);
 /// Records a second below which a full request is not to be had.
 const MANY: f64 = 5_000.0;
+/// Reads keep a distance from this lag on, and from so many records a second on.
+const LATE: Duration = Duration::from_millis(5);
+const LIVELY: f64 = 2_000.0;
 /// A lag that is none: a commit's way to the disk is in it.
 const CURRENT: Duration = Duration::from_millis(50);
 /// For how long it must be over: at first, and after tries that failed.
@@ -39,7 +50,7 @@ const LONGEST_FOR: Duration = Duration::from_secs(30);
 const PROVEN: Duration = Duration::from_secs(5);
 /// A rate is that of at least so long, and without a record for so long there is none.
 const WINDOW: Duration = Duration::from_millis(100);
-/// Between two reads when throughput matters. Measured: docs/adr/0013-two-gears.md.
+/// The distance of two reads. Measured: docs/adr/0013-two-gears.md.
 const READ_GAP: Duration = Duration::from_micros(300);
 
 /// The pace of one connection.
@@ -51,6 +62,8 @@ pub(crate) struct Pace {
     /// For how long the lag must be over before latency is tried again.
     patience: Duration,
     window: Instant,
+    /// Whether the last of them were late.
+    late: bool,
     /// Records since the window began.
     records: u64,
     /// When there were records last.
@@ -67,6 +80,7 @@ impl Pace {
         Self {
             favour: Favour::Latency,
             rate: 0.0,
+            late: false,
             patience: CURRENT_FOR,
             window: now,
             records: 0,
@@ -81,6 +95,7 @@ impl Pace {
     pub(crate) fn favour(&mut self, now: Instant) -> Favour {
         if now.duration_since(self.last) > WINDOW {
             self.rate = 0.0;
+            self.late = false;
             self.records = 0;
             self.window = now;
             self.last = now;
@@ -94,6 +109,7 @@ impl Pace {
     pub(crate) fn handed_over(&mut self, records: u64, lag: Duration, now: Instant) {
         if records > 0 {
             self.last = now;
+            self.late = lag >= LATE;
         }
         self.records += records;
         let elapsed = now.duration_since(self.window);
@@ -104,6 +120,7 @@ impl Pace {
             self.window = now;
         }
         let (asks, patience, to) = match self.favour {
+            Favour::Latency if lag >= FAR_BEHIND => (true, FAR_BEHIND_FOR, Favour::Throughput),
             Favour::Latency => (lag >= BEHIND, BEHIND_FOR, Favour::Throughput),
             Favour::Throughput if self.rate < MANY => (true, CURRENT_FOR, Favour::Latency),
             Favour::Throughput => (lag < CURRENT, self.patience, Favour::Latency),
@@ -119,7 +136,7 @@ impl Pace {
         if to == Favour::Throughput {
             // What there is of the window counts, unless it is too short to say anything: with a
             // backlog its end is not waited for.
-            let elapsed = now.duration_since(self.window).max(BEHIND_FOR / 2);
+            let elapsed = now.duration_since(self.window).max(FAR_BEHIND_FOR / 2);
             let current = self.records as f64 / elapsed.as_secs_f64();
             if self.rate.max(current) < MANY {
                 return;
@@ -141,7 +158,8 @@ impl Pace {
     /// How long to leave the socket alone.
     pub(crate) fn before_read(&self, now: Instant) -> Option<Duration> {
         let rest = self.next_read.checked_duration_since(now)?;
-        (self.favour == Favour::Throughput && !rest.is_zero()).then_some(rest)
+        let lively = self.late || self.rate >= LIVELY || self.favour == Favour::Throughput;
+        (lively && !rest.is_zero()).then_some(rest)
     }
 
     fn change(&mut self, to: Favour, now: Instant) {
@@ -198,14 +216,33 @@ mod tests {
         let mut load = Load::new();
         for rate in [1, 100, 1_000, 10_000, 50_000, 200_000] {
             assert_eq!(load.of(rate, 5, 1_000), Favour::Latency, "{rate}");
-            assert_eq!(load.pace.before_read(load.now), None);
         }
+    }
+
+    #[test]
+    fn reads_keep_a_distance_when_many_come_or_late() {
+        let rest_at = |rate, lag_ms| {
+            let mut load = Load::new();
+            assert_eq!(load.of(rate, lag_ms, 1_000), Favour::Latency);
+            load.pace.read(load.now);
+            load.pace.before_read(load.now)
+        };
+        assert_eq!(rest_at(1_000, 2), None);
+        assert_eq!(rest_at(10_000, 2), Some(READ_GAP));
+        assert_eq!(rest_at(1_000, 20), Some(READ_GAP));
+        // And no longer when nothing comes any more.
+        let mut load = Load::new();
+        load.of(10_000, 2, 1_000);
+        load.of(0, 0, 250);
+        load.pace.favour(load.now);
+        load.pace.read(load.now);
+        assert_eq!(load.pace.before_read(load.now), None);
     }
 
     #[test]
     fn a_backlog_is_for_throughput_and_its_end_for_latency() {
         let mut load = Load::new();
-        assert_eq!(load.of(60_000, 900, 100), Favour::Throughput);
+        assert_eq!(load.of(60_000, 1_000, 100), Favour::Throughput);
         load.pace.read(load.now);
         assert_eq!(load.pace.before_read(load.now), Some(READ_GAP));
         assert_eq!(load.pace.before_read(load.now + READ_GAP), None);
@@ -224,7 +261,7 @@ mod tests {
         let mut load = Load::new();
         for _ in 0..20 {
             load.of(30_000, 2, 200);
-            load.of(30_000, 150, 30);
+            load.of(30_000, 400, 200);
         }
         assert_eq!((load.pace.favour, load.changes), (Favour::Latency, 0));
     }
@@ -233,7 +270,7 @@ mod tests {
     fn a_hiccup_is_over_soon_at_any_rate() {
         let mut load = Load::new();
         load.of(10_000, 2, 6_000);
-        assert_eq!(load.of(10_000, 150, 100), Favour::Throughput);
+        assert_eq!(load.of(10_000, 150, 400), Favour::Throughput);
         assert_eq!(load.of(10_000, 2, 600), Favour::Latency);
     }
 

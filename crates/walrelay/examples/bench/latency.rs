@@ -14,11 +14,13 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use walrelay_testkit::SlotWatch;
 
+use crate::compiler::Compiler;
 use crate::consumer::consume;
+use crate::contender::Backends;
 use crate::debezium::{self, Tuned};
 use crate::load::{Step, Stream, place_of, write};
 use crate::polling::{self, Sent};
-use crate::proc::Quiet;
+use crate::proc::{self, Quiet};
 use crate::rig::{OUTBOX, PARTITIONS, PATIENCE, RelayConfig, Rig};
 use crate::running::Running;
 
@@ -28,6 +30,9 @@ pub(crate) const RATES: [u64; 3] = [100, 1_000, 10_000];
 const RAMP: [u64; 13] = [
     100, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 20_000, 25_000, 30_000, 35_000, 40_000, 50_000,
 ];
+/// Seconds of a rate before it counts: Java compiles what runs often, and so the first rows of a rate say
+/// more of the broker's age than of the contender.
+const WARM_UP: u64 = 5;
 /// Rows a second of the light topic and of the heavy one, whose transactions are larger.
 const LIGHT: u64 = 100;
 const HEAVY: (u64, u64) = (20_000, 100);
@@ -132,6 +137,42 @@ pub(crate) struct Latency {
     /// Milliseconds that the last writer was late at the most: above some of them the load is not what
     /// it says.
     pub(crate) behind: f64,
+    /// Of all steps together.
+    pub(crate) cpu: Cpu,
+}
+
+/// Milliseconds of CPU a second.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Cpu {
+    pub(crate) relay: f64,
+    /// Of the server's processes that serve it.
+    pub(crate) postgres: f64,
+    pub(crate) broker: f64,
+    /// Of everything: the server's writers, and this program's, and its consumer, too.
+    pub(crate) machine: f64,
+}
+
+impl Cpu {
+    /// Seconds so far.
+    fn so_far(rig: &Rig, relay: &Running, backends: &mut Backends) -> Self {
+        let broker = rig.kafka.pid().expect("the broker runs");
+        Self {
+            relay: proc::cpu(relay.pid()).expect("it runs"),
+            postgres: backends.cpu(),
+            broker: proc::cpu(broker).expect("it runs"),
+            machine: proc::machine_cpu(),
+        }
+    }
+
+    fn per_second(self, before: Self, time: Duration) -> Self {
+        let since = |after: f64, before: f64| (after - before) * 1e3 / time.as_secs_f64();
+        Self {
+            relay: since(self.relay, before.relay),
+            postgres: since(self.postgres, before.postgres),
+            broker: since(self.broker, before.broker),
+            machine: since(self.machine, before.machine),
+        }
+    }
 }
 
 /// Each rate for each contender, by a process of its own.
@@ -142,14 +183,33 @@ pub(crate) fn steady(
     seconds: u64,
     quiet: &mut Quiet,
 ) -> Latency {
-    let steps = vec![Step::new(rate, seconds)];
+    let steps = vec![Step::new(rate, WARM_UP), Step::new(rate, seconds)];
     let stream = Stream {
         kind: "order",
         steps,
     };
     let name = format!("latency_{rate}");
     let mut measured = run(rig, contender, &name, &[stream], quiet);
-    measured.remove(0)
+    measured.remove(1)
+}
+
+/// Runs that do not count, as long as the broker's compiler is busy with what it sees for the first
+/// time.
+pub(crate) fn warm_up(rig: &Rig, quiet: &mut Quiet) {
+    const SECONDS: u64 = 10;
+    let mut compiler = Compiler::of(rig);
+    for round in 0.. {
+        let steps = [RATES[1], RATES[2]].map(|rate| Step::new(rate, SECONDS));
+        let stream = Stream {
+            kind: "order",
+            steps: steps.to_vec(),
+        };
+        let name = format!("warm_{round}");
+        run(rig, Contender::RelayUnix, &name, &[stream], quiet);
+        if compiler.is_done() {
+            return;
+        }
+    }
 }
 
 /// One relay through all rates.
@@ -206,22 +266,31 @@ fn run(
     let table = contender.table();
     let before = rig.rows_numbered(table);
     let relay = contender.start(rig, &slot, &prefix);
+    let mut backends = Backends::new(if contender == Contender::Polling {
+        Backends::named(&rig.db, polling::APPLICATION)
+    } else {
+        let watch = SlotWatch::new(&rig.postgres.url(), &slot);
+        vec![watch.wait_active(PATIENCE).unsigned_abs()]
+    });
     quiet.wait();
     let steps = || streams.iter().flat_map(|stream| &stream.steps);
     let rows = steps().map(Step::rows).sum();
     let kafka = rig.kafka.bootstrap_servers();
     let (ready, stop) = (Barrier::new(2), AtomicBool::new(false));
-    let (seen, behind) = thread::scope(|scope| {
+    let (seen, behind, cpu) = thread::scope(|scope| {
         let consumer = scope.spawn(|| consume(&kafka, &topics, rows, &ready, &stop));
         ready.wait();
+        let (began, before) = (Instant::now(), Cpu::so_far(rig, &relay, &mut backends));
         let behind = write(&rig.postgres.url(), table, streams);
+        let cpu = Cpu::so_far(rig, &relay, &mut backends).per_second(before, began.elapsed());
         // Everything has to come; this is how long it may take.
         let begun = Instant::now();
         while !consumer.is_finished() && begun.elapsed() < PATIENCE {
             thread::sleep(Duration::from_millis(20));
         }
         stop.store(true, Ordering::Relaxed);
-        (consumer.join().expect("the consumer ends well"), behind)
+        let seen = consumer.join().expect("the consumer ends well");
+        (seen, behind, cpu)
     });
     match contender {
         Contender::Polling => drop(relay),
@@ -264,6 +333,7 @@ fn run(
                 append: spread(&mut append[number][at]),
                 consumer: spread(&mut consumer[number][at]),
                 behind: behind[number][at].as_secs_f64() * 1e3,
+                cpu,
             });
         }
     }

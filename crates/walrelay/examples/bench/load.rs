@@ -28,9 +28,10 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// Rows are alone in their transactions as long as this machine can commit so many.
+    /// Rows are alone in their transactions up to a rate at which commits take a good part of two
+    /// processors.
     pub(crate) fn new(rate: u64, seconds: u64) -> Self {
-        const COMMITS: u64 = 2_500;
+        const COMMITS: u64 = 1_000;
         Self {
             rate,
             seconds,
@@ -45,16 +46,11 @@ impl Step {
     pub(crate) fn rows(&self) -> u64 {
         self.transactions() * self.together
     }
-
-    fn writers(&self) -> usize {
-        if self.rate / self.together > 1_500 {
-            32
-        } else {
-            16
-        }
-    }
 }
 
+/// Connections of a stream. More than commits take at any time: one that takes long keeps no other
+/// waiting.
+const WRITERS: usize = 16;
 /// Rows of streams have numbers this far apart.
 const APART: i64 = 1_000_000_000;
 
@@ -104,16 +100,13 @@ pub(crate) fn write(url: &str, table: &str, streams: &[Stream]) -> Vec<Vec<Durat
     let plans: Vec<_> = streams
         .iter()
         .enumerate()
-        .map(|(number, stream)| {
-            let writers = stream.steps.iter().map(Step::writers).max().unwrap_or(1);
-            (stream.kind, schedule(number, &stream.steps), writers)
-        })
+        .map(|(number, stream)| (stream.kind, schedule(number, &stream.steps)))
         .collect();
-    let together = Barrier::new(plans.iter().map(|(_, _, writers)| writers).sum());
+    let together = Barrier::new(plans.len() * WRITERS);
     thread::scope(|scope| {
         let mut running = Vec::new();
-        for (number, (kind, plan, writers)) in plans.iter().enumerate() {
-            for writer in 0..*writers {
+        for (number, (kind, plan)) in plans.iter().enumerate() {
+            for writer in 0..WRITERS {
                 let together = &together;
                 let steps = streams[number].steps.len();
                 let thread = scope.spawn(move || {
@@ -122,7 +115,7 @@ pub(crate) fn write(url: &str, table: &str, streams: &[Stream]) -> Vec<Vec<Durat
                     let mut behind = vec![Duration::ZERO; steps];
                     together.wait();
                     let begun = Instant::now();
-                    for due in plan.iter().skip(writer).step_by(*writers) {
+                    for due in plan.iter().skip(writer).step_by(WRITERS) {
                         thread::sleep(due.at.saturating_sub(begun.elapsed()));
                         let late = begun.elapsed().saturating_sub(due.at);
                         behind[due.step] = behind[due.step].max(late);

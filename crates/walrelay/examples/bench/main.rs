@@ -13,7 +13,8 @@
 //! - `BENCH_RUNS`: runs of each contender, 3 by default
 //! - `BENCH_ROWS`: rows of the backlog, 1,000,000 by default; `BENCH_SWEEP_ROWS`: those of a sweep's,
 //!   500,000; `BENCH_SWEEP`: only cases with this in their word, such as `topics` or `tls`
-//! - `BENCH_SECONDS`: how long a rate is held, 15; `BENCH_STEP`: a step of the ramp, 5; `BENCH_IDLE`:
+//! - `BENCH_SECONDS`: how long a rate is held, 15; `BENCH_RATE`: other rates,
+//!   with commas between them; `BENCH_STEP`: a step of the ramp, 5; `BENCH_IDLE`:
 //!   idleness, 60
 //! - `BENCH_PEERS=1`: Debezium Server takes part (`make bench` fetches it)
 //! - `BENCH_WAIT`: seconds to wait in all for a machine that is busy with other things, 60 by
@@ -26,6 +27,7 @@
     reason = "a program for the terminal, which ends with the reason when a measurement cannot be made"
 )]
 
+mod compiler;
 mod consumer;
 mod contender;
 mod debezium;
@@ -49,6 +51,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
+use crate::compiler::Compiler;
 use crate::contender::Contender;
 use crate::drain::{Course, Drained};
 use crate::idle::{Idle, Idler};
@@ -120,7 +123,9 @@ fn main() {
         println!("{}", table::ratios(&figures.drained));
     }
     if wanted("latency") {
-        for rate in latency::RATES {
+        eprintln!("warming up");
+        latency::warm_up(&rig, &mut quiet);
+        for rate in rates() {
             for contender in latency::Contender::all(peers) {
                 let run = latency::steady(&rig, contender, rate, seconds, &mut quiet);
                 eprintln!("{}", table::latency_progress(&run));
@@ -163,6 +168,18 @@ fn main() {
     println!("As JSON: {}", write(&figures).display());
 }
 
+/// Those of `BENCH_RATE`, if there are any.
+fn rates() -> Vec<u64> {
+    let Ok(text) = env::var("BENCH_RATE") else {
+        return latency::RATES.to_vec();
+    };
+    let rate = |word: &str| {
+        let rate = word.trim().parse();
+        rate.unwrap_or_else(|_| panic!("BENCH_RATE={text} is not a list of numbers"))
+    };
+    text.split(',').map(rate).collect()
+}
+
 fn drain_all(
     rig: &Rig,
     backlog: &Backlog,
@@ -189,9 +206,15 @@ fn drain_all(
         };
         drain::run(&course, &mut judge, quiet)
     };
-    // The broker's compiler warms up and the WAL comes into the page cache: this one does not count.
+    // The broker's compiler warms up and the WAL comes into the page cache: these do not count.
     eprintln!("warming up");
-    drain(Contender::RELAY, 0);
+    let mut compiler = Compiler::of(rig);
+    loop {
+        drain(Contender::RELAY, 0);
+        if compiler.is_done() {
+            break;
+        }
+    }
     for round in 1..=runs {
         // Every other round backwards, so that none profits from its place.
         let mut order: Vec<_> = Contender::all(peers).collect();

@@ -9,7 +9,11 @@ use std::time::{Duration, Instant};
 /// Seconds of CPU a process has used; `None` when it is gone. One that has ended and was not waited
 /// for still has them.
 pub(crate) fn cpu(pid: u32) -> Option<f64> {
-    let fields = stat(pid)?;
+    ticks(&format!("/proc/{pid}/stat"))
+}
+
+fn ticks(stat: &str) -> Option<f64> {
+    let fields = fields(stat)?;
     // Fields 14 and 15, utime and stime; the first two are cut off.
     let ticks: Option<u64> = [11, 12]
         .iter()
@@ -18,14 +22,27 @@ pub(crate) fn cpu(pid: u32) -> Option<f64> {
     Some(ticks? as f64 / ticks_per_second())
 }
 
-/// Whether it has ended and was not waited for.
-pub(crate) fn is_zombie(pid: u32) -> bool {
-    stat(pid).is_none_or(|fields| fields[0] == "Z")
+/// The same, of those of its threads that run now and whose names begin so.
+pub(crate) fn cpu_of_threads(pid: u32, name: &str) -> f64 {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return 0.0;
+    };
+    let of = |task: fs::DirEntry| {
+        let comm = fs::read_to_string(task.path().join("comm")).ok()?;
+        let id = comm.starts_with(name).then(|| task.file_name())?;
+        ticks(&format!("/proc/{pid}/task/{}/stat", id.to_str()?))
+    };
+    tasks.flatten().filter_map(of).sum()
 }
 
-/// What follows the name in `/proc/<pid>/stat`, from the state on.
-fn stat(pid: u32) -> Option<Vec<String>> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+/// Whether it has ended and was not waited for.
+pub(crate) fn is_zombie(pid: u32) -> bool {
+    fields(&format!("/proc/{pid}/stat")).is_none_or(|fields| fields[0] == "Z")
+}
+
+/// What follows the name in a `stat`, from the state on.
+fn fields(stat: &str) -> Option<Vec<String>> {
+    let text = fs::read_to_string(stat).ok()?;
     let rest = text.rsplit_once(") ")?.1;
     Some(rest.split_whitespace().map(str::to_owned).collect())
 }

@@ -35,6 +35,8 @@ const HOST: &str = "localhost";
 
 /// Orders that are made before, so that writing them on a schedule costs the server little.
 const POOL: i64 = 10_000;
+/// Rows of a transaction of them.
+const MOST: i64 = 1_000;
 const COLUMNS: &str = "(aggregatetype, aggregateid, type, payload)";
 /// The value as people have it: an order, some 270 bytes of jsonb.
 const ORDER: &str = "jsonb_build_object(\
@@ -193,8 +195,8 @@ impl Rig {
         );
         db.batch(&format!(
             "CREATE TABLE pool (n bigint PRIMARY KEY, key text NOT NULL, payload jsonb NOT NULL); \
-             INSERT INTO pool SELECT n, 'customer-' || n, {ORDER} FROM generate_series(0, {POOL} - 1) n; \
-             ANALYZE pool"
+             INSERT INTO pool SELECT n, 'customer-' || n % {POOL}, {ORDER} \
+             FROM generate_series(0, {POOL} + {MOST} - 1) n; ANALYZE pool"
         ));
         let mut client = ClientConfig::new();
         client.set("bootstrap.servers", kafka.bootstrap_servers());
@@ -289,15 +291,16 @@ impl Rig {
     /// What [`put`](Self::put) executes: rows like those of the backlog, with their number as type.
     pub(crate) fn prepare_put(db: &Db, table: &str, kind: &str) -> Statement {
         let sql = format!(
-            "INSERT INTO {table} {COLUMNS} SELECT '{kind}', one.key, n::text, one.payload \
-             FROM generate_series($1::int8, $1::int8 + $2::int8 - 1) n, \
-             LATERAL (SELECT key, payload FROM pool WHERE pool.n = n.n % {POOL} OFFSET 0) one"
+            "INSERT INTO {table} {COLUMNS} \
+             SELECT '{kind}', key, ($1::int8 + n - $1::int8 % {POOL})::text, payload FROM pool \
+             WHERE n >= $1::int8 % {POOL} AND n < $1::int8 % {POOL} + $2::int8 ORDER BY n"
         );
         block_on(db.client().prepare(&sql)).expect("a row can be written")
     }
 
-    /// Commits so many rows in one transaction.
+    /// Commits so many rows in one transaction, [`MOST`] at the most.
     pub(crate) fn put(db: &Db, put: &Statement, first: i64, rows: i64) {
+        assert!(rows <= MOST, "{rows} rows");
         block_on(db.client().execute(put, &[&first, &rows])).expect("a row is written");
     }
 

@@ -7,7 +7,7 @@ use std::thread;
 use crate::contender::Contender;
 use crate::drain::Drained;
 use crate::idle::Idle;
-use crate::latency::{Latency, Spread};
+use crate::latency::{Cpu, Latency, Spread};
 use crate::proc::say;
 use crate::rig::{Backlog, PARTITIONS, Rig};
 use crate::sweep::Swept;
@@ -222,14 +222,16 @@ const LATENCY_COLUMNS: &str = "log p50 | p90 | p99 | max | consumer p50 | p90 | 
 pub(crate) fn latency(runs: &[Latency]) -> String {
     let mut text = format!(
         "From the commit to the broker's log and to a consumer, milliseconds, of rows written on a \
-         schedule. The broker's clock counts whole milliseconds.\n\n\
-         | rows/s | committed/s | a transaction | relay | {LATENCY_COLUMNS} | rows | load late by at most |\n\
-         |---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+         schedule. The broker's clock counts whole milliseconds. CPU is in milliseconds a second: of the \
+         relay, the server's processes that serve it, the broker, and the whole machine with those who \
+         write and consume.\n\n\
+         | rows/s | committed/s | a transaction | relay | {LATENCY_COLUMNS} | rows | load late by at most | \
+         CPU |\n|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
     );
     for run in runs {
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {} | {} | {:.0} |",
+            "| {} | {} | {} | {} | {} | {} | {} | {:.0} | {} |",
             thousands(run.step.rate as f64),
             thousands(run.committed),
             run.step.together,
@@ -237,7 +239,8 @@ pub(crate) fn latency(runs: &[Latency]) -> String {
             spread(run.append),
             spread(run.consumer),
             run.rows,
-            run.behind
+            run.behind,
+            cpu(run.cpu)
         );
     }
     text
@@ -325,10 +328,25 @@ fn spread(spread: Spread) -> String {
         .join(" | ")
 }
 
+/// Of the relay, the server for it, the broker, and the whole machine.
+fn cpu(cpu: Cpu) -> String {
+    format!(
+        "{:.0} / {:.0} / {:.0} / {:.0}",
+        cpu.relay, cpu.postgres, cpu.broker, cpu.machine
+    )
+}
+
 pub(crate) fn latency_progress(run: &Latency) -> String {
     format!(
-        "{:<34} at {:>6}/s: consumer p50 {:.2}, p99 {:.2} ms; load late by {:.0} ms",
-        run.contender, run.step.rate, run.consumer.p50, run.consumer.p99, run.behind
+        "{:<34} at {:>6}/s: log p50 {:.2}, p99 {:.2}, consumer p50 {:.2}, p99 {:.2} ms; CPU {}; load late by {:.0} ms",
+        run.contender,
+        run.step.rate,
+        run.append.p50,
+        run.append.p99,
+        run.consumer.p50,
+        run.consumer.p99,
+        cpu(run.cpu),
+        run.behind
     )
 }
 
