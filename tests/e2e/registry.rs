@@ -396,6 +396,7 @@ fn a_later_schema_is_asked_for_by_what_does_not_fit() {
     let after = rig.slot().wal_end();
     let log = ends(&mut relay, 65, "unroutable");
     assert!(log.contains("at \"kind\" is not a string"), "{log}");
+    assert!(log.contains("keep to the schema"), "{log}");
     assert!(!log.contains("s3cret"), "{log}");
     let confirmed = rig.slot().read().expect("the slot").confirmed_flush;
     assert!(before <= confirmed && confirmed < after, "{confirmed}");

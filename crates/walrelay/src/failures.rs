@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use walrelay_event_router::PlanError;
+use walrelay_event_router::{PlanError, RouteError};
 use walrelay_kafka_sink::letters::DeskError;
 use walrelay_kafka_sink::{KafkaConfigError, KafkaError};
 use walrelay_relay::{CoreError, LogError, PipelineError, SchemaError, SchemaFailure};
@@ -445,14 +445,22 @@ fn core(error: CoreError) -> Failure {
                 "add it to [source] tables if it is an outbox, or take it out of the publication",
             )
         }
-        CoreError::Route { source, .. } => Failure::new("unroutable", Exit::Data, what)
-            .caused_by(source)
-            .remedy(
-                "what came before is confirmed. Start again with [poison] unroutable or undecodable \
-                 = \"dead-letter\" (--set poison.unroutable=dead-letter) to keep the event in a topic \
-                 of its own and go on, or \"skip\" to pass it over; and make the column NOT NULL so \
-                 that it does not happen again",
-            ),
+        CoreError::Route { source, .. } => {
+            let again = match *source {
+                RouteError::Misfit { .. } => {
+                    "have what writes the events keep to the schema, or register one that they fit,"
+                }
+                _ => "make the column NOT NULL",
+            };
+            Failure::new("unroutable", Exit::Data, what)
+                .caused_by(source)
+                .remedy(format!(
+                    "what came before is confirmed. Start again with [poison] unroutable or \
+                     undecodable = \"dead-letter\" (--set poison.unroutable=dead-letter) to keep the \
+                     event in a topic of its own and go on, or \"skip\" to pass it over; and {again} so \
+                     that it does not happen again"
+                ))
+        }
         CoreError::Schema { source, .. } => Failure {
             what,
             ..schema(source)

@@ -12,9 +12,9 @@ use crate::rig::Rig;
 /// The thread that optimises, by the first letters of its name.
 const NAME: &str = "C2 Compiler";
 /// Part of a processor below which it does not matter any more.
-const IDLE: f64 = 0.03;
+const IDLE: f64 = 0.05;
 /// It may go on for ever with what it cannot compile.
-const LOOKS: u32 = 12;
+const LOOKS: u32 = 8;
 
 pub(crate) struct Compiler {
     broker: u32,
