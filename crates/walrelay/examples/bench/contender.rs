@@ -1,9 +1,9 @@
 //! Who takes part.
 
-use walrelay_testkit::Db;
+use walrelay_testkit::{Db, SlotWatch, eventually_some};
 
-use crate::polling::Sent;
-use crate::rig::Rig;
+use crate::polling::{self, Sent};
+use crate::rig::{PATIENCE, Rig};
 
 /// What reads the backlog, and by which way it reaches the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,18 +111,25 @@ pub(crate) struct Backends {
 
 impl Backends {
     /// Of these processes, from now on.
-    pub(crate) fn new(pids: impl IntoIterator<Item = u32>) -> Self {
+    fn new(pids: impl IntoIterator<Item = u32>) -> Self {
         Self {
             seen: pids.into_iter().map(|pid| (pid, 0.0)).collect(),
         }
     }
 
-    /// Those that call themselves so.
-    pub(crate) fn named(db: &Db, application: &str) -> Vec<u32> {
+    /// The walsender that serves a slot, as soon as there is one.
+    pub(crate) fn of_slot(slot: &SlotWatch) -> Self {
+        Self::new([slot.wait_active(PATIENCE).unsigned_abs()])
+    }
+
+    /// Those of the relay that polls, as soon as all of them are there.
+    pub(crate) fn of_polling(db: &Db) -> Self {
         let sql = "SELECT pid FROM pg_stat_activity WHERE application_name = $1";
-        let rows = db.query(sql, &[&application]);
-        let pids = rows.iter().map(|row| row.get::<_, i32>(0).unsigned_abs());
-        pids.collect()
+        let rows = eventually_some(PATIENCE, || {
+            let rows = db.query(sql, &[&polling::APPLICATION]);
+            (rows.len() == polling::CONNECTIONS).then_some(rows)
+        });
+        Self::new(rows.iter().map(|row| row.get::<_, i32>(0).unsigned_abs()))
     }
 
     pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {

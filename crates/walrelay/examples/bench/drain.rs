@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::Value;
 use walrelay_lsn::Lsn;
-use walrelay_testkit::{SlotWatch, eventually};
+use walrelay_testkit::SlotWatch;
 
 use crate::contender::{Backends, Contender, Kind};
 use crate::debezium::{self, Tuned};
@@ -174,14 +174,10 @@ pub(crate) fn run(course: &Course<'_>, judge: &mut Judge, quiet: &mut Quiet) -> 
     }
     let begun = Instant::now();
     let mut backends = match contender.kind {
-        Kind::Polling(_) => {
-            let named = || Backends::named(&rig.db, polling::APPLICATION);
-            eventually(PATIENCE, || named().len() == polling::CONNECTIONS);
-            Backends::new(named())
-        }
+        Kind::Polling(_) => Backends::of_polling(&rig.db),
         // It says itself what it used.
         Kind::Null => Backends::default(),
-        _ => Backends::new([watch.wait_active(PATIENCE).unsigned_abs()]),
+        _ => Backends::of_slot(&watch),
     };
     let mut memory: f64 = 0.0;
     let mut half = None;

@@ -93,9 +93,7 @@ impl Contender {
                 prefix,
                 tls: false,
             };
-            let relay = rig.relay(&config);
-            SlotWatch::new(&rig.postgres.url(), slot).wait_active(PATIENCE);
-            relay
+            rig.relay(&config)
         };
         match self {
             Self::RelayTcp => relay(&rig.tcp()),
@@ -266,12 +264,11 @@ fn run(
     let table = contender.table();
     let before = rig.rows_numbered(table);
     let relay = contender.start(rig, &slot, &prefix);
-    let mut backends = Backends::new(if contender == Contender::Polling {
-        Backends::named(&rig.db, polling::APPLICATION)
+    let mut backends = if contender == Contender::Polling {
+        Backends::of_polling(&rig.db)
     } else {
-        let watch = SlotWatch::new(&rig.postgres.url(), &slot);
-        vec![watch.wait_active(PATIENCE).unsigned_abs()]
-    });
+        Backends::of_slot(&SlotWatch::new(&rig.postgres.url(), &slot))
+    };
     quiet.wait();
     let steps = || streams.iter().flat_map(|stream| &stream.steps);
     let rows = steps().map(Step::rows).sum();

@@ -122,9 +122,11 @@ fn main() {
         println!("{}", table::draining(&backlog, &figures.drained));
         println!("{}", table::ratios(&figures.drained));
     }
-    if wanted("latency") {
+    if ["latency", "ramp", "light"].into_iter().any(wanted) {
         eprintln!("warming up");
         latency::warm_up(&rig, &mut quiet);
+    }
+    if wanted("latency") {
         for rate in rates() {
             for contender in latency::Contender::all(peers) {
                 let run = latency::steady(&rig, contender, rate, seconds, &mut quiet);

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 /// Seconds of CPU a process has used; `None` when it is gone. One that has ended and was not waited
 /// for still has them.
 pub(crate) fn cpu(pid: u32) -> Option<f64> {
-    ticks(&format!("/proc/{pid}/stat"))
+    seconds(&format!("/proc/{pid}/stat"))
 }
 
-fn ticks(stat: &str) -> Option<f64> {
+/// Of CPU, by a `stat`.
+fn seconds(stat: &str) -> Option<f64> {
     let fields = fields(stat)?;
     // Fields 14 and 15, utime and stime; the first two are cut off.
     let ticks: Option<u64> = [11, 12]
@@ -30,7 +31,7 @@ pub(crate) fn cpu_of_threads(pid: u32, name: &str) -> f64 {
     let of = |task: fs::DirEntry| {
         let comm = fs::read_to_string(task.path().join("comm")).ok()?;
         let id = comm.starts_with(name).then(|| task.file_name())?;
-        ticks(&format!("/proc/{pid}/task/{}/stat", id.to_str()?))
+        seconds(&format!("/proc/{pid}/task/{}/stat", id.to_str()?))
     };
     tasks.flatten().filter_map(of).sum()
 }
