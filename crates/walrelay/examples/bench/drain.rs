@@ -141,8 +141,10 @@ pub(crate) fn run(course: &Course<'_>, judge: &mut Judge, quiet: &mut Quiet) -> 
     let slot = course.slot();
     let prefix = format!("{slot}.");
     let topics = backlog.load.topics(&prefix);
+    let mut already = 0;
     if contender.produces() {
         rig.create_topics(&topics, backlog.load.partitions);
+        already = rig.break_in(&topics, backlog.load.partitions);
     }
     match contender.kind {
         Kind::Polling(_) => rig.fill_polled(backlog),
@@ -197,7 +199,7 @@ pub(crate) fn run(course: &Course<'_>, judge: &mut Judge, quiet: &mut Quiet) -> 
                 // It asks the broker for each partition: not as often.
                 thread::sleep(5 * LOOK);
                 let found: u64 = topics.iter().map(|topic| rig.records(topic)).sum();
-                found >= backlog.load.rows
+                found >= already + backlog.load.rows
             }
             Kind::Recvlogical => {
                 let sent = sent(rig, &backends);

@@ -12,6 +12,7 @@ use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use serde::Serialize;
 use tempfile::TempDir;
 use tokio_postgres::Statement;
@@ -30,6 +31,10 @@ pub(crate) const PARTITIONS: i32 = 8;
 /// [`TRANSACTION`] rows: both halves of a backlog are alike.
 const STRETCH: u64 = 10_000;
 const TRANSACTION: u64 = 100;
+/// The first records of each partition that is drained to have no id, and values of this size: more
+/// than the broker's `index.interval.bytes`.
+pub(crate) const BREAK_IN_RECORDS: i64 = 2;
+const BREAK_IN_BYTES: usize = 5_000;
 /// The name by which the server's certificates go.
 const HOST: &str = "localhost";
 
@@ -386,6 +391,33 @@ impl Rig {
         for topic in created.expect("the broker answers") {
             topic.expect("a topic can be created");
         }
+    }
+
+    /// Writes to each partition until the broker makes an entry in its indices: their pages are then
+    /// made (some 50 ms of CPU a partition where a file's hole of 10 MB is read at once), which happens
+    /// once in the life of a segment and is not draining. Says how many records there are.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "all or nothing is what is waited for"
+    )]
+    pub(crate) fn break_in(&self, topics: &[String], partitions: i32) -> u64 {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", self.kafka.bootstrap_servers());
+        let producer: BaseProducer = config.create().expect("a producer");
+        let value = vec![b'x'; BREAK_IN_BYTES];
+        // The entry is made by the append that comes after `index.interval.bytes`.
+        for _ in 0..BREAK_IN_RECORDS {
+            for topic in topics {
+                for partition in 0..partitions {
+                    let record = BaseRecord::<(), [u8]>::to(topic).partition(partition);
+                    let sent = producer.send(record.payload(&value));
+                    sent.map_err(|(error, _)| error).expect("a record is taken");
+                }
+            }
+            producer.flush(PATIENCE).expect("records are delivered");
+        }
+        let partitions = u64::from(partitions.unsigned_abs());
+        topics.len() as u64 * partitions * BREAK_IN_RECORDS as u64
     }
 
     /// Removes them, and what is in them from the disk.
