@@ -1,5 +1,5 @@
-//! The project's only `unsafe`: topic handles and produce by handle, OAUTHBEARER tokens for clients
-//! that nobody polls, and the callback that hears why a certificate is refused.
+//! The project's only `unsafe`: topic handles and produce by handle, asking for metadata, OAUTHBEARER
+//! tokens for clients that nobody polls, and the callback that hears why a certificate is refused.
 //!
 //! Producing by name, which is all that rdkafka's safe API has, makes librdkafka look the name up by
 //! a linear scan under its global lock for every record (`rd_kafka_topic_find`); at a thousand topics
@@ -188,6 +188,30 @@ pub(crate) fn flush<C: ProducerContext<DeliveryOpaque = usize> + 'static>(
     // case flush only waits for the count of records to reach zero.
     let result = unsafe { sys::rd_kafka_flush(producer.client().native_ptr(), millis) };
     result == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR
+}
+
+/// Asks a broker for metadata of the topics in use, and **blocks** until it has answered or the time is
+/// over. What it says is librdkafka's to use; a failure needs no other answer than its own retries.
+pub(crate) fn refresh_metadata<C: ProducerContext<DeliveryOpaque = usize> + 'static>(
+    producer: &BaseProducer<C>,
+    timeout: Duration,
+) {
+    let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+    let mut metadata = ptr::null();
+    // SAFETY: the client is alive. No topic is named, so none is borrowed.
+    let result = unsafe {
+        sys::rd_kafka_metadata(
+            producer.client().native_ptr(),
+            0,
+            ptr::null_mut(),
+            &raw mut metadata,
+            millis,
+        )
+    };
+    if result == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
+        // SAFETY: the call succeeded, so this is its answer, which is ours to free, once.
+        unsafe { sys::rd_kafka_metadata_destroy(metadata) };
+    }
 }
 
 /// Makes the producer believe that it met a fatal error.

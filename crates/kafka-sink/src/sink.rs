@@ -23,6 +23,16 @@ use crate::{KafkaConfig, KafkaError, topic_name};
 /// How long the poll thread serves events before it looks whether it is to stop. Not shorter: rdkafka
 /// spins for the last millisecond of each.
 const POLL: Duration = Duration::from_millis(200);
+/// When the poll thread asks for metadata, after its start: librdkafka looks for its producer id when
+/// metadata come, else half a second after its start, and sends nothing without it. The first metadata
+/// mostly come before there is a broker to ask for an id. Each request may take [`KNOCK`].
+const KNOCKS: [Duration; 4] = [
+    Duration::from_millis(20),
+    Duration::from_millis(60),
+    Duration::from_millis(120),
+    Duration::from_millis(240),
+];
+const KNOCK: Duration = Duration::from_millis(20);
 /// How often a token that the broker refuses is replaced by what its source has by then.
 const RENEWAL: Duration = Duration::from_secs(2);
 /// After a failure, how long brokers may still answer for what is in flight.
@@ -356,14 +366,26 @@ impl Drop for PollThread {
 
 fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
     let mut broken_since: Option<Instant> = None;
-    let mut renewed = Instant::now();
+    let started = Instant::now();
+    let mut renewed = started;
+    let mut knocks = KNOCKS.iter().peekable();
     while !stop.load(SeqCst) {
+        if knocks.next_if(|at| started.elapsed() >= **at).is_some() {
+            ffi::refresh_metadata(producer, KNOCK);
+        }
+        let until = knocks.peek().map(|at| at.saturating_sub(started.elapsed()));
         if renewed.elapsed() > RENEWAL {
             renewed = Instant::now();
             producer.context().renew_refused_token(producer);
         }
         // Without this thread nothing is ever reported again, and the relay would wait for ever.
-        let turn = catch_unwind(AssertUnwindSafe(|| turn(producer, &mut broken_since)));
+        let turn = catch_unwind(AssertUnwindSafe(|| {
+            turn(
+                producer,
+                until.map_or(POLL, |until| until.min(POLL)),
+                &mut broken_since,
+            );
+        }));
         if turn.is_err() {
             tracing::error!("serving librdkafka's events panicked; the producer must be rebuilt");
             producer.context().break_off();
@@ -371,9 +393,9 @@ fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
     }
 }
 
-fn turn(producer: &BaseProducer<Context>, broken_since: &mut Option<Instant>) {
+fn turn(producer: &BaseProducer<Context>, poll: Duration, broken_since: &mut Option<Instant>) {
     let context = producer.context();
-    producer.poll(POLL);
+    producer.poll(poll);
     if context.queue_full.swap(false, SeqCst) {
         context.wake_sender();
     }
