@@ -373,19 +373,15 @@ fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
         if knocks.next_if(|at| started.elapsed() >= **at).is_some() {
             ffi::refresh_metadata(producer, KNOCK);
         }
-        let until = knocks.peek().map(|at| at.saturating_sub(started.elapsed()));
+        let wait = knocks
+            .peek()
+            .map_or(POLL, |at| at.saturating_sub(started.elapsed()).min(POLL));
         if renewed.elapsed() > RENEWAL {
             renewed = Instant::now();
             producer.context().renew_refused_token(producer);
         }
         // Without this thread nothing is ever reported again, and the relay would wait for ever.
-        let turn = catch_unwind(AssertUnwindSafe(|| {
-            turn(
-                producer,
-                until.map_or(POLL, |until| until.min(POLL)),
-                &mut broken_since,
-            );
-        }));
+        let turn = catch_unwind(AssertUnwindSafe(|| turn(producer, wait, &mut broken_since)));
         if turn.is_err() {
             tracing::error!("serving librdkafka's events panicked; the producer must be rebuilt");
             producer.context().break_off();

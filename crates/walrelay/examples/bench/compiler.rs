@@ -16,7 +16,18 @@ const IDLE: f64 = 0.05;
 /// It may go on for ever with what it cannot compile.
 const LOOKS: u32 = 8;
 
-pub(crate) struct Compiler {
+/// Repeats a load, whose round it is told, until the compiler has next to nothing to do.
+pub(crate) fn warm_up(rig: &Rig, mut load: impl FnMut(u32)) {
+    let mut compiler = Compiler::of(rig);
+    for round in 0.. {
+        load(round);
+        if compiler.is_done() {
+            return;
+        }
+    }
+}
+
+struct Compiler {
     broker: u32,
     since: Instant,
     used: f64,
@@ -24,7 +35,7 @@ pub(crate) struct Compiler {
 }
 
 impl Compiler {
-    pub(crate) fn of(rig: &Rig) -> Self {
+    fn of(rig: &Rig) -> Self {
         let broker = rig.kafka.pid().expect("the broker runs");
         Self {
             broker,
@@ -35,7 +46,7 @@ impl Compiler {
     }
 
     /// Whether it had next to nothing to do since it was last looked at, or was waited for often enough.
-    pub(crate) fn is_done(&mut self) -> bool {
+    fn is_done(&mut self) -> bool {
         let used = proc::cpu_of_threads(self.broker, NAME);
         // Fewer than before: a thread of it has ended, for want of work.
         let busy = (used - self.used).max(0.0) / self.since.elapsed().as_secs_f64();

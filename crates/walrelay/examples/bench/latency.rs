@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use walrelay_testkit::SlotWatch;
 
-use crate::compiler::Compiler;
+use crate::compiler;
 use crate::consumer::consume;
 use crate::contender::Backends;
 use crate::debezium::{self, Tuned};
@@ -195,8 +195,7 @@ pub(crate) fn steady(
 /// time.
 pub(crate) fn warm_up(rig: &Rig, quiet: &mut Quiet) {
     const SECONDS: u64 = 10;
-    let mut compiler = Compiler::of(rig);
-    for round in 0.. {
+    compiler::warm_up(rig, |round| {
         let steps = [RATES[1], RATES[2]].map(|rate| Step::new(rate, SECONDS));
         let stream = Stream {
             kind: "order",
@@ -204,10 +203,7 @@ pub(crate) fn warm_up(rig: &Rig, quiet: &mut Quiet) {
         };
         let name = format!("warm_{round}");
         run(rig, Contender::RelayUnix, &name, &[stream], quiet);
-        if compiler.is_done() {
-            return;
-        }
-    }
+    });
 }
 
 /// One relay through all rates.

@@ -51,7 +51,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use crate::compiler::Compiler;
 use crate::contender::Contender;
 use crate::drain::{Course, Drained};
 use crate::idle::{Idle, Idler};
@@ -210,13 +209,7 @@ fn drain_all(
     };
     // The broker's compiler warms up and the WAL comes into the page cache: these do not count.
     eprintln!("warming up");
-    let mut compiler = Compiler::of(rig);
-    loop {
-        drain(Contender::RELAY, 0);
-        if compiler.is_done() {
-            break;
-        }
-    }
+    compiler::warm_up(rig, |_| drop(drain(Contender::RELAY, 0)));
     for round in 1..=runs {
         // Every other round backwards, so that none profits from its place.
         let mut order: Vec<_> = Contender::all(peers).collect();

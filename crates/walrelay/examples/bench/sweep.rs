@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use crate::compiler::Compiler;
+use crate::compiler;
 use crate::contender::Contender;
 use crate::drain::{self, Course, Drained};
 use crate::judge::Judge;
@@ -130,13 +130,7 @@ pub(crate) fn run(
         run
     };
     // The broker's compiler warms up; these do not count.
-    let mut compiler = Compiler::of(rig);
-    loop {
-        drain(&BASE, &base, &mut base_judge);
-        if compiler.is_done() {
-            break;
-        }
-    }
+    compiler::warm_up(rig, |_| drop(drain(&BASE, &base, &mut base_judge)));
     let mut swept = Vec::new();
     for case in CASES.iter().filter(|case| case.word.contains(only)) {
         let backlog = case.backlog(rig, rows);
