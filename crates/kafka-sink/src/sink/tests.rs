@@ -14,6 +14,7 @@ use crate::{KafkaOptions, TopicCreation, probe};
 
 mod gears;
 mod order;
+mod start;
 
 type Cluster = MockCluster<'static, DefaultProducerContext>;
 
