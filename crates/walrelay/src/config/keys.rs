@@ -860,7 +860,7 @@ pub(super) const KEYS: &[Key] = &[
         "delivery.max_in_flight_bytes",
         Kind::Size,
         Is("16MiB"),
-        "Bytes of such records, at most; 64KiB to 1GiB.",
+        "Bytes of such records, at most, with the client library's own for each; 64KiB to 1GiB.",
     ),
     key(
         "delivery.bulk_linger",
