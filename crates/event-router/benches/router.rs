@@ -18,7 +18,8 @@ use std::time::Instant;
 
 use walrelay_event_router::{
     Additional, Converter, Event, Expand, JsonOptions, Lookups, Member, Object, Options, Place,
-    Preset, Route, Router, Template, Templates, ValueTemplate,
+    Preset, Route, Router, SubjectNames, Template, Templates, ValueFormat, ValueSchema,
+    ValueTemplate, WireFormat,
 };
 use walrelay_lsn::{Lsn, RelationId, TypeOid};
 use walrelay_pgoutput::{Message, PgTimestamp, Tuple, decode, encode};
@@ -43,16 +44,62 @@ const COLUMNS: &[(&str, u32)] = &[
     ("payload_bytes", 17),
 ];
 
-fn contenders() -> Vec<(&'static str, Route)> {
+/// The types of the aggregates, in turn.
+const KINDS: [&str; 2] = ["Order", "Customer"];
+
+fn contenders() -> Vec<(&'static str, Router)> {
     let preset = |preset: Preset| Route::from(preset.routes().expect("templates"));
-    let mut contenders = debezium();
-    contenders.extend(Preset::ALL.map(|each| (each.name, preset(each))));
-    contenders.push((
+    let mut routes = debezium();
+    routes.extend(Preset::ALL.map(|each| (each.name, preset(each))));
+    routes.push((
         "custom: lookup, json, replace, five headers",
         Route::from(custom()),
     ));
+    let mut contenders: Vec<_> = routes
+        .into_iter()
+        .map(|(name, route)| (name, Router::new(route)))
+        .collect();
+    contenders.extend([
+        (
+            "debezium, JSON by a registry's schema",
+            by_schema(ValueFormat::Json),
+        ),
+        (
+            "debezium, Avro by a registry's schema",
+            by_schema(ValueFormat::Avro),
+        ),
+    ]);
     contenders
 }
+
+/// Debezium's defaults, the value in the wire format of a registry whose schemas are known.
+fn by_schema(format: ValueFormat) -> Router {
+    let mut router = Router::new(Options::default()).with_wire_format(Some(WireFormat {
+        format,
+        subjects: SubjectNames::Topic,
+        record: None,
+        lookups: Lookups::new(),
+    }));
+    for kind in KINDS {
+        let schema = match format {
+            ValueFormat::Json => ValueSchema::json(7),
+            ValueFormat::Avro => ValueSchema::avro(7, AVRO).expect("a schema"),
+        };
+        router.learn(&format!("outbox.event.{kind}-value"), schema);
+    }
+    router
+}
+
+/// That of the payloads of [`rows`].
+const AVRO: &str = r#"{"type": "record", "name": "Order", "fields": [
+    {"name": "total", "type": "double"},
+    {"name": "customer", "type": {"type": "record", "name": "Customer", "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "name", "type": "string"}]}},
+    {"name": "lines", "type": {"type": "array", "items": {"type": "record", "name": "Line", "fields": [
+        {"name": "sku", "type": "string"},
+        {"name": "qty", "type": "int"},
+        {"name": "note", "type": "string"}]}}}]}"#;
 
 /// Debezium's router: each converter in each role beside the defaults of the others, and options
 /// that change the record's shape.
@@ -181,7 +228,7 @@ fn rows(table: &encode::Table) -> Vec<Vec<u8>> {
                  \"lines\": [{{\"sku\": \"A-{number}\", \"qty\": 2, \"note\": \"{}\"}}]}}",
                 "n".repeat(190)
             );
-            let kind = if number % 2 == 0 { "Order" } else { "Customer" };
+            let kind = KINDS[number % 2];
             let event = if number % 3 == 0 { "order.placed" } else { "order.paid" };
             let mut hex = "\\x".to_owned();
             for byte in payload.bytes() {
@@ -245,8 +292,7 @@ fn main() {
     };
     let mut contenders: Vec<Contender> = contenders()
         .into_iter()
-        .map(|(name, route)| {
-            let mut router = Router::new(route);
+        .map(|(name, mut router)| {
             router.relation(&relation).expect(name);
             pass(&mut router, &rows);
             Contender {
