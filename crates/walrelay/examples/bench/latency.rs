@@ -132,6 +132,9 @@ pub(crate) struct Latency {
     pub(crate) committed: f64,
     pub(crate) append: Spread,
     pub(crate) consumer: Spread,
+    /// How long a transaction took who wrote it, until its commit was on the disk: no relay can see a
+    /// row before that.
+    pub(crate) written: Spread,
     /// Milliseconds that the last writer was late at the most: above some of them the load is not what
     /// it says.
     pub(crate) behind: f64,
@@ -270,11 +273,11 @@ fn run(
     let rows = steps().map(Step::rows).sum();
     let kafka = rig.kafka.bootstrap_servers();
     let (ready, stop) = (Barrier::new(2), AtomicBool::new(false));
-    let (seen, behind, cpu) = thread::scope(|scope| {
+    let (seen, mut wrote, cpu) = thread::scope(|scope| {
         let consumer = scope.spawn(|| consume(&kafka, &topics, rows, &ready, &stop));
         ready.wait();
         let (began, before) = (Instant::now(), Cpu::so_far(rig, &relay, &mut backends));
-        let behind = write(&rig.postgres.url(), table, streams);
+        let wrote = write(&rig.postgres.url(), table, streams);
         let cpu = Cpu::so_far(rig, &relay, &mut backends).per_second(before, began.elapsed());
         // Everything has to come; this is how long it may take.
         let begun = Instant::now();
@@ -283,7 +286,7 @@ fn run(
         }
         stop.store(true, Ordering::Relaxed);
         let seen = consumer.join().expect("the consumer ends well");
-        (seen, behind, cpu)
+        (seen, wrote, cpu)
     });
     match contender {
         Contender::Polling => drop(relay),
@@ -325,7 +328,8 @@ fn run(
                 committed: rate_of(&commits[number][at]),
                 append: spread(&mut append[number][at]),
                 consumer: spread(&mut consumer[number][at]),
-                behind: behind[number][at].as_secs_f64() * 1e3,
+                written: spread(&mut wrote[number][at].took),
+                behind: wrote[number][at].behind.as_secs_f64() * 1e3,
                 cpu,
             });
         }

@@ -95,8 +95,24 @@ fn schedule(stream: usize, steps: &[Step]) -> Vec<Due> {
     due
 }
 
-/// Writes all of it. For each stream and step, how late a row was at the most.
-pub(crate) fn write(url: &str, table: &str, streams: &[Stream]) -> Vec<Vec<Duration>> {
+/// How the writing of a step went.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Wrote {
+    /// How late a row was at the most.
+    pub(crate) behind: Duration,
+    /// How long each transaction took who wrote it, in microseconds.
+    pub(crate) took: Vec<i64>,
+}
+
+impl Wrote {
+    fn add(&mut self, other: Self) {
+        self.behind = self.behind.max(other.behind);
+        self.took.extend(other.took);
+    }
+}
+
+/// Writes all of it. How it went, for each stream and step.
+pub(crate) fn write(url: &str, table: &str, streams: &[Stream]) -> Vec<Vec<Wrote>> {
     let plans: Vec<_> = streams
         .iter()
         .enumerate()
@@ -112,30 +128,34 @@ pub(crate) fn write(url: &str, table: &str, streams: &[Stream]) -> Vec<Vec<Durat
                 let thread = scope.spawn(move || {
                     let db = Db::connect(url);
                     let put = Rig::prepare_put(&db, table, kind);
-                    let mut behind = vec![Duration::ZERO; steps];
+                    let mut wrote = vec![Wrote::default(); steps];
                     together.wait();
                     let begun = Instant::now();
                     for due in plan.iter().skip(writer).step_by(WRITERS) {
                         thread::sleep(due.at.saturating_sub(begun.elapsed()));
-                        let late = begun.elapsed().saturating_sub(due.at);
-                        behind[due.step] = behind[due.step].max(late);
+                        let at = begun.elapsed();
                         Rig::put(&db, &put, due.first, due.rows);
+                        let took = begun.elapsed() - at;
+                        wrote[due.step].add(Wrote {
+                            behind: at.saturating_sub(due.at),
+                            took: vec![took.as_micros() as i64],
+                        });
                     }
-                    behind
+                    wrote
                 });
                 running.push((number, thread));
             }
         }
-        let mut behind: Vec<Vec<Duration>> = streams
+        let mut all: Vec<Vec<Wrote>> = streams
             .iter()
-            .map(|stream| vec![Duration::ZERO; stream.steps.len()])
+            .map(|stream| vec![Wrote::default(); stream.steps.len()])
             .collect();
         for (number, thread) in running {
-            let late = thread.join().expect("a writer ends well");
-            for (most, late) in behind[number].iter_mut().zip(late) {
-                *most = late.max(*most);
+            let wrote = thread.join().expect("a writer ends well");
+            for (all, wrote) in all[number].iter_mut().zip(wrote) {
+                all.add(wrote);
             }
         }
-        behind
+        all
     })
 }

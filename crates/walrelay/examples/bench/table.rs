@@ -224,20 +224,24 @@ pub(crate) fn latency(runs: &[Latency]) -> String {
         "From the commit to the broker's log and to a consumer, milliseconds, of rows written on a \
          schedule. The broker's clock counts whole milliseconds. CPU is in milliseconds a second: of the \
          relay, the server's processes that serve it, the broker, and the whole machine with those who \
-         write and consume.\n\n\
-         | rows/s | committed/s | a transaction | relay | {LATENCY_COLUMNS} | rows | load late by at most | \
-         CPU |\n|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
+         write and consume. Written: how long a transaction took who wrote it, until it was on the \
+         disk.\n\n\
+         | rows/s | committed/s | a transaction | relay | {LATENCY_COLUMNS} | written p50 | p99 | rows | \
+         load late by at most | CPU |\n\
+         |---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
     );
     for run in runs {
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {} | {} | {:.0} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {:.2} | {:.2} | {} | {:.0} | {} |",
             thousands(run.step.rate as f64),
             thousands(run.committed),
             run.step.together,
             run.contender,
             spread(run.append),
             spread(run.consumer),
+            run.written.p50,
+            run.written.p99,
             run.rows,
             run.behind,
             cpu(run.cpu)
@@ -338,13 +342,15 @@ fn cpu(cpu: Cpu) -> String {
 
 pub(crate) fn latency_progress(run: &Latency) -> String {
     format!(
-        "{:<34} at {:>6}/s: log p50 {:.2}, p99 {:.2}, consumer p50 {:.2}, p99 {:.2} ms; CPU {}; load late by {:.0} ms",
+        "{:<34} at {:>6}/s: log p50 {:.2}, p99 {:.2}, consumer p50 {:.2}, p99 {:.2} ms, written p50 {:.2}, p99 {:.2}; CPU {}; load late by {:.0} ms",
         run.contender,
         run.step.rate,
         run.append.p50,
         run.append.p99,
         run.consumer.p50,
         run.consumer.p99,
+        run.written.p50,
+        run.written.p99,
         cpu(run.cpu),
         run.behind
     )
