@@ -133,11 +133,11 @@ pub(crate) fn write(url: &str, table: &str, streams: &[Stream]) -> Vec<Vec<Wrote
                     let begun = Instant::now();
                     for due in plan.iter().skip(writer).step_by(WRITERS) {
                         thread::sleep(due.at.saturating_sub(begun.elapsed()));
-                        let at = begun.elapsed();
+                        let at = Instant::now();
                         Rig::put(&db, &put, due.first, due.rows);
-                        let took = begun.elapsed() - at;
+                        let took = at.elapsed();
                         wrote[due.step].add(Wrote {
-                            behind: at.saturating_sub(due.at),
+                            behind: at.duration_since(begun).saturating_sub(due.at),
                             took: vec![took.as_micros() as i64],
                         });
                     }
