@@ -83,6 +83,9 @@ fn starts_and_stops(major: u32) {
         for url in [server.url(), server.url_tcp().unwrap()] {
             let db = Db::connect(&url);
             assert_eq!(db.text("SHOW wal_level").as_deref(), Some("logical"));
+            // Killed below, and others elsewhere: nothing of theirs may stay in /dev/shm.
+            let memory = db.text("SHOW dynamic_shared_memory_type");
+            assert_eq!(memory.as_deref(), Some("mmap"));
             let version: i32 = db.text("SHOW server_version_num").unwrap().parse().unwrap();
             assert_eq!(version / 10_000, i32::try_from(major).unwrap());
         }

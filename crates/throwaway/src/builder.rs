@@ -98,7 +98,8 @@ impl Builder {
     }
 
     /// A line of `postgresql.conf`; the value is quoted here. Later ones override earlier ones, and
-    /// the defaults: `wal_level=logical`, `max_wal_senders=20`, `max_replication_slots=20`.
+    /// the defaults: `wal_level=logical`, `max_wal_senders=20`, `max_replication_slots=20`,
+    /// `dynamic_shared_memory_type=mmap`.
     #[must_use]
     pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.push((name.into(), value.into()));
@@ -228,6 +229,8 @@ impl Builder {
             ("wal_level", "logical"),
             ("max_wal_senders", "20"),
             ("max_replication_slots", "20"),
+            // In the data directory: a server that is killed leaves nothing in /dev/shm.
+            ("dynamic_shared_memory_type", "mmap"),
             ("log_line_prefix", "%m [%p] "),
         ];
         if self.fast {
