@@ -27,9 +27,7 @@ fn change_with_the_load_and_keep_the_history() {
     let rig = Rig::new(15);
     rig.workload().create_tables();
     let config = rig.config();
-    let text = std::fs::read_to_string(&config).expect("it is there");
-    let text = text.replace("[log]\n", "[log]\nlevel = \"debug\"\n");
-    std::fs::write(&config, text).expect("it is written");
+    Rig::log_debug(&config);
     let started = || {
         let relay = rig.start(&config);
         relay.streaming();

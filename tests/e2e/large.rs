@@ -207,9 +207,7 @@ fn full_window_of_small_rows() {
         "\n[delivery]\nmax_in_flight_bytes = \"{WINDOW}MiB\"\nmax_in_flight_records = 1000000\n"
     );
     let config = rig.config_with(&rig.postgres.url(), &limits);
-    let text = std::fs::read_to_string(&config).expect("it is there");
-    let text = text.replace("[log]\n", "[log]\nlevel = \"debug\"\n");
-    std::fs::write(&config, text).expect("it is written");
+    Rig::log_debug(&config);
     let relay = rig.start(&config);
     relay.streaming();
     let db = Db::connect(&rig.postgres.url());

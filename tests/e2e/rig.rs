@@ -100,6 +100,13 @@ impl Rig {
         path
     }
 
+    /// Has the relay of this configuration log what is for developers, too.
+    pub(crate) fn log_debug(config: &Path) {
+        let text = fs::read_to_string(config).expect("it is there");
+        let text = text.replace("[log]\n", "[log]\nlevel = \"debug\"\n");
+        fs::write(config, text).expect("it is written");
+    }
+
     /// Starts `walrelay run` and waits until the slot is read.
     pub(crate) fn relay(&self) -> Relay {
         let relay = self.start(&self.config());
