@@ -266,6 +266,38 @@ pub(crate) fn kafka_delayed(ctx: &mut Context) -> Outcome {
     outcome.expect(repeated == 0, || format!("{repeated} repeated"))
 }
 
+/// So far away that several requests are on their way at any time, and cut again and again: the broker puts
+/// what comes twice, and what comes out of turn, in order by its numbers.
+pub(crate) fn kafka_distant(ctx: &mut Context) -> Outcome {
+    let (relay, load) = to_kafka(ctx);
+    for direction in [Direction::ToClient, Direction::ToServer] {
+        ctx.kafka
+            .proxy()
+            .delay(direction, Duration::from_millis(15));
+    }
+    for round in 0..12 {
+        ctx.more(&load, 100..400);
+        ctx.struck();
+        match round % 3 {
+            0 => ctx.kafka.proxy().cut(Cut::Fin),
+            1 => ctx.kafka.proxy().cut(Cut::Reset),
+            _ => {
+                // In an answer: requests behind it were carried out, and nobody hears of them.
+                let bytes = ctx.rng.u64(1..500);
+                ctx.kafka.proxy().reset_after(Direction::ToClient, bytes);
+                eventually(PATIENCE, || {
+                    !ctx.kafka.proxy().reset_pending(Direction::ToClient)
+                });
+            }
+        }
+        ctx.over();
+    }
+    for direction in [Direction::ToClient, Direction::ToServer] {
+        ctx.kafka.proxy().delay(direction, Duration::ZERO);
+    }
+    through(ctx, relay, load)
+}
+
 /// As towards Postgres.
 pub(crate) fn kafka_lossy(ctx: &mut Context) -> Outcome {
     let (relay, load) = to_kafka(ctx);

@@ -190,6 +190,11 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         "network to Kafka: 200 ms each way",
         network::kafka_delayed,
     ),
+    in_subset(
+        "kafka-distant",
+        "network to Kafka: 15 ms each way, cut and reset in answers, 12 times",
+        network::kafka_distant,
+    ),
     in_all(
         "kafka-slow-reader",
         "network to Kafka: 100 kB/s",

@@ -40,7 +40,8 @@ const FIXED: &[(&str, &str)] = &[
     ("enable.idempotence", "true"),
     // A request that is repeated must not find a later one there already. Idempotence alone does
     // not see to that where a broker has no state of the producer, as with the first request of a
-    // partition. docs/adr/0007-one-request-in-flight.md has the whole story.
+    // partition. docs/adr/0007-one-request-in-flight.md has the whole story. Where gates see to it there
+    // may be more: `client_config_of_several_requests`.
     ("max.in.flight", "1"),
     // A batch that fails for good ends the producer; otherwise librdkafka goes on behind it.
     ("enable.gapless.guarantee", "true"),
@@ -50,6 +51,14 @@ const FIXED: &[(&str, &str)] = &[
     ("queue.buffering.max.messages", "0"),
     ("queue.buffering.max.kbytes", "2147483647"),
 ];
+
+/// As many as an idempotent producer may have on their way to a broker, whose look at sequence numbers goes
+/// back so far.
+const SEVERAL_REQUESTS: &str = "5";
+
+const STICKS: &str = "sticky.partitioning.linger.ms";
+/// librdkafka's default of it.
+const STICKS_FOR: Duration = Duration::from_millis(10);
 
 /// How much may be on its way, and whether topics are created.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -394,6 +403,20 @@ impl KafkaConfig {
             config.set_log_level(level);
         }
         config
+    }
+
+    /// The same for a sink whose topics have gates, which choose partitions in librdkafka's stead; and for
+    /// how long a gate sticks to one with records that have no key.
+    pub(crate) fn client_config_of_several_requests(&self) -> (ClientConfig, Option<Duration>) {
+        let mut config = self.client_config();
+        config.set("max.in.flight", SEVERAL_REQUESTS);
+        let hashes_all = config.get("partitioner") == Some("murmur2");
+        let sticks = config.get(STICKS).and_then(|ms| ms.parse().ok());
+        config.set(STICKS, "0");
+        (
+            config,
+            (!hashes_all).then(|| sticks.map_or(STICKS_FOR, Duration::from_millis)),
+        )
     }
 
     /// The same, filling requests for so long.

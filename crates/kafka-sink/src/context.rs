@@ -2,13 +2,14 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Instant, SystemTime};
 
 use rdkafka::ClientContext;
 use rdkafka::client::OAuthToken;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError as ClientError;
-use rdkafka::message::{BorrowedMessage, DeliveryResult, Headers, Message};
+use rdkafka::message::{BorrowedMessage, DeliveryResult, Headers, Message, Timestamp};
 use rdkafka::producer::{
     BaseProducer, NoCustomPartitioner, Producer, ProducerContext, PurgeConfig,
 };
@@ -18,6 +19,8 @@ use walrelay_sink::{Deliveries, DeliveryError, Disposition, Record};
 use crate::client_log::{self, Repetitions};
 use crate::config::KafkaConfig;
 use crate::error::{is_refusal, remedy};
+use crate::ffi::{self, Keeper};
+use crate::gate::{Gate, OPEN};
 use crate::outcome::delivery_error;
 use crate::window::Window;
 
@@ -48,6 +51,15 @@ pub(crate) struct Context {
     refused: AtomicBool,
     /// The last attempt to get a token failed.
     tokenless: AtomicBool,
+    /// Of topics: librdkafka calls into them until it is destroyed, which is before this goes.
+    gates: Mutex<Vec<Arc<Gate>>>,
+}
+
+impl Keeper for Context {
+    fn keep(&self, gate: Arc<Gate>) {
+        let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        gates.push(gate);
+    }
 }
 
 impl Context {
@@ -67,6 +79,7 @@ impl Context {
             config,
             refused: AtomicBool::new(false),
             tokenless: AtomicBool::new(false),
+            gates: Mutex::default(),
         }
     }
 
@@ -227,9 +240,14 @@ impl ProducerContext<NoCustomPartitioner> for Context {
 
     fn delivery(&self, result: &DeliveryResult<'_>, seq: usize) {
         let seq = seq as u64;
+        let mut opened = false;
         let message = match result {
             Ok(message) if is_acknowledged(message) => {
                 self.delivered(seq, message);
+                // What failed opens nothing: nothing may follow it.
+                opened = ffi::gate_of(message).is_some_and(|gate| {
+                    gate.delivered(seq, message.partition(), is_fresh(message), Instant::now())
+                });
                 message
             }
             Ok(message) => {
@@ -255,7 +273,7 @@ impl ProducerContext<NoCustomPartitioner> for Context {
                 message
             }
         };
-        if self.window.give_back(weight_of_message(message)) {
+        if self.window.give_back(weight_of_message(message)) || opened {
             self.wake_sender();
         }
     }
@@ -271,6 +289,21 @@ impl ProducerContext<NoCustomPartitioner> for Context {
 /// Such messages have no offset (`RD_KAFKA_OFFSET_INVALID`).
 fn is_acknowledged(message: &BorrowedMessage<'_>) -> bool {
     message.offset() >= 0
+}
+
+/// Whether the record's timestamp is of the last half hour: [`Gate::delivered`]. That of a topic with
+/// `message.timestamp.type=LogAppendTime` is the broker's own, of this moment.
+fn is_fresh(message: &BorrowedMessage<'_>) -> bool {
+    let written = match message.timestamp() {
+        Timestamp::LogAppendTime(_) => return true,
+        Timestamp::CreateTime(written) => written,
+        Timestamp::NotAvailable => return false,
+    };
+    // A clock before 1970 calls everything fresh, which it is to itself.
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    i128::from(written) + OPEN.as_millis() as i128 > now.as_millis() as i128
 }
 
 /// What a record takes of the window.

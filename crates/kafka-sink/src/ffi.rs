@@ -1,5 +1,6 @@
-//! The project's only `unsafe`: topic handles and produce by handle, asking for metadata, OAUTHBEARER
-//! tokens for clients that nobody polls, and the callback that hears why a certificate is refused.
+//! The project's only `unsafe`: topic handles and produce by handle, the partitioner that asks a [`Gate`],
+//! asking for metadata, OAUTHBEARER tokens for clients that nobody polls, and the callback that hears
+//! why a certificate is refused.
 //!
 //! Producing by name, which is all that rdkafka's safe API has, makes librdkafka look the name up by
 //! a linear scan under its global lock for every record (`rd_kafka_topic_find`); at a thousand topics
@@ -10,21 +11,24 @@
     reason = "librdkafka is C; this file is the wall around it"
 )]
 
+use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::bindings as sys;
 use rdkafka::client::Client;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaResult;
+use rdkafka::message::BorrowedMessage;
 use rdkafka::producer::{BaseProducer, Producer, ProducerContext};
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr, RDKafkaType};
 use rdkafka::{ClientConfig, ClientContext};
 use walrelay_sink::Record;
 
 use crate::Token;
+use crate::gate::Gate;
 
 // A delivery report must give back the whole sequence number.
 const _: () = assert!(usize::BITS >= u64::BITS);
@@ -36,7 +40,39 @@ const UNASSIGNED: i32 = -1;
 /// before the client it belongs to, as librdkafka demands.
 pub(crate) struct Topic<C: ProducerContext<DeliveryOpaque = usize> + 'static> {
     handle: NonNull<sys::rd_kafka_topic_t>,
+    gate: Option<Arc<Gate>>,
     producer: Arc<BaseProducer<C>>,
+}
+
+/// The context of a producer whose topics may have gates. What is kept lives until after the client is
+/// destroyed, as contexts do: librdkafka's threads call into gates.
+pub(crate) trait Keeper {
+    /// Holds on to a gate.
+    fn keep(&self, gate: Arc<Gate>);
+}
+
+/// Why a record was not queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotQueued {
+    /// By the topic's [`Gate`], until something was reported.
+    Held,
+    /// By librdkafka.
+    Refused(RDKafkaErrorCode),
+}
+
+/// What has become of the record that this thread is producing.
+#[derive(Clone, Copy)]
+enum Turn {
+    /// It is producing none.
+    None,
+    /// It has entered, and the partitioner was not asked yet.
+    Entered,
+    Placed(i32),
+    Held,
+}
+
+thread_local! {
+    static TURN: Cell<Turn> = const { Cell::new(Turn::None) };
 }
 
 // SAFETY: an `rd_kafka_topic_t` is reference-counted and internally locked, and every function that
@@ -44,34 +80,97 @@ pub(crate) struct Topic<C: ProducerContext<DeliveryOpaque = usize> + 'static> {
 unsafe impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Send for Topic<C> {}
 
 impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Topic<C> {
-    /// A handle with the producer's default topic configuration. Starts a metadata look-up in the
-    /// background and does not wait for it.
+    /// A handle with the producer's default topic configuration, but for its partitioner if there is a
+    /// gate. Starts a metadata look-up in the background and does not wait for it.
+    ///
+    /// With a gate the producer must have `sticky.partitioning.linger.ms=0`, or librdkafka chooses for
+    /// records without a key and asks nobody. One handle for each name: librdkafka makes no second one,
+    /// and the gate of a second call would never be asked.
     pub(crate) fn new(
         producer: &Arc<BaseProducer<C>>,
         name: &str,
-    ) -> Result<Self, RDKafkaErrorCode> {
+        gate: Option<Arc<Gate>>,
+    ) -> Result<Self, RDKafkaErrorCode>
+    where
+        C: Keeper,
+    {
         let name = CString::new(name).map_err(|_| RDKafkaErrorCode::InvalidTopic)?;
-        // SAFETY: the client is alive, `producer` holds it. The name is NUL-terminated, lives
-        // through the call and is copied by it. A null configuration means the client's default.
-        let handle = unsafe {
-            sys::rd_kafka_topic_new(
-                producer.client().native_ptr(),
-                name.as_ptr(),
-                ptr::null_mut(),
-            )
+        let client = producer.client().native_ptr();
+        let config = match &gate {
+            // Means the client's default.
+            None => ptr::null_mut(),
+            Some(gate) => {
+                producer.context().keep(Arc::clone(gate));
+                // SAFETY: the client is alive. The copy of its topic configuration is ours until
+                // rd_kafka_topic_new takes it. `place` has the type that rdkafka.h asks for; its
+                // opaque is the gate, which the context keeps alive for longer than the client.
+                unsafe {
+                    let config = sys::rd_kafka_default_topic_conf_dup(client);
+                    sys::rd_kafka_topic_conf_set_opaque(
+                        config,
+                        Arc::as_ptr(gate).cast_mut().cast(),
+                    );
+                    sys::rd_kafka_topic_conf_set_partitioner_cb(config, Some(place));
+                    config
+                }
+            }
         };
+        // SAFETY: the client is alive, `producer` holds it. The name is NUL-terminated, lives
+        // through the call and is copied by it. The configuration passes into librdkafka's
+        // ownership, whether the call succeeds or not.
+        let handle = unsafe { sys::rd_kafka_topic_new(client, name.as_ptr(), config) };
         NonNull::new(handle)
             .map(|handle| Self {
                 handle,
+                gate,
                 producer: Arc::clone(producer),
             })
             // SAFETY: reads the calling thread's last error, set by the call above.
             .ok_or_else(|| unsafe { sys::rd_kafka_last_error() }.into())
     }
 
-    /// Queues a copy of the record. Never blocks. `opaque` comes back in the delivery report, which
-    /// follows exactly if this returns `Ok`.
+    /// Queues a copy of the record. Never blocks. `opaque`, the sequence number, comes back in the
+    /// delivery report, which follows exactly if this returns `Ok`.
     pub(crate) fn produce(
+        &self,
+        record: &Record<'_>,
+        timestamp_ms: i64,
+        opaque: usize,
+    ) -> Result<(), NotQueued> {
+        let Some(gate) = &self.gate else {
+            return self
+                .queue(record, timestamp_ms, opaque)
+                .map_err(NotQueued::Refused);
+        };
+        if let Some(partition) = record.partition {
+            if !gate.enter_at(partition, Instant::now()) {
+                return Err(NotQueued::Held);
+            }
+            return self.queue(record, timestamp_ms, opaque).map_err(|code| {
+                gate.withdraw(Some(partition));
+                NotQueued::Refused(code)
+            });
+        }
+        if !gate.enter(opaque as u64) {
+            return Err(NotQueued::Held);
+        }
+        TURN.set(Turn::Entered);
+        let result = self.queue(record, timestamp_ms, opaque);
+        let turn = TURN.replace(Turn::None);
+        result.map_err(|code| match turn {
+            Turn::Held => NotQueued::Held,
+            Turn::Placed(partition) => {
+                gate.withdraw(Some(partition));
+                NotQueued::Refused(code)
+            }
+            Turn::Entered | Turn::None => {
+                gate.withdraw(None);
+                NotQueued::Refused(code)
+            }
+        })
+    }
+
+    fn queue(
         &self,
         record: &Record<'_>,
         timestamp_ms: i64,
@@ -124,6 +223,54 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Drop for Topic<C> {
         // SAFETY: the handle came from rd_kafka_topic_new, is given up exactly once, and the client
         // it belongs to is still alive: `self.producer` is dropped after this.
         unsafe { sys::rd_kafka_topic_destroy(self.handle.as_ptr()) }
+    }
+}
+
+/// The partitioner of a topic with a gate: murmur2 over the key, as in Java. Called within
+/// [`Topic::produce`] where the topic's partitions are known; for a record that was unplaced until then, by a
+/// thread of librdkafka's. A partition that does not exist makes librdkafka refuse the record.
+unsafe extern "C" fn place(
+    topic: *const sys::rd_kafka_topic_t,
+    key: *const c_void,
+    key_len: usize,
+    count: i32,
+    opaque: *mut c_void,
+    _: *mut c_void,
+) -> i32 {
+    // SAFETY: `Topic::new` set the opaque to a gate that outlives the client. Only shared references
+    // to it exist.
+    let gate = unsafe { &*opaque.cast::<Gate>() };
+    let murmur2 = if gate.hashes_all() {
+        sys::rd_kafka_msg_partitioner_murmur2
+    } else {
+        sys::rd_kafka_msg_partitioner_murmur2_random
+    };
+    // SAFETY: topic, key and count are those that librdkafka passed to this partitioner, whose type is that
+    // of its own. They do not look at the opaques.
+    let choice = unsafe { murmur2(topic, key, key_len, count, ptr::null_mut(), ptr::null_mut()) };
+    // A record that was unplaced until now, the only one of its topic: the gate knows of it.
+    if !matches!(TURN.get(), Turn::Entered) {
+        return choice;
+    }
+    if let Some(partition) = gate.place(choice, !key.is_null(), count, Instant::now()) {
+        TURN.set(Turn::Placed(partition));
+        partition
+    } else {
+        TURN.set(Turn::Held);
+        i32::MAX
+    }
+}
+
+/// The gate of the topic that a report is about.
+pub(crate) fn gate_of<'a>(message: &'a BorrowedMessage<'_>) -> Option<&'a Gate> {
+    // SAFETY: the message is alive, and holds its topic. A topic's opaque is null or was set by
+    // `Topic::new` to a gate that outlives the client, whose message this is; nothing else sets one.
+    unsafe {
+        let topic = (*message.ptr()).rkt;
+        if topic.is_null() {
+            return None;
+        }
+        sys::rd_kafka_topic_opaque(topic).cast::<Gate>().as_ref()
     }
 }
 

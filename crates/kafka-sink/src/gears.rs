@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use walrelay_sink::{Deliveries, Disposition, Favour, Record, SendError, Sink, SinkFactory};
 
+use crate::sink::Requests;
 use crate::{KafkaConfig, KafkaError, KafkaSink};
 
 /// How long the second producer is kept when it is not wanted: its threads and connections cost a
@@ -42,10 +43,16 @@ impl SinkFactory for GearedSinkFactory {
     type Error = KafkaError;
 
     fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<GearedSink, KafkaError> {
+        let linger = self.config.bulk_linger();
+        // One that is alone fills requests while others are on their way, and goes without gates.
+        let prompt = match linger {
+            Some(_) => KafkaSink::prompt(&self.config, Arc::clone(&deliveries))?,
+            None => KafkaSink::new(&self.config, Arc::clone(&deliveries))?,
+        };
         Ok(GearedSink {
-            prompt: KafkaSink::new(&self.config, Arc::clone(&deliveries))?,
+            prompt,
             bulk: Bulk::None,
-            linger: self.config.bulk_linger(),
+            linger,
             config: self.config.clone(),
             deliveries,
             favoured: Favour::Latency,
@@ -146,7 +153,12 @@ impl GearedSink {
             return false;
         };
         let config = self.config.client_config_lingering(linger);
-        match KafkaSink::with_client(&self.config, &config, Arc::clone(&self.deliveries)) {
+        match KafkaSink::with_client(
+            &self.config,
+            &config,
+            Requests::One,
+            Arc::clone(&self.deliveries),
+        ) {
             Ok(bulk) => {
                 self.bulk = Bulk::Up(bulk);
                 true

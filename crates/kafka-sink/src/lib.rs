@@ -19,8 +19,9 @@
 //! - "Delivered" is `acks=all` and nothing weaker: no property that says otherwise gets past
 //!   [`KafkaConfig::new`]. It is also a broker's answer about this very record, with its offset: what
 //!   librdkafka only infers from the success of a later request is reported as failed.
-//! - Per key, records reach the broker in the order in which they were accepted: idempotence on, one
-//!   request in flight to a broker, murmur2 over the key as in Java, one queue in FIFO order.
+//! - Per key, records reach the broker in the order in which they were accepted: idempotence on, murmur2 over
+//!   the key as in Java, one queue in FIFO order, and one request in flight to a broker, or several
+//!   where each topic's `Gate` sees to it that the first to a partition was alone.
 //! - The two producers of a [`GearedSink`] never have records in flight at the same time.
 //! - The first record that is not delivered ends the sink: librdkafka's queue is given up at once,
 //!   and nothing more is accepted. A request that is behind the failed one already may still be
@@ -53,6 +54,7 @@ pub mod embedded;
 mod error;
 mod ffi;
 mod follow;
+mod gate;
 mod gears;
 pub mod letters;
 mod outcome;

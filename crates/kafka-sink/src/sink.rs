@@ -15,7 +15,8 @@ use walrelay_sink::{
 
 use crate::admin::{TopicCreator, TopicStatus};
 use crate::context::{Context, weight_of_record};
-use crate::ffi;
+use crate::ffi::{self, NotQueued};
+use crate::gate::Gate;
 use crate::outcome::delivery_error;
 use crate::window::Window;
 use crate::{KafkaConfig, KafkaError, topic_name};
@@ -87,7 +88,21 @@ pub struct KafkaSink {
     poll: PollThread,
     producer: Arc<BaseProducer<Context>>,
     message_max_bytes: String,
+    requests: Requests,
     closed: bool,
+}
+
+/// How many requests may be on their way to a broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Requests {
+    /// One.
+    One,
+    /// Several, where each topic's [`Gate`] lets them. The client is configured for it:
+    /// [`KafkaConfig::client_config_of_several_requests`].
+    Several {
+        /// [`Gate::new`]'s.
+        sticks: Option<Duration>,
+    },
 }
 
 /// The topics seen so far. Their handles live as long as the producer.
@@ -104,7 +119,16 @@ impl KafkaSink {
         config: &KafkaConfig,
         deliveries: Arc<dyn Deliveries>,
     ) -> Result<Self, KafkaError> {
-        Self::with_client(config, &config.client_config(), deliveries)
+        Self::with_client(config, &config.client_config(), Requests::One, deliveries)
+    }
+
+    /// For records that come one by one: several requests may be on their way to a broker.
+    pub(crate) fn prompt(
+        config: &KafkaConfig,
+        deliveries: Arc<dyn Deliveries>,
+    ) -> Result<Self, KafkaError> {
+        let (client, sticks) = config.client_config_of_several_requests();
+        Self::with_client(config, &client, Requests::Several { sticks }, deliveries)
     }
 
     /// `client` is what `config` makes of itself, with another linger perhaps. Apart also because
@@ -112,6 +136,7 @@ impl KafkaSink {
     pub(crate) fn with_client(
         config: &KafkaConfig,
         client: &ClientConfig,
+        requests: Requests,
         deliveries: Arc<dyn Deliveries>,
     ) -> Result<Self, KafkaError> {
         let options = config.options();
@@ -137,6 +162,7 @@ impl KafkaSink {
             poll,
             producer,
             message_max_bytes: config.message_max_bytes().to_owned(),
+            requests,
             closed: false,
         })
     }
@@ -176,7 +202,11 @@ impl KafkaSink {
             Some(TopicStatus::Pending) => return Err(SendError::Full),
             Some(TopicStatus::Denied(error)) => return Err(SendError::Refused(error)),
         }
-        let handle = ffi::Topic::new(&self.producer, name)
+        let gate = match self.requests {
+            Requests::One => None,
+            Requests::Several { sticks } => Some(Arc::new(Gate::new(sticks))),
+        };
+        let handle = ffi::Topic::new(&self.producer, name, gate)
             .map_err(|code| SendError::Refused(delivery_error(name, code)))?;
         let at = topics.handles.len();
         topics.handles.push((Box::from(name), handle));
@@ -237,10 +267,15 @@ impl Sink for KafkaSink {
         }
         let (_, topic) = &self.topics.handles[at];
         // The build is refused where usize is narrower.
-        let Err(code) = topic.produce(record, timestamp_ms, seq as usize) else {
+        let Err(not_queued) = topic.produce(record, timestamp_ms, seq as usize) else {
             return Ok(());
         };
         context.window.cancel(weight);
+        let code = match not_queued {
+            // A report wakes the caller.
+            NotQueued::Held => return Err(SendError::Full),
+            NotQueued::Refused(code) => code,
+        };
         Err(match code {
             RDKafkaErrorCode::QueueFull => {
                 context.queue_full.store(true, SeqCst);

@@ -51,7 +51,7 @@ pub(super) const RULES: &[Rule] = &[
         reason: "with more requests on their way, one that must be repeated comes after those behind \
                  it where the broker has no state of the producer, and records of one key change \
                  places",
-        remedy: "remove it; the relay sets it to 1, and batches grow instead",
+        remedy: "remove it; the relay has several on their way where that is safe",
     },
     Rule {
         names: &["retries", "message.send.max.retries"],

@@ -1,6 +1,6 @@
 //! Against librdkafka's mock cluster, whose brokers misbehave on cue.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Condvar, Mutex};
 
 use rdkafka::mocking::MockCluster;
@@ -14,6 +14,7 @@ use crate::{KafkaOptions, TopicCreation, probe};
 
 mod gears;
 mod order;
+mod several;
 mod start;
 
 type Cluster = MockCluster<'static, DefaultProducerContext>;

@@ -3,8 +3,6 @@
 //! The mock brokers do not check sequence numbers. They are what a real broker is for a partition of
 //! which it has no state of the producer.
 
-use std::collections::HashSet;
-
 use rdkafka::ClientConfig;
 
 use super::*;
@@ -35,7 +33,7 @@ fn sink_of_single_records(cluster: &Cluster, max_in_flight: &str) -> (KafkaSink,
     client.set("max.in.flight", max_in_flight);
     let reports = Arc::new(Reports::default());
     let deliveries: Arc<dyn Deliveries> = Arc::clone(&reports) as _;
-    let sink = KafkaSink::with_client(&config, &client, deliveries).expect("a sink");
+    let sink = KafkaSink::with_client(&config, &client, Requests::One, deliveries).expect("a sink");
     (sink, reports)
 }
 
