@@ -5,7 +5,7 @@ CARGO ?= cargo
 # What the suite of faults runs beside the versions that `make test` has fetched.
 FAULTS_SERVERS = 14.20.0 16.11.0
 
-.PHONY: help build demo test test-loom test-model-wide test-faults test-debezium fuzz bench bench-core bench-router lint ci clean
+.PHONY: help build demo test test-loom test-model-wide test-faults test-debezium fuzz bench bench-core bench-router bench-requests lint ci clean
 
 help:
 	@echo "make demo    watch an outbox arrive in Kafka: throwaway Postgres, embedded broker"
@@ -21,6 +21,7 @@ help:
 	@echo "make bench-core  what a row costs in the relay's core, in ns and instructions, beside the last record"
 	@echo "             (BENCH_RECORD=1 to keep what it counts; instructions need valgrind)"
 	@echo "make bench-router  what making a record of a row costs, by preset and converter"
+	@echo "make bench-requests  how long a record waits where the broker takes its time"
 	@echo "make lint    formatting and clippy"
 	@echo "make ci      everything a change must pass (.ci/run)"
 
@@ -75,6 +76,10 @@ bench-core:
 # The router alone, without servers: half a minute.
 bench-router:
 	@$(CARGO) bench --locked --quiet -p walrelay-event-router --bench router
+
+# The producer alone, against a mock broker that takes its time: six minutes.
+bench-requests:
+	@$(CARGO) bench --locked --quiet -p walrelay-kafka-sink --bench requests
 
 lint:
 	$(CARGO) fmt --all --check

@@ -1,0 +1,186 @@
+//! How long a record waits where a broker takes its time, with one request on its way and with several:
+//! `make bench-requests`.
+//!
+//! Both producers take turns against librdkafka's mock broker, which answers each request so many milliseconds
+//! after it came, as one does that waits for replicas elsewhere. Records come on a fixed schedule (an open
+//! loop), each with a key of its own, and each one's time counts from when it was due.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a program for people, which ends where it cannot measure"
+)]
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rdkafka::mocking::MockCluster;
+use walrelay_kafka_sink::{GearedSinkFactory, KafkaConfig, KafkaOptions, KafkaSinkFactory};
+use walrelay_sink::{Deliveries, DeliveryError, Record, SendError, Sink, SinkFactory};
+
+/// A load goes on for so long.
+const SECONDS: u64 = 5;
+const ROUNDS: usize = 3;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Partitions, milliseconds until a request is answered, records a second.
+const LOADS: [(i32, u64, u64); 9] = [
+    (8, 4, 100),
+    (8, 4, 300),
+    (8, 4, 1_000),
+    (24, 4, 300),
+    (24, 4, 1_000),
+    (24, 4, 3_000),
+    (24, 8, 100),
+    (24, 8, 300),
+    (24, 8, 1_000),
+];
+
+/// When each record was delivered.
+#[derive(Default)]
+struct Reports {
+    delivered: Mutex<BTreeMap<u64, Instant>>,
+    capacity: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Reports {
+    fn wakes(&self) -> u64 {
+        *self.capacity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a wake-up beyond that one.
+    fn wait_beyond(&self, wakes: u64) {
+        let seen = self.capacity.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_seen, late) = self
+            .changed
+            .wait_timeout_while(seen, PATIENCE, |seen| *seen == wakes)
+            .unwrap_or_else(PoisonError::into_inner);
+        assert!(!late.timed_out(), "nobody woke the sender");
+    }
+}
+
+impl Deliveries for Reports {
+    fn delivered(&self, seq: u64) {
+        let mut delivered = self
+            .delivered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        delivered.insert(seq, Instant::now());
+    }
+
+    fn failed(&self, seq: u64, error: DeliveryError) {
+        panic!("record {seq}: {error}");
+    }
+
+    fn capacity(&self) {
+        *self.capacity.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.changed.notify_all();
+    }
+}
+
+fn send(sink: &mut impl Sink, reports: &Reports, key: &str, seq: u64) {
+    let record = Record {
+        topic: "t",
+        partition: None,
+        timestamp_ms: None,
+        key: Some(key.as_bytes()),
+        value: Some(&[b'x'; 300]),
+        headers: &[],
+    };
+    loop {
+        let wakes = reports.wakes();
+        match sink.try_send(&record, seq) {
+            Ok(()) => return,
+            Err(SendError::Full) => reports.wait_beyond(wakes),
+            Err(SendError::Refused(error)) => panic!("{error}"),
+        }
+    }
+}
+
+/// Milliseconds at p50, p99 and the longest.
+fn measure(
+    factory: &mut impl SinkFactory,
+    cluster: &MockCluster<'_, impl rdkafka::producer::ProducerContext>,
+    millis: u64,
+    rate: u64,
+) -> [f64; 3] {
+    let reports = Arc::new(Reports::default());
+    let mut sink = factory
+        .create(Arc::clone(&reports) as Arc<dyn Deliveries>)
+        .expect("a producer");
+    // Connections and metadata, and a record for most partitions, do not count.
+    let warm = 200;
+    for seq in 0..warm {
+        send(&mut sink, &reports, &seq.to_string(), seq);
+    }
+    cluster
+        .broker_round_trip_time(1, Duration::from_millis(millis))
+        .expect("the mock broker waits");
+    let (start, count) = (Instant::now() + Duration::from_millis(50), rate * SECONDS);
+    let due = |seq: u64| start + Duration::from_secs(1) * seq as u32 / rate as u32;
+    for seq in 0..count {
+        thread::sleep(due(seq).saturating_duration_since(Instant::now()));
+        send(
+            &mut sink,
+            &reports,
+            &(seq * 7_919 % 100_003).to_string(),
+            warm + seq,
+        );
+    }
+    sink.close(PATIENCE);
+    cluster
+        .broker_round_trip_time(1, Duration::ZERO)
+        .expect("the mock broker stops waiting");
+    let delivered = reports
+        .delivered
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    assert_eq!(delivered.len() as u64, warm + count, "all are delivered");
+    let mut took: Vec<f64> = (0..count)
+        .map(|seq| (delivered[&(warm + seq)] - due(seq)).as_secs_f64() * 1e3)
+        .collect();
+    took.sort_by(f64::total_cmp);
+    [took.len() / 2, took.len() * 99 / 100, took.len() - 1].map(|at| took[at])
+}
+
+fn median(mut of: Vec<f64>) -> f64 {
+    of.sort_by(f64::total_cmp);
+    of[of.len() / 2]
+}
+
+fn main() {
+    println!(
+        "| partitions | answered after, ms | records/s | one request: p50 | p99 | several: p50 | p99 | one / several: p50 | p99 |"
+    );
+    println!("|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
+    for (partitions, millis, rate) in LOADS {
+        let mut rounds: [Vec<[f64; 3]>; 2] = Default::default();
+        for _ in 0..ROUNDS {
+            let cluster = MockCluster::new(1).expect("a mock broker");
+            cluster.create_topic("t", partitions, 1).expect("a topic");
+            let properties = [("bootstrap.servers".to_owned(), cluster.bootstrap_servers())];
+            let config = KafkaConfig::new(properties.into(), KafkaOptions::default())
+                .expect("a configuration");
+            let mut one = KafkaSinkFactory::new(config.clone());
+            rounds[0].push(measure(&mut one, &cluster, millis, rate));
+            // As `walrelay run` has it while it keeps up.
+            let mut several = GearedSinkFactory::new(config);
+            rounds[1].push(measure(&mut several, &cluster, millis, rate));
+        }
+        let [one, several] = rounds
+            .map(|rounds| [0, 1].map(|at| median(rounds.iter().map(|round| round[at]).collect())));
+        println!(
+            "| {partitions} | {millis} | {rate} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} |",
+            one[0],
+            one[1],
+            several[0],
+            several[1],
+            one[0] / several[0],
+            one[1] / several[1]
+        );
+    }
+}
