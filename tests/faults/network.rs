@@ -34,6 +34,13 @@ fn to_postgres(ctx: &mut Context) -> Wire {
     Wire { proxy, relay, load }
 }
 
+/// Makes what is behind the proxy so far away, each way.
+fn put_away(proxy: &ChaosProxy, delay: Duration) {
+    for direction in [Direction::ToClient, Direction::ToServer] {
+        proxy.delay(direction, delay);
+    }
+}
+
 fn finished(ctx: &mut Context, wire: Wire, ragged: Ragged) -> Outcome {
     ctx.more(&wire.load, 200..300);
     ctx.finish(wire.load, wire.relay, ragged)
@@ -129,14 +136,10 @@ pub(crate) fn postgres_delayed(ctx: &mut Context) -> Outcome {
     ctx.more(&wire.load, 100..400);
     let streams = wire.relay.streams();
     let delay = Duration::from_millis(200);
-    for direction in [Direction::ToClient, Direction::ToServer] {
-        wire.proxy.delay(direction, delay);
-    }
+    put_away(&wire.proxy, delay);
     ctx.struck();
     ctx.more(&wire.load, 3_000..4_000);
-    for direction in [Direction::ToClient, Direction::ToServer] {
-        wire.proxy.delay(direction, Duration::ZERO);
-    }
+    put_away(&wire.proxy, Duration::ZERO);
     ctx.over();
     let now = wire.relay.streams();
     let outcome = finished(ctx, wire, Ragged::No);
@@ -253,13 +256,9 @@ pub(crate) fn kafka_delayed(ctx: &mut Context) -> Outcome {
     ctx.more(&load, 100..400);
     let delay = Duration::from_millis(200);
     ctx.struck();
-    for direction in [Direction::ToClient, Direction::ToServer] {
-        ctx.kafka.proxy().delay(direction, delay);
-    }
+    put_away(ctx.kafka.proxy(), delay);
     ctx.more(&load, 3_000..4_000);
-    for direction in [Direction::ToClient, Direction::ToServer] {
-        ctx.kafka.proxy().delay(direction, Duration::ZERO);
-    }
+    put_away(ctx.kafka.proxy(), Duration::ZERO);
     ctx.over();
     let outcome = through(ctx, relay, load);
     let repeated = outcome.duplicates;
@@ -270,11 +269,7 @@ pub(crate) fn kafka_delayed(ctx: &mut Context) -> Outcome {
 /// what comes twice, and what comes out of turn, in order by its numbers.
 pub(crate) fn kafka_distant(ctx: &mut Context) -> Outcome {
     let (relay, load) = to_kafka(ctx);
-    for direction in [Direction::ToClient, Direction::ToServer] {
-        ctx.kafka
-            .proxy()
-            .delay(direction, Duration::from_millis(15));
-    }
+    put_away(ctx.kafka.proxy(), Duration::from_millis(15));
     for round in 0..12 {
         ctx.more(&load, 100..400);
         ctx.struck();
@@ -292,9 +287,7 @@ pub(crate) fn kafka_distant(ctx: &mut Context) -> Outcome {
         }
         ctx.over();
     }
-    for direction in [Direction::ToClient, Direction::ToServer] {
-        ctx.kafka.proxy().delay(direction, Duration::ZERO);
-    }
+    put_away(ctx.kafka.proxy(), Duration::ZERO);
     through(ctx, relay, load)
 }
 

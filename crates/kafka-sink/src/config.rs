@@ -65,8 +65,8 @@ const STICKS_FOR: Duration = Duration::from_millis(10);
 pub struct KafkaOptions {
     /// Records accepted and not yet reported.
     pub max_in_flight_records: u64,
-    /// Their bytes: key, value and headers, and librdkafka's overhead of about 200 bytes a record
-    /// and 48 a header. A record larger than this passes alone.
+    /// Their bytes: key, value and headers, and librdkafka's overhead of about 200 bytes a record, 96
+    /// for its list of headers and 60 for each. A record larger than this passes alone.
     pub max_in_flight_bytes: u64,
     /// The `linger.ms` of the second producer, which is for throughput. `None`: there is only one, as
     /// when the properties have a `linger.ms` of their own.

@@ -142,31 +142,27 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Topic<C> {
                 .queue(record, timestamp_ms, opaque)
                 .map_err(NotQueued::Refused);
         };
-        if let Some(partition) = record.partition {
-            if !gate.enter_at(partition, Instant::now()) {
-                return Err(NotQueued::Held);
-            }
-            return self.queue(record, timestamp_ms, opaque).map_err(|code| {
-                gate.withdraw(Some(partition));
-                NotQueued::Refused(code)
-            });
-        }
-        if !gate.enter(opaque as u64) {
+        let (entered, turn) = match record.partition {
+            None => (gate.enter(opaque as u64), Turn::Entered),
+            Some(partition) => (
+                gate.enter_at(partition, Instant::now()),
+                Turn::Placed(partition),
+            ),
+        };
+        if !entered {
             return Err(NotQueued::Held);
         }
-        TURN.set(Turn::Entered);
+        TURN.set(turn);
         let result = self.queue(record, timestamp_ms, opaque);
         let turn = TURN.replace(Turn::None);
-        result.map_err(|code| match turn {
-            Turn::Held => NotQueued::Held,
-            Turn::Placed(partition) => {
-                gate.withdraw(Some(partition));
-                NotQueued::Refused(code)
-            }
-            Turn::Entered | Turn::None => {
-                gate.withdraw(None);
-                NotQueued::Refused(code)
-            }
+        result.map_err(|code| {
+            let placed = match turn {
+                Turn::Held => return NotQueued::Held,
+                Turn::Placed(partition) => Some(partition),
+                Turn::Entered | Turn::None => None,
+            };
+            gate.withdraw(placed);
+            NotQueued::Refused(code)
         })
     }
 

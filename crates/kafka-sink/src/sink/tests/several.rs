@@ -32,11 +32,6 @@ fn send_all(sink: &mut KafkaSink, reports: &Reports, seqs: std::ops::Range<u64>,
     reports.wait(|state| state.outcomes.len() as u64 == end);
 }
 
-/// Where Java's client puts it.
-fn partition_of(key: &[u8], partitions: u32) -> u32 {
-    (murmur2(key) & 0x7fff_ffff) % partitions
-}
-
 /// A key that comes to this partition.
 fn key_of(partition: u32, partitions: u32) -> String {
     let found = (0..10_000)
