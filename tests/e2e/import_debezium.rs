@@ -15,9 +15,7 @@ use std::time::Duration;
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustls::{ServerConnection, StreamOwned};
 use tempfile::TempDir;
 use walrelay_testkit::{Authority, Committed, Db, History, Issued, SlotWatch, eventually};
 
@@ -45,10 +43,7 @@ impl Rest {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let ends = Arc::new(AtomicBool::new(false));
-        let tls = answers
-            .certificate
-            .as_ref()
-            .map(|issued| Arc::new(tls(issued)));
+        let tls = answers.certificate.as_ref().map(Issued::server_config);
         let thread = thread::spawn({
             let ends = Arc::clone(&ends);
             move || {
@@ -91,20 +86,6 @@ impl Drop for Rest {
             assert!(ended.is_ok() || thread::panicking(), "the server failed");
         }
     }
-}
-
-fn tls(issued: &Issued) -> ServerConfig {
-    let certificates = CertificateDer::pem_slice_iter(issued.certificate.as_bytes())
-        .collect::<Result<Vec<_>, _>>()
-        .expect("a certificate");
-    let key = PrivateKeyDer::from_pem_slice(issued.key.as_bytes()).expect("a key");
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_no_client_auth()
-        .with_single_cert(certificates, key)
-        .expect("a certificate with its key")
 }
 
 /// One request. A client that does not go through with it, as one that refuses the certificate, is

@@ -10,10 +10,10 @@ use apache_avro::reader::datum::GenericDatumReader;
 use serde_json::{Value, json};
 use walrelay_sink::letter;
 use walrelay_testkit::{
-    Db, Delivered, History, Mishap, SchemaRegistry, Verdict, check, eventually,
+    Authority, Db, Delivered, History, Mishap, SchemaRegistry, Verdict, check, eventually,
 };
 
-use crate::rig::{PATIENCE, Rig, ends, output};
+use crate::rig::{PATIENCE, Rig, ends, output, walrelay};
 
 /// Of what [`Workload`](walrelay_testkit::Workload) writes.
 const AVRO: &str = r#"{"type": "record", "name": "Event", "namespace": "shop", "fields": [
@@ -413,6 +413,61 @@ fn a_later_schema_is_asked_for_by_what_does_not_fit() {
     assert_eq!(seen, expected.map(|(id, number)| (id, json!(number))));
     // At first, for the fourth, and in vain for the sixth.
     assert_eq!(registry.asked().len(), 3);
+}
+
+/// Over TLS, by an authority of its own or the system's; and who it cannot be sure of is asked nothing.
+#[test]
+fn a_registry_is_known_by_its_certificate() {
+    let rig = Rig::new(15);
+    rig.workload().create_tables();
+    let authority = Authority::new("registry");
+    let registry = SchemaRegistry::start_secure(&authority.server("localhost"));
+    registry.register(&rig.subject("order"), "AVRO", AVRO);
+    std::fs::write(rig.path("ca.pem"), authority.pem()).expect("written");
+    std::fs::write(rig.path("other.pem"), Authority::new("other").pem()).expect("written");
+    std::fs::write(rig.path("empty.pem"), "").expect("written");
+    let url = registry.url();
+    let by_number = url.replace("localhost", "127.0.0.1");
+    let secret = "user = \"me\"\npassword = \"s3cret-word\"\n";
+    let check = |url: &str, ca: Option<&str>, system: &str| {
+        let ca = ca.map_or(String::new(), |file| format!("ca_file = \"{file}\"\n"));
+        let config = rig.with_registry(&section(url, "avro", &format!("{ca}{secret}")));
+        let mut command = walrelay(&["check", "--config"]);
+        command.arg(config).env("SSL_CERT_FILE", rig.path(system));
+        command.env_remove("SSL_CERT_DIR");
+        let checked = command.output().expect("walrelay runs");
+        let text = [checked.stdout, checked.stderr].concat();
+        let text = String::from_utf8(text).expect("text");
+        assert!(!text.contains("s3cret"), "{text}");
+        (checked.status.code(), text)
+    };
+    for (url, ca, system, code, words) in [
+        (&by_number, Some("ca.pem"), "ca.pem", 69, "certificate"),
+        (&url, Some("other.pem"), "ca.pem", 69, "certificate"),
+        (&url, None, "other.pem", 69, "certificate"),
+        (&url, Some("none.pem"), "ca.pem", 78, "[registry-ca]"),
+        (&url, Some("empty.pem"), "ca.pem", 78, "[registry-ca]"),
+    ] {
+        let (found, text) = check(url, ca, system);
+        assert_eq!(found, Some(code), "{url} {ca:?}: {text}");
+        assert!(text.to_lowercase().contains(words), "{url} {ca:?}: {text}");
+        assert!(registry.asked().is_empty(), "{url} {ca:?}: it was asked");
+    }
+    let (code, text) = check(&url, None, "ca.pem");
+    assert_eq!(code, Some(0), "{text}");
+    let (code, text) = check(&url, Some("ca.pem"), "other.pem");
+    assert_eq!(code, Some(0), "{text}");
+
+    // The configuration of the last one.
+    let relay = rig.start(&rig.path("walrelay.toml"));
+    relay.streaming();
+    rig.insert("order", "{\"number\": 1}");
+    rig.caught_up();
+    let records = rig.history().records;
+    assert_eq!(records.len(), 1);
+    assert_eq!(decoded(&records[0], &registry)["number"], json!(1));
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
 }
 
 /// `check` asks and changes nothing; `route` shows what `run` sends, but for the id.

@@ -1,9 +1,14 @@
 //! Certificates for tests.
 
+use std::sync::Arc;
+
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
     ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, date_time_ymd,
 };
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 /// An authority that issues certificates, and that one side of a test trusts.
 #[derive(Debug)]
@@ -86,6 +91,24 @@ impl Authority {
             certificate: certificate.pem(),
             key: key.serialize_pem(),
         }
+    }
+}
+
+impl Issued {
+    /// For a server of the test's own that speaks TLS with it.
+    pub fn server_config(&self) -> Arc<ServerConfig> {
+        let certificates = CertificateDer::pem_slice_iter(self.certificate.as_bytes())
+            .collect::<Result<Vec<_>, _>>()
+            .expect("a certificate");
+        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).expect("a key");
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(certificates, key)
+            .expect("a certificate with its key");
+        Arc::new(config)
     }
 }
 

@@ -8,7 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
+
+use crate::Issued;
 
 /// What a request meets instead of an answer of the registry's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +41,7 @@ pub struct Asked {
 #[derive(Debug)]
 pub struct SchemaRegistry {
     address: SocketAddr,
+    secure: bool,
     state: Arc<Mutex<State>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -77,27 +81,45 @@ impl SchemaRegistry {
     /// # Panics
     /// If the port cannot be had.
     pub fn start_at(address: SocketAddr) -> Self {
+        Self::listen(address, None)
+    }
+
+    /// One that speaks TLS with a certificate for `localhost`.
+    ///
+    /// # Panics
+    /// If no port can be had, or the certificate is none.
+    pub fn start_secure(certificate: &Issued) -> Self {
+        Self::listen(Self::address_to_come(), Some(certificate.server_config()))
+    }
+
+    fn listen(address: SocketAddr, tls: Option<Arc<ServerConfig>>) -> Self {
         let listener = TcpListener::bind(address).expect("the port");
         let state = Arc::<Mutex<State>>::default();
         let stop = Arc::<AtomicBool>::default();
+        let secure = tls.is_some();
         let thread = thread::Builder::new()
             .name("testkit-registry".into())
             .spawn({
                 let (state, stop) = (Arc::clone(&state), Arc::clone(&stop));
-                move || serve(&listener, &state, &stop)
+                move || serve(&listener, tls.as_ref(), &state, &stop)
             })
             .expect("a thread can be started");
         Self {
             address,
+            secure,
             state,
             stop,
             thread: Some(thread),
         }
     }
 
-    /// `http://127.0.0.1:…`.
+    /// `http://127.0.0.1:…`, or `https://localhost:…`.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        if self.secure {
+            format!("https://localhost:{}", self.address.port())
+        } else {
+            format!("http://{}", self.address)
+        }
     }
 
     /// Makes this the latest schema of a subject; `kind` is `AVRO` or `JSON`. Gives the id.
@@ -147,22 +169,38 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn serve(listener: &TcpListener, state: &Arc<Mutex<State>>, stop: &Arc<AtomicBool>) {
+fn serve(
+    listener: &TcpListener,
+    tls: Option<&Arc<ServerConfig>>,
+    state: &Arc<Mutex<State>>,
+    stop: &Arc<AtomicBool>,
+) {
     for stream in listener.incoming() {
         if stop.load(Ordering::SeqCst) {
             return;
         }
         let Ok(stream) = stream else { continue };
+        let tls = tls.cloned();
         let (state, stop) = (Arc::clone(state), Arc::clone(stop));
         thread::spawn(move || {
-            // Whoever asked may have left.
-            let _ = answer(&stream, &state, &stop);
+            // Whoever asked may have left, or refused the certificate.
+            let _ = match tls {
+                None => answer(&stream, &state, &stop),
+                Some(tls) => {
+                    let connection = ServerConnection::new(tls).expect("a connection");
+                    answer(StreamOwned::new(connection, stream), &state, &stop)
+                }
+            };
         });
     }
 }
 
-fn answer(mut stream: &TcpStream, state: &Mutex<State>, stop: &AtomicBool) -> std::io::Result<()> {
-    let mut reader = BufReader::new(stream);
+fn answer(
+    mut stream: impl Read + Write,
+    state: &Mutex<State>,
+    stop: &AtomicBool,
+) -> std::io::Result<()> {
+    let mut reader = BufReader::new(&mut stream);
     let mut line = String::new();
     reader.read_line(&mut line)?;
     let mut length = 0;
