@@ -76,7 +76,8 @@ if [ "$(cat "$home/.version" 2>/dev/null)" != "$version" ]; then
     trap 'exit 130' INT
     trap 'exit 143' TERM HUP
     say "fetching Debezium Server $version (780 MB)"
-    mvn -B -q -ntp org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy -DoutputDirectory="$work" \
+    # Versions from 3 on want the POM's parent first, which not every repository has and nobody needs.
+    mvn -B -q -ntp org.apache.maven.plugins:maven-dependency-plugin:2.10:copy -DoutputDirectory="$work" \
         -Dartifact="io.debezium:debezium-server-dist:$version:tar.gz" >"$work/mvn.log" 2>&1 || {
         cat "$work/mvn.log" >&2
         skip "Maven could not fetch it (see above)"
