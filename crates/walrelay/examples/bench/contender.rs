@@ -117,6 +117,11 @@ impl Backends {
         }
     }
 
+    /// Of a contender that needs none.
+    pub(crate) fn none() -> Self {
+        Self::new([])
+    }
+
     /// The walsender that serves a slot, as soon as there is one.
     pub(crate) fn of_slot(slot: &SlotWatch) -> Self {
         Self::new([slot.wait_active(PATIENCE).unsigned_abs()])

@@ -54,6 +54,11 @@ impl Drained {
     pub(crate) fn is_disturbed(&self) -> bool {
         self.others > Self::DISTURBED
     }
+
+    /// CPU seconds per million rows, of a run into Kafka.
+    pub(crate) fn cost_to_broker(&self) -> f64 {
+        self.broker_cpu.expect("it is into Kafka")
+    }
 }
 
 /// CPU seconds used so far.

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use walrelay_testkit::SlotWatch;
 
-use crate::compiler;
 use crate::consumer::consume;
 use crate::contender::Backends;
 use crate::debezium::{self, Tuned};
@@ -23,6 +22,8 @@ use crate::polling::{self, Sent};
 use crate::proc::{self, Quiet};
 use crate::rig::{OUTBOX, PARTITIONS, PATIENCE, RelayConfig, Rig};
 use crate::running::Running;
+use crate::warm_up::warm_up;
+use crate::writers::Writers;
 
 /// Rows a second that are held steadily.
 pub(crate) const RATES: [u64; 3] = [100, 1_000, 10_000];
@@ -41,14 +42,16 @@ const HEAVY: (u64, u64) = (20_000, 100);
 pub(crate) enum Contender {
     RelayTcp,
     RelayUnix,
+    Writers,
     Polling,
     Debezium,
 }
 
 impl Contender {
-    const ALL: [Self; 4] = [
+    const ALL: [Self; 5] = [
         Self::RelayTcp,
         Self::RelayUnix,
+        Self::Writers,
         Self::Polling,
         Self::Debezium,
     ];
@@ -62,6 +65,7 @@ impl Contender {
         match self {
             Self::RelayTcp => "walrelay, TCP",
             Self::RelayUnix => "walrelay, unix socket",
+            Self::Writers => "none, the writers send by themselves",
             Self::Polling => "polling every 50 ms, UPDATE",
             Self::Debezium => "Debezium Server, tuned for latency",
         }
@@ -71,6 +75,7 @@ impl Contender {
         match self {
             Self::RelayTcp => "tcp",
             Self::RelayUnix => "unix",
+            Self::Writers => "writers",
             Self::Polling => "polling",
             Self::Debezium => "debezium",
         }
@@ -79,11 +84,12 @@ impl Contender {
     fn table(self) -> &'static str {
         match self {
             Self::Polling => "polled",
-            Self::RelayTcp | Self::RelayUnix | Self::Debezium => OUTBOX,
+            Self::RelayTcp | Self::RelayUnix | Self::Writers | Self::Debezium => OUTBOX,
         }
     }
 
-    fn start(self, rig: &Rig, slot: &str, prefix: &str) -> Running {
+    /// `None`: there is nothing to start.
+    fn start(self, rig: &Rig, slot: &str, prefix: &str) -> Option<Running> {
         let relay = |url: &str| {
             rig.slot_at_end(slot);
             let config = RelayConfig {
@@ -95,9 +101,10 @@ impl Contender {
             };
             rig.relay(&config)
         };
-        match self {
+        Some(match self {
             Self::RelayTcp => relay(&rig.tcp()),
             Self::RelayUnix => relay(&rig.postgres.url()),
+            Self::Writers => return None,
             Self::Polling => {
                 rig.empty_polled();
                 let (url, kafka) = (rig.tcp(), rig.kafka.bootstrap_servers());
@@ -108,7 +115,7 @@ impl Contender {
                 rig.slot_at_end(slot);
                 debezium::start(rig, slot, prefix, Tuned::Latency)
             }
-        }
+        })
     }
 }
 
@@ -155,10 +162,10 @@ pub(crate) struct Cpu {
 
 impl Cpu {
     /// Seconds so far.
-    fn so_far(rig: &Rig, relay: &Running, backends: &mut Backends) -> Self {
+    fn so_far(rig: &Rig, relay: Option<&Running>, backends: &mut Backends) -> Self {
         let broker = rig.kafka.pid().expect("the broker runs");
         Self {
-            relay: proc::cpu(relay.pid()).expect("it runs"),
+            relay: relay.map_or(0.0, |relay| proc::cpu(relay.pid()).expect("it runs")),
             postgres: backends.cpu(),
             broker: proc::cpu(broker).expect("it runs"),
             machine: proc::machine_cpu(),
@@ -194,18 +201,18 @@ pub(crate) fn steady(
     measured.remove(1)
 }
 
-/// Runs that do not count, as long as the broker's compiler is busy with what it sees for the first
-/// time.
-pub(crate) fn warm_up(rig: &Rig, quiet: &mut Quiet) {
+/// Runs that do not count, until the broker is warm.
+pub(crate) fn until_warm(rig: &Rig, quiet: &mut Quiet) {
     const SECONDS: u64 = 10;
-    compiler::warm_up(rig, |round| {
+    warm_up(|round| {
         let steps = [RATES[1], RATES[2]].map(|rate| Step::new(rate, SECONDS));
         let stream = Stream {
             kind: "order",
             steps: steps.to_vec(),
         };
         let name = format!("warm_{round}");
-        run(rig, Contender::RelayUnix, &name, &[stream], quiet);
+        let measured = run(rig, Contender::RelayUnix, &name, &[stream], quiet);
+        measured[0].cpu.broker
     });
 }
 
@@ -263,22 +270,29 @@ fn run(
     let table = contender.table();
     let before = rig.rows_numbered(table);
     let relay = contender.start(rig, &slot, &prefix);
-    let mut backends = if contender == Contender::Polling {
-        Backends::of_polling(&rig.db)
-    } else {
-        Backends::of_slot(&SlotWatch::new(&rig.postgres.url(), &slot))
+    let mut backends = match contender {
+        Contender::Polling => Backends::of_polling(&rig.db),
+        Contender::Writers => Backends::none(),
+        Contender::RelayTcp | Contender::RelayUnix | Contender::Debezium => {
+            Backends::of_slot(&SlotWatch::new(&rig.postgres.url(), &slot))
+        }
     };
     quiet.wait();
     let steps = || streams.iter().flat_map(|stream| &stream.steps);
     let rows = steps().map(Step::rows).sum();
     let kafka = rig.kafka.bootstrap_servers();
+    let writers = (contender == Contender::Writers).then(|| Writers::new(&kafka, &prefix));
     let (ready, stop) = (Barrier::new(2), AtomicBool::new(false));
     let (seen, mut wrote, cpu) = thread::scope(|scope| {
         let consumer = scope.spawn(|| consume(&kafka, &topics, rows, &ready, &stop));
         ready.wait();
-        let (began, before) = (Instant::now(), Cpu::so_far(rig, &relay, &mut backends));
-        let wrote = write(&rig.postgres.url(), table, streams);
-        let cpu = Cpu::so_far(rig, &relay, &mut backends).per_second(before, began.elapsed());
+        let (began, before) = (
+            Instant::now(),
+            Cpu::so_far(rig, relay.as_ref(), &mut backends),
+        );
+        let wrote = write(&rig.postgres.url(), table, streams, writers.as_ref());
+        let cpu =
+            Cpu::so_far(rig, relay.as_ref(), &mut backends).per_second(before, began.elapsed());
         // Everything has to come; this is how long it may take.
         let begun = Instant::now();
         while !consumer.is_finished() && begun.elapsed() < PATIENCE {
@@ -288,16 +302,12 @@ fn run(
         let seen = consumer.join().expect("the consumer ends well");
         (seen, wrote, cpu)
     });
-    match contender {
-        Contender::Polling => drop(relay),
-        Contender::Debezium => {
-            drop(relay);
-            rig.drop_slot(&slot);
-        }
-        Contender::RelayTcp | Contender::RelayUnix => {
-            relay.terminate();
-            rig.drop_slot(&slot);
-        }
+    match (contender, relay) {
+        (Contender::RelayTcp | Contender::RelayUnix, Some(relay)) => drop(relay.terminate()),
+        (_, relay) => drop(relay),
+    }
+    if !matches!(contender, Contender::Polling | Contender::Writers) {
+        rig.drop_slot(&slot);
     }
     let committed = rig.commit_times(table, before);
     rig.delete_topics(&topics);

@@ -8,6 +8,7 @@ use serde::Serialize;
 use walrelay_testkit::Db;
 
 use crate::rig::Rig;
+use crate::writers::Writers;
 
 /// Rows of one kind, at one rate after another.
 #[derive(Debug, Clone)]
@@ -111,8 +112,14 @@ impl Wrote {
     }
 }
 
-/// Writes all of it. How it went, for each stream and step.
-pub(crate) fn write(url: &str, table: &str, streams: &[Stream]) -> Vec<Vec<Wrote>> {
+/// Writes all of it, and has `writers` send what was committed, if there are any. How it went, for each
+/// stream and step.
+pub(crate) fn write(
+    url: &str,
+    table: &str,
+    streams: &[Stream],
+    writers: Option<&Writers>,
+) -> Vec<Vec<Wrote>> {
     let plans: Vec<_> = streams
         .iter()
         .enumerate()
@@ -127,15 +134,28 @@ pub(crate) fn write(url: &str, table: &str, streams: &[Stream]) -> Vec<Vec<Wrote
                 let steps = streams[number].steps.len();
                 let thread = scope.spawn(move || {
                     let db = Db::connect(url);
-                    let put = Rig::prepare_put(&db, table, kind);
+                    let put = match writers {
+                        None => Rig::prepare_put(&db, table, kind),
+                        Some(_) => Rig::prepare_put_and_tell(&db, table, kind),
+                    };
                     let mut wrote = vec![Wrote::default(); steps];
                     together.wait();
                     let begun = Instant::now();
                     for due in plan.iter().skip(writer).step_by(WRITERS) {
                         thread::sleep(due.at.saturating_sub(begun.elapsed()));
                         let at = Instant::now();
-                        Rig::put(&db, &put, due.first, due.rows);
-                        let took = at.elapsed();
+                        let took = match writers {
+                            None => {
+                                Rig::put(&db, &put, due.first, due.rows);
+                                at.elapsed()
+                            }
+                            Some(writers) => {
+                                let rows = Rig::put_and_tell(&db, &put, due.first, due.rows);
+                                let took = at.elapsed();
+                                writers.send(kind, &rows);
+                                took
+                            }
+                        };
                         wrote[due.step].add(Wrote {
                             behind: at.duration_since(begun).saturating_sub(due.at),
                             took: vec![took.as_micros() as i64],

@@ -27,7 +27,6 @@
     reason = "a program for the terminal, which ends with the reason when a measurement cannot be made"
 )]
 
-mod compiler;
 mod consumer;
 mod contender;
 mod debezium;
@@ -42,6 +41,8 @@ mod rig;
 mod running;
 mod sweep;
 mod table;
+mod warm_up;
+mod writers;
 
 use std::env;
 use std::fs;
@@ -59,6 +60,7 @@ use crate::latency::Latency;
 use crate::proc::Quiet;
 use crate::rig::{Backlog, Load, OUTBOX, Rig};
 use crate::sweep::Swept;
+use crate::warm_up::warm_up;
 
 /// Everything that was measured.
 #[derive(Debug, Default, Serialize)]
@@ -123,7 +125,7 @@ fn main() {
     }
     if ["latency", "ramp", "light"].into_iter().any(wanted) {
         eprintln!("warming up");
-        latency::warm_up(&rig, &mut quiet);
+        latency::until_warm(&rig, &mut quiet);
     }
     if wanted("latency") {
         for rate in rates() {
@@ -207,9 +209,8 @@ fn drain_all(
         };
         drain::run(&course, &mut judge, quiet)
     };
-    // The broker's compiler warms up and the WAL comes into the page cache: these do not count.
-    eprintln!("warming up");
-    compiler::warm_up(rig, |_| drop(drain(Contender::RELAY, 0)));
+    // The WAL comes into the page cache, too: these do not count.
+    warm_up(|_| drain(Contender::RELAY, 0).cost_to_broker());
     for round in 1..=runs {
         // Every other round backwards, so that none profits from its place.
         let mut order: Vec<_> = Contender::all(peers).collect();

@@ -23,19 +23,6 @@ fn seconds(stat: &str) -> Option<f64> {
     Some(ticks? as f64 / ticks_per_second())
 }
 
-/// The same, of those of its threads that run now and whose names begin so.
-pub(crate) fn cpu_of_threads(pid: u32, name: &str) -> f64 {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return 0.0;
-    };
-    let of = |task: fs::DirEntry| {
-        let comm = fs::read_to_string(task.path().join("comm")).ok()?;
-        let id = comm.starts_with(name).then(|| task.file_name())?;
-        seconds(&format!("/proc/{pid}/task/{}/stat", id.to_str()?))
-    };
-    tasks.flatten().filter_map(of).sum()
-}
-
 /// Whether it has ended and was not waited for.
 pub(crate) fn is_zombie(pid: u32) -> bool {
     fields(&format!("/proc/{pid}/stat")).is_none_or(|fields| fields[0] == "Z")

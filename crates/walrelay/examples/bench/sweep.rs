@@ -3,12 +3,12 @@
 
 use serde::Serialize;
 
-use crate::compiler;
 use crate::contender::Contender;
 use crate::drain::{self, Course, Drained};
 use crate::judge::Judge;
 use crate::proc::Quiet;
 use crate::rig::{Backlog, Load, PARTITIONS, Rig};
+use crate::warm_up::warm_up;
 
 /// A load, and how the relay fares with it beside the ordinary one.
 #[derive(Debug, Clone, Serialize)]
@@ -129,8 +129,8 @@ pub(crate) fn run(
         progress(case.name, &run);
         run
     };
-    // The broker's compiler warms up; these do not count.
-    compiler::warm_up(rig, |_| drop(drain(&BASE, &base, &mut base_judge)));
+    // These do not count.
+    warm_up(|_| drain(&BASE, &base, &mut base_judge).cost_to_broker());
     let mut swept = Vec::new();
     for case in CASES.iter().filter(|case| case.word.contains(only)) {
         let backlog = case.backlog(rig, rows);
