@@ -7,7 +7,7 @@
 
 /// So many loads in a row must be no better.
 const STEADY: u32 = 3;
-/// Than the best so far, by this.
+/// Than the last that was better, by this: it may become so in small steps.
 const BETTER: f64 = 0.9;
 /// It may go on for ever; on a machine that others use, for instance.
 const MOST: u32 = 20;
@@ -19,10 +19,12 @@ pub(crate) fn warm_up(mut load: impl FnMut(u32) -> f64) {
     let mut steady = 0;
     for round in 0..MOST {
         let cost = load(round);
-        let better = cost < least * BETTER;
         eprintln!("warming up: the broker's CPU is {cost:.2}");
-        steady = if better { 0 } else { steady + 1 };
-        least = least.min(cost);
+        if cost < least * BETTER {
+            (least, steady) = (cost, 0);
+        } else {
+            steady += 1;
+        }
         if steady == STEADY {
             return;
         }
