@@ -134,28 +134,18 @@ pub(crate) fn write(
                 let steps = streams[number].steps.len();
                 let thread = scope.spawn(move || {
                     let db = Db::connect(url);
-                    let put = match writers {
-                        None => Rig::prepare_put(&db, table, kind),
-                        Some(_) => Rig::prepare_put_and_tell(&db, table, kind),
-                    };
+                    let put = Rig::prepare_put(&db, table, kind, writers.is_some());
                     let mut wrote = vec![Wrote::default(); steps];
                     together.wait();
                     let begun = Instant::now();
                     for due in plan.iter().skip(writer).step_by(WRITERS) {
                         thread::sleep(due.at.saturating_sub(begun.elapsed()));
                         let at = Instant::now();
-                        let took = match writers {
-                            None => {
-                                Rig::put(&db, &put, due.first, due.rows);
-                                at.elapsed()
-                            }
-                            Some(writers) => {
-                                let rows = Rig::put_and_tell(&db, &put, due.first, due.rows);
-                                let took = at.elapsed();
-                                writers.send(kind, &rows);
-                                took
-                            }
-                        };
+                        let rows = Rig::put(&db, &put, due.first, due.rows);
+                        let took = at.elapsed();
+                        if let Some(writers) = writers {
+                            writers.send(kind, &rows);
+                        }
                         wrote[due.step].add(Wrote {
                             behind: at.duration_since(begun).saturating_sub(due.at),
                             took: vec![took.as_micros() as i64],

@@ -124,7 +124,6 @@ fn main() {
         println!("{}", table::ratios(&figures.drained));
     }
     if ["latency", "ramp", "light"].into_iter().any(wanted) {
-        eprintln!("warming up");
         latency::until_warm(&rig, &mut quiet);
     }
     if wanted("latency") {

@@ -293,36 +293,24 @@ impl Rig {
         }
     }
 
-    /// What [`put`](Self::put) executes: rows like those of the backlog, with their number as type.
-    pub(crate) fn prepare_put(db: &Db, table: &str, kind: &str) -> Statement {
-        block_on(db.client().prepare(&Self::put_sql(table, kind))).expect("a row can be written")
-    }
-
-    fn put_sql(table: &str, kind: &str) -> String {
-        format!(
+    /// What [`put`](Self::put) executes: rows like those of the backlog, with their number as type. If they
+    /// are to be `told`, it gives id, key and payload of each.
+    pub(crate) fn prepare_put(db: &Db, table: &str, kind: &str, told: bool) -> Statement {
+        let returning = if told {
+            "RETURNING id::text, aggregateid::text, payload::text"
+        } else {
+            ""
+        };
+        let sql = format!(
             "INSERT INTO {table} {COLUMNS} \
              SELECT '{kind}', key, ($1::int8 + n - $1::int8 % {POOL})::text, payload FROM pool \
-             WHERE n >= $1::int8 % {POOL} AND n < $1::int8 % {POOL} + $2::int8 ORDER BY n"
-        )
-    }
-
-    /// Commits so many rows in one transaction, [`MOST`] at the most.
-    pub(crate) fn put(db: &Db, put: &Statement, first: i64, rows: i64) {
-        assert!(rows <= MOST, "{rows} rows");
-        block_on(db.client().execute(put, &[&first, &rows])).expect("a row is written");
-    }
-
-    /// The same of what [`put_and_tell`](Self::put_and_tell) executes.
-    pub(crate) fn prepare_put_and_tell(db: &Db, table: &str, kind: &str) -> Statement {
-        let sql = format!(
-            "{} RETURNING id::text, aggregateid::text, payload::text",
-            Self::put_sql(table, kind)
+             WHERE n >= $1::int8 % {POOL} AND n < $1::int8 % {POOL} + $2::int8 ORDER BY n {returning}"
         );
         block_on(db.client().prepare(&sql)).expect("a row can be written")
     }
 
-    /// As [`put`](Self::put), and gives id, key and payload of each row.
-    pub(crate) fn put_and_tell(db: &Db, put: &Statement, first: i64, rows: i64) -> Vec<Row> {
+    /// Commits so many rows in one transaction, [`MOST`] at the most.
+    pub(crate) fn put(db: &Db, put: &Statement, first: i64, rows: i64) -> Vec<Row> {
         assert!(rows <= MOST, "{rows} rows");
         block_on(db.client().query(put, &[&first, &rows])).expect("a row is written")
     }

@@ -29,5 +29,5 @@ pub(crate) fn warm_up(mut load: impl FnMut(u32) -> f64) {
             return;
         }
     }
-    eprintln!("the broker is not warm after {MOST} rounds: what follows says so, too");
+    eprintln!("the broker was still getting better after {MOST} rounds");
 }
