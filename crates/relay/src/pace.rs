@@ -150,6 +150,16 @@ impl Pace {
         self.change(to, now);
     }
 
+    /// Notes that the sink takes nothing for now. Then nothing is handed over, however much has come: that
+    /// says nothing of the load, and a backlog is not over because the broker is slow.
+    pub(crate) fn held_up(&mut self, now: Instant) {
+        if self.favour == Favour::Throughput {
+            self.last = now;
+            self.window = now;
+            self.records = 0;
+        }
+    }
+
     /// Notes a read.
     pub(crate) fn read(&mut self, now: Instant) {
         self.next_read = now + READ_GAP;
@@ -248,6 +258,25 @@ mod tests {
         assert_eq!(load.pace.before_read(load.now + READ_GAP), None);
         assert_eq!(load.of(120_000, 900, 5_000), Favour::Throughput);
         assert_eq!(load.of(1_000, 2, 1_000), Favour::Latency);
+    }
+
+    /// A broker that stops for a moment would otherwise get the rest of a backlog in the smallest requests.
+    #[test]
+    fn a_sink_that_takes_nothing_ends_no_backlog() {
+        let mut load = Load::new();
+        assert_eq!(load.of(60_000, 1_000, 100), Favour::Throughput);
+        for _ in 0..20 {
+            for _ in 0..300 {
+                load.now += TICK;
+                load.pace.held_up(load.now);
+                load.pace
+                    .handed_over(0, Duration::from_millis(1_000), load.now);
+                assert_eq!(load.pace.favour(load.now), Favour::Throughput);
+            }
+            assert_eq!(load.of(120_000, 900, 50), Favour::Throughput);
+        }
+        // Its end does.
+        assert_eq!(load.of(120_000, 2, 2_000), Favour::Latency);
     }
 
     #[test]

@@ -210,6 +210,7 @@ where
             // While the sink is full nothing is read, so nothing can come.
             if walk.blocked {
                 received_at = now;
+                pace.held_up(now);
             }
             self.look_whether_stuck(&mut stuck, &walk, drain_until.is_some());
             if let Some(deadline) = drain_until {
