@@ -41,7 +41,7 @@ const FIXED: &[(&str, &str)] = &[
     // A request that is repeated must not find a later one there already. Idempotence alone does
     // not see to that where a broker has no state of the producer, as with the first request of a
     // partition. docs/adr/0007-one-request-in-flight.md has the whole story. Where gates see to it there
-    // may be more: `client_config_of_several_requests`.
+    // may be more: `of_several_requests`.
     ("max.in.flight", "1"),
     // A batch that fails for good ends the producer; otherwise librdkafka goes on behind it.
     ("enable.gapless.guarantee", "true"),
@@ -407,8 +407,9 @@ impl KafkaConfig {
 
     /// The same for a sink whose topics have gates, which choose partitions in librdkafka's stead; and for
     /// how long a gate sticks to one with records that have no key.
-    pub(crate) fn client_config_of_several_requests(&self) -> (ClientConfig, Option<Duration>) {
-        let mut config = self.client_config();
+    pub(crate) fn of_several_requests(
+        mut config: ClientConfig,
+    ) -> (ClientConfig, Option<Duration>) {
         config.set("max.in.flight", SEVERAL_REQUESTS);
         let hashes_all = config.get("partitioner") == Some("murmur2");
         let sticks = config.get(STICKS).and_then(|ms| ms.parse().ok());
@@ -419,7 +420,7 @@ impl KafkaConfig {
         )
     }
 
-    /// The same, filling requests for so long.
+    /// [`client_config`](Self::client_config), filling requests for so long.
     pub(crate) fn client_config_lingering(&self, linger: Duration) -> ClientConfig {
         let mut config = self.client_config();
         config.set("linger.ms", linger.as_millis().to_string());

@@ -53,6 +53,11 @@ pub(crate) struct Context {
     tokenless: AtomicBool,
     /// Of topics: librdkafka calls into them until it is destroyed, which is before this goes.
     gates: Mutex<Vec<Arc<Gate>>>,
+    /// Topics whose gates have called, and whether there are any.
+    calls: Mutex<Vec<usize>>,
+    called: AtomicBool,
+    /// A record was acknowledged whose timestamp opens no gate.
+    stale: AtomicBool,
 }
 
 impl Keeper for Context {
@@ -80,6 +85,9 @@ impl Context {
             refused: AtomicBool::new(false),
             tokenless: AtomicBool::new(false),
             gates: Mutex::default(),
+            calls: Mutex::default(),
+            called: AtomicBool::new(false),
+            stale: AtomicBool::new(false),
         }
     }
 
@@ -105,6 +113,33 @@ impl Context {
     pub(crate) fn attach(producer: &Arc<BaseProducer<Self>>) {
         // Set once, by the one that made both.
         let _ = producer.context().producer.set(Arc::downgrade(producer));
+    }
+
+    /// Has the lines of a topic tried again by the sender, once it is woken.
+    pub(crate) fn call(&self, topic: usize) {
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.push(topic);
+        self.called.store(true, SeqCst);
+    }
+
+    /// The topics that were named since the last time, some more than once.
+    pub(crate) fn calls(&self) -> Vec<usize> {
+        if !self.called.load(SeqCst) {
+            return Vec::new();
+        }
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        self.called.store(false, SeqCst);
+        std::mem::take(&mut *calls)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_stale(&self) {
+        self.stale.store(true, SeqCst);
+    }
+
+    /// Whether records come with timestamps that open no gate.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.stale.load(SeqCst)
     }
 
     /// Whether [`break_off`](Self::break_off) was called.
@@ -148,7 +183,8 @@ impl Context {
         told
     }
 
-    fn failed(&self, seq: u64, error: DeliveryError) {
+    /// A record that was accepted was not delivered.
+    pub(crate) fn failed(&self, seq: u64, error: DeliveryError) {
         // Before the relay is told, so that nothing is sent in the meantime; and it is woken after,
         // so that it learns of the cause first.
         let first = self.latch();
@@ -240,14 +276,21 @@ impl ProducerContext<NoCustomPartitioner> for Context {
 
     fn delivery(&self, result: &DeliveryResult<'_>, seq: usize) {
         let seq = seq as u64;
-        let mut opened = false;
+        let mut calls = false;
         let message = match result {
             Ok(message) if is_acknowledged(message) => {
                 self.delivered(seq, message);
                 // What failed opens nothing: nothing may follow it.
-                opened = ffi::gate_of(message).is_some_and(|gate| {
-                    gate.delivered(seq, message.partition(), is_fresh(message), Instant::now())
-                });
+                if let Some(gate) = ffi::gate_of(message) {
+                    let fresh = is_fresh(message);
+                    if !fresh {
+                        self.stale.store(true, SeqCst);
+                    }
+                    calls = gate.delivered(seq, message.partition(), fresh, Instant::now());
+                    if calls {
+                        self.call(gate.topic());
+                    }
+                }
                 message
             }
             Ok(message) => {
@@ -273,7 +316,7 @@ impl ProducerContext<NoCustomPartitioner> for Context {
                 message
             }
         };
-        if self.window.give_back(weight_of_message(message)) || opened {
+        if self.window.give_back(weight_of_message(message)) || calls {
             self.wake_sender();
         }
     }

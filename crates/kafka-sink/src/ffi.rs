@@ -28,7 +28,7 @@ use rdkafka::{ClientConfig, ClientContext};
 use walrelay_sink::Record;
 
 use crate::Token;
-use crate::gate::Gate;
+use crate::gate::{Gate, Line};
 
 // A delivery report must give back the whole sequence number.
 const _: () = assert!(usize::BITS >= u64::BITS);
@@ -54,8 +54,8 @@ pub(crate) trait Keeper {
 /// Why a record was not queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotQueued {
-    /// By the topic's [`Gate`], until something was reported.
-    Held,
+    /// By the topic's [`Gate`], which counts it in this line now.
+    Held(Line),
     /// By librdkafka.
     Refused(RDKafkaErrorCode),
 }
@@ -68,7 +68,7 @@ enum Turn {
     /// It has entered, and the partitioner was not asked yet.
     Entered,
     Placed(i32),
-    Held,
+    Held(Line),
 }
 
 thread_local! {
@@ -131,11 +131,15 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Topic<C> {
 
     /// Queues a copy of the record. Never blocks. `opaque`, the sequence number, comes back in the
     /// delivery report, which follows exactly if this returns `Ok`.
+    ///
+    /// `from`: the line of the gate that the record stands in, as its first. It is in none if it is
+    /// refused.
     pub(crate) fn produce(
         &self,
         record: &Record<'_>,
         timestamp_ms: i64,
         opaque: usize,
+        from: Option<Line>,
     ) -> Result<(), NotQueued> {
         let Some(gate) = &self.gate else {
             return self
@@ -143,27 +147,32 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Topic<C> {
                 .map_err(NotQueued::Refused);
         };
         let (entered, turn) = match record.partition {
-            None => (gate.enter(opaque as u64), Turn::Entered),
+            None => (gate.enter(opaque as u64, from), Turn::Entered),
             Some(partition) => (
-                gate.enter_at(partition, Instant::now()),
+                gate.enter_at(partition, from, Instant::now()),
                 Turn::Placed(partition),
             ),
         };
-        if !entered {
-            return Err(NotQueued::Held);
-        }
+        entered.map_err(NotQueued::Held)?;
         TURN.set(turn);
         let result = self.queue(record, timestamp_ms, opaque);
         let turn = TURN.replace(Turn::None);
         result.map_err(|code| {
             let placed = match turn {
-                Turn::Held => return NotQueued::Held,
+                Turn::Held(line) => return NotQueued::Held(line),
                 Turn::Placed(partition) => Some(partition),
                 Turn::Entered | Turn::None => None,
             };
             gate.withdraw(placed);
             NotQueued::Refused(code)
         })
+    }
+
+    /// The gate's call was heard.
+    pub(crate) fn heard(&self) {
+        if let Some(gate) = &self.gate {
+            gate.heard();
+        }
     }
 
     fn queue(
@@ -248,12 +257,15 @@ unsafe extern "C" fn place(
     if !matches!(TURN.get(), Turn::Entered) {
         return choice;
     }
-    if let Some(partition) = gate.place(choice, !key.is_null(), count, Instant::now()) {
-        TURN.set(Turn::Placed(partition));
-        partition
-    } else {
-        TURN.set(Turn::Held);
-        i32::MAX
+    match gate.place(choice, !key.is_null(), count, Instant::now()) {
+        Ok(partition) => {
+            TURN.set(Turn::Placed(partition));
+            partition
+        }
+        Err(line) => {
+            TURN.set(Turn::Held(line));
+            i32::MAX
+        }
     }
 }
 

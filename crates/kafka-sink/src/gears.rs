@@ -46,7 +46,11 @@ impl SinkFactory for GearedSinkFactory {
         let linger = self.config.bulk_linger();
         // One that is alone fills requests while others are on their way, and goes without gates.
         let prompt = match linger {
-            Some(_) => KafkaSink::prompt(&self.config, Arc::clone(&deliveries))?,
+            Some(_) => KafkaSink::gated(
+                &self.config,
+                self.config.client_config(),
+                Arc::clone(&deliveries),
+            )?,
             None => KafkaSink::new(&self.config, Arc::clone(&deliveries))?,
         };
         Ok(GearedSink {
@@ -59,6 +63,7 @@ impl SinkFactory for GearedSinkFactory {
             gear: Favour::Latency,
             unused_since: None,
             kept: KEPT,
+            stale: false,
         })
     }
 
@@ -84,6 +89,8 @@ pub struct GearedSink {
     pub(crate) gear: Favour,
     unused_since: Option<Instant>,
     pub(crate) kept: Duration,
+    /// The second producer's gates were not opened: it has none from now on.
+    stale: bool,
 }
 
 pub(crate) enum Bulk {
@@ -106,7 +113,7 @@ impl GearedSink {
         }
     }
 
-    fn current_mut(&mut self) -> &mut KafkaSink {
+    pub(crate) fn current_mut(&mut self) -> &mut KafkaSink {
         match (&mut self.bulk, self.gear) {
             (Bulk::Up(bulk), Favour::Throughput) => bulk,
             _ => &mut self.prompt,
@@ -116,6 +123,22 @@ impl GearedSink {
     /// Changes over if that is wanted and possible. False: not before what is in flight was reported,
     /// which calls [`Deliveries::capacity`].
     fn change(&mut self) -> bool {
+        // What stands behind gates must get through before anything is settled.
+        self.current_mut().nudge();
+        if let (Bulk::Up(bulk), Favour::Throughput) = (&self.bulk, self.gear)
+            && bulk.is_stale()
+        {
+            if !bulk.settled_or_wakes() {
+                bulk.hurry();
+                return bulk.is_broken();
+            }
+            if !bulk.is_broken() {
+                tracing::debug!("one request at a time: timestamps are too old for more");
+                self.stale = true;
+                self.gear = Favour::Latency;
+                self.release();
+            }
+        }
         if self.gear == self.favoured {
             return true;
         }
@@ -152,13 +175,14 @@ impl GearedSink {
         let Some(linger) = self.linger else {
             return false;
         };
-        let config = self.config.client_config_lingering(linger);
-        match KafkaSink::with_client(
-            &self.config,
-            &config,
-            Requests::One,
-            Arc::clone(&self.deliveries),
-        ) {
+        let client = self.config.client_config_lingering(linger);
+        let (config, deliveries) = (&self.config, Arc::clone(&self.deliveries));
+        let made = if self.prompt.is_stale() || self.stale {
+            KafkaSink::with_client(config, &client, Requests::One, deliveries)
+        } else {
+            KafkaSink::gated(config, client, deliveries)
+        };
+        match made {
             Ok(bulk) => {
                 self.bulk = Bulk::Up(bulk);
                 true
@@ -205,6 +229,7 @@ impl Sink for GearedSink {
     }
 
     fn nudge(&mut self) {
+        self.current_mut().nudge();
         if self.gear == Favour::Throughput || self.favoured == Favour::Throughput {
             self.unused_since = None;
             // What lags can change over while nothing is sent.

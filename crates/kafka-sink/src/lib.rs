@@ -57,6 +57,7 @@ mod follow;
 mod gate;
 mod gears;
 pub mod letters;
+mod lines;
 mod outcome;
 mod passing;
 mod probe;

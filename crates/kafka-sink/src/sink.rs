@@ -16,7 +16,8 @@ use walrelay_sink::{
 use crate::admin::{TopicCreator, TopicStatus};
 use crate::context::{Context, weight_of_record};
 use crate::ffi::{self, NotQueued};
-use crate::gate::Gate;
+use crate::gate::{Gate, Line};
+use crate::lines::{Lines, Standing};
 use crate::outcome::delivery_error;
 use crate::window::Window;
 use crate::{KafkaConfig, KafkaError, topic_name};
@@ -41,6 +42,9 @@ const BROKEN_GRACE: Duration = Duration::from_secs(1);
 /// How long closing waits for librdkafka to report what was purged. It needs milliseconds; the
 /// bound is there so that a defect of it shows as a log line and not as a relay that never ends.
 const PURGE_GRACE: Duration = Duration::from_secs(10);
+
+/// For how long the sender may be held up.
+const HURRY: Duration = Duration::from_millis(5);
 
 const BROKEN: &str = "this producer takes nothing after a record that was not delivered: a new one \
                       must be made and everything unconfirmed sent again";
@@ -89,6 +93,8 @@ pub struct KafkaSink {
     producer: Arc<BaseProducer<Context>>,
     message_max_bytes: String,
     requests: Requests,
+    /// Accepted, and held back by gates.
+    lines: Lines,
     closed: bool,
 }
 
@@ -98,7 +104,7 @@ pub(crate) enum Requests {
     /// One.
     One,
     /// Several, where each topic's [`Gate`] lets them. The client is configured for it:
-    /// [`KafkaConfig::client_config_of_several_requests`].
+    /// [`KafkaConfig::of_several_requests`].
     Several {
         /// [`Gate::new`]'s.
         sticks: Option<Duration>,
@@ -122,12 +128,14 @@ impl KafkaSink {
         Self::with_client(config, &config.client_config(), Requests::One, deliveries)
     }
 
-    /// For records that come one by one: several requests may be on their way to a broker.
-    pub(crate) fn prompt(
+    /// One that may have several requests on their way to a broker. `client` as for
+    /// [`with_client`](Self::with_client), but for what gates need.
+    pub(crate) fn gated(
         config: &KafkaConfig,
+        client: ClientConfig,
         deliveries: Arc<dyn Deliveries>,
     ) -> Result<Self, KafkaError> {
-        let (client, sticks) = config.client_config_of_several_requests();
+        let (client, sticks) = KafkaConfig::of_several_requests(client);
         Self::with_client(config, &client, Requests::Several { sticks }, deliveries)
     }
 
@@ -163,6 +171,7 @@ impl KafkaSink {
             producer,
             message_max_bytes: config.message_max_bytes().to_owned(),
             requests,
+            lines: Lines::default(),
             closed: false,
         })
     }
@@ -176,6 +185,17 @@ impl KafkaSink {
     /// over.
     pub(crate) fn settled_or_wakes(&self) -> bool {
         self.producer.context().window.empty_or_wakes()
+    }
+
+    /// Sends what waits for more to fill its request with. **Blocks** for a moment.
+    pub(crate) fn hurry(&self) {
+        ffi::flush(&self.producer, HURRY);
+    }
+
+    /// Whether it has gates, and records come whose timestamps do not open them: each partition's are on
+    /// their way one by one.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.requests != Requests::One && self.producer.context().is_stale()
     }
 
     /// Whether a record was not delivered: nothing is accepted any more.
@@ -204,7 +224,7 @@ impl KafkaSink {
         }
         let gate = match self.requests {
             Requests::One => None,
-            Requests::Several { sticks } => Some(Arc::new(Gate::new(sticks))),
+            Requests::Several { sticks } => Some(Arc::new(Gate::new(topics.handles.len(), sticks))),
         };
         let handle = ffi::Topic::new(&self.producer, name, gate)
             .map_err(|code| SendError::Refused(delivery_error(name, code)))?;
@@ -221,7 +241,15 @@ impl KafkaSink {
         }
         // First, so that no capacity() comes after the end.
         self.creator = None;
-        let all_reported = !grace.is_zero() && ffi::flush(&self.producer, grace);
+        let until = Instant::now() + grace;
+        let left = || until.saturating_duration_since(Instant::now());
+        // Each time those have been reported that others stand behind.
+        while !self.lines.is_empty() && !left().is_zero() && !self.is_broken() {
+            ffi::flush(&self.producer, left().min(Duration::from_millis(100)));
+            self.resume();
+        }
+        self.give_up_lines();
+        let all_reported = !left().is_zero() && ffi::flush(&self.producer, left());
         if !all_reported {
             self.purge();
         }
@@ -229,6 +257,38 @@ impl KafkaSink {
         // The handles' and the thread's references are gone after this, so that dropping the last
         // one, which destroys the client, happens here and not on some other thread.
         self.topics = Topics::default();
+    }
+
+    /// Tries those again that stand in lines whose gates have called.
+    fn resume(&mut self) {
+        for at in self.producer.context().calls() {
+            if self.is_broken() {
+                return;
+            }
+            let Some((name, topic)) = self.topics.handles.get(at) else {
+                continue;
+            };
+            topic.heard();
+            for line in self.lines.of_topic(at) {
+                advance(
+                    &mut self.lines,
+                    self.producer.context(),
+                    at,
+                    name,
+                    topic,
+                    line,
+                );
+            }
+        }
+    }
+
+    /// Reports those that stand in lines as failed.
+    fn give_up_lines(&mut self) {
+        let context = self.producer.context();
+        for (at, standing) in self.lines.take_all() {
+            let name = self.topics.handles.get(at).map_or("", |(name, _)| name);
+            fail(context, name, &standing, RDKafkaErrorCode::PurgeQueue);
+        }
     }
 
     /// Gives up what is queued or in flight until the last of it has been reported.
@@ -258,6 +318,7 @@ impl Sink for KafkaSink {
         if self.producer.context().broken() {
             return Err(refused(record.topic, BROKEN, None));
         }
+        self.resume();
         let at = self.topic(record.topic)?;
         let timestamp_ms = check_record(record)?;
         let context = self.producer.context();
@@ -267,15 +328,16 @@ impl Sink for KafkaSink {
         }
         let (_, topic) = &self.topics.handles[at];
         // The build is refused where usize is narrower.
-        let Err(not_queued) = topic.produce(record, timestamp_ms, seq as usize) else {
-            return Ok(());
+        let code = match topic.produce(record, timestamp_ms, seq as usize, None) {
+            Ok(()) => return Ok(()),
+            Err(NotQueued::Held(line)) => {
+                let standing = Standing::new(record, timestamp_ms, seq, weight);
+                self.lines.push(at, line, standing);
+                return Ok(());
+            }
+            Err(NotQueued::Refused(code)) => code,
         };
         context.window.cancel(weight);
-        let code = match not_queued {
-            // A report wakes the caller.
-            NotQueued::Held => return Err(SendError::Full),
-            NotQueued::Refused(code) => code,
-        };
         Err(match code {
             RDKafkaErrorCode::QueueFull => {
                 context.queue_full.store(true, SeqCst);
@@ -305,8 +367,53 @@ impl Sink for KafkaSink {
         })
     }
 
+    /// Those that gates have held back, and hold back no longer.
+    fn nudge(&mut self) {
+        self.resume();
+    }
+
     fn close(mut self, grace: Duration) {
         self.shut_down(grace);
+    }
+}
+
+/// Hands the first of a line over, and the next, until one is held back.
+fn advance(
+    lines: &mut Lines,
+    context: &Context,
+    at: usize,
+    name: &str,
+    topic: &ffi::Topic<Context>,
+    line: Line,
+) {
+    while let Some(first) = lines.first(at, line) {
+        let (ms, seq) = (first.timestamp_ms, first.seq as usize);
+        let produced = first.with(name, line, |record| {
+            topic.produce(record, ms, seq, Some(line))
+        });
+        if produced == Err(NotQueued::Held(line)) {
+            return;
+        }
+        let Some(first) = lines.pop(at, line) else {
+            return;
+        };
+        match produced {
+            Ok(()) => {}
+            Err(NotQueued::Held(other)) => lines.push(at, other, first),
+            // It was accepted: now it can only fail.
+            Err(NotQueued::Refused(code)) => {
+                fail(context, name, &first, code);
+                return;
+            }
+        }
+    }
+}
+
+/// Reports a record as failed that never came to librdkafka.
+fn fail(context: &Context, topic: &str, standing: &Standing, code: RDKafkaErrorCode) {
+    context.failed(standing.seq, delivery_error(topic, code));
+    if context.window.give_back(standing.weight) {
+        context.wake_sender();
     }
 }
 

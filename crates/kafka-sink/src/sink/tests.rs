@@ -60,6 +60,18 @@ impl Reports {
         );
     }
 
+    /// Nudges the sink after each wake-up meanwhile, as the relay does.
+    fn wait_with(&self, sink: &mut impl Sink, until: impl Fn(&State) -> bool) {
+        loop {
+            let before = self.capacity_calls();
+            sink.nudge();
+            self.wait(|state| until(state) || state.capacity > before);
+            if until(&self.state.lock().unwrap()) {
+                return;
+            }
+        }
+    }
+
     fn capacity_calls(&self) -> u64 {
         self.state.lock().unwrap().capacity
     }

@@ -2,7 +2,7 @@
 
 use walrelay_sink::Favour;
 
-use super::order::log;
+use super::order::{log, logs};
 use super::*;
 use crate::gears::{Bulk, GearedSink, GearedSinkFactory};
 
@@ -155,4 +155,102 @@ fn a_linger_of_ones_own_is_the_only_gear() {
     assert_eq!(sink.gear, Favour::Latency);
     sink.close(LONG);
     reports.assert_complete(2);
+}
+
+/// Each producer opens partitions for itself, and what stands before them goes in its turn.
+#[test]
+fn keys_keep_their_order_through_gears_and_lines() {
+    const RECORDS: u64 = 6_000;
+    const TOPICS: [&str; 3] = ["t", "u", "v"];
+    const PARTITIONS: u32 = 12;
+    let cluster = cluster(&TOPICS.map(|topic| (topic, PARTITIONS as i32)));
+    cluster
+        .broker_round_trip_time(1, Duration::from_millis(2))
+        .unwrap();
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let (mut sink, reports) = geared(&cluster, &[]);
+    sink.kept = Duration::ZERO;
+    let mut stood = 0;
+    for seq in 0..RECORDS {
+        if random.u32(..500) == 0 {
+            sink.favour(
+                *random
+                    .choice(&[Favour::Latency, Favour::Throughput])
+                    .unwrap(),
+            );
+        }
+        if random.u32(..50) == 0 {
+            sink.nudge();
+        }
+        let topic = *random.choice(&TOPICS).unwrap();
+        let (key, value) = (random.u64(..100).to_string(), seq.to_string());
+        let record = record(topic, key.as_bytes(), value.as_bytes());
+        send(&mut sink, &reports, &record, seq);
+        stood += usize::from(!sink.current_mut().lines.is_empty());
+    }
+    sink.close(LONG);
+    reports.assert_complete(RECORDS);
+    assert_eq!(reports.failures(), []);
+    assert!(stood > 0, "nobody ever stood in a line");
+    let mut last: HashMap<(String, Vec<u8>), u64> = HashMap::new();
+    for record in read(&cluster, &TOPICS, RECORDS as usize) {
+        let (key, seq) = (record.key.clone().expect("a key"), seq_in(&record));
+        assert_eq!(record.partition as u32, partition_of(&key, PARTITIONS));
+        if let Some(earlier) = last.insert((record.topic.clone(), key), seq) {
+            assert!(earlier < seq, "{seq} came after {earlier}");
+        }
+    }
+}
+
+/// Records whose timestamps open no gate would go one by one, each after a linger. The mock brokers give
+/// timestamps of their own, so it is said by hand here that one was too old.
+#[test]
+fn the_gear_for_throughput_goes_without_gates_that_do_not_open() {
+    const RECORDS: u64 = 3_000;
+    for stale_at in [100, 500, 1_000] {
+        let cluster = cluster(&[("t", 2)]);
+        let (mut sink, reports) = geared(&cluster, &[]);
+        for seq in 0..RECORDS {
+            if seq > 200 {
+                // As while there is a backlog.
+                sink.favour(Favour::Throughput);
+            }
+            if seq == stale_at {
+                sink.current_mut().producer.context().set_stale();
+            }
+            let (key, value) = ((seq % 10).to_string(), seq.to_string());
+            let record = record("t", key.as_bytes(), value.as_bytes());
+            send(&mut sink, &reports, &record, seq);
+        }
+        // The producer that had gates goes in its own time.
+        let start = Instant::now();
+        let mut seq = RECORDS;
+        while sink.gear != Favour::Throughput {
+            assert!(start.elapsed() < LONG, "{stale_at}: still in the other");
+            sink.favour(Favour::Throughput);
+            let value = seq.to_string();
+            send(
+                &mut sink,
+                &reports,
+                &record("t", b"1", value.as_bytes()),
+                seq,
+            );
+            seq += 1;
+        }
+        let Bulk::Up(bulk) = &sink.bulk else {
+            panic!("{stale_at}: in a gear without a producer");
+        };
+        assert_eq!(bulk.requests, Requests::One, "{stale_at}");
+        sink.close(LONG);
+        reports.assert_complete(seq);
+        assert_eq!(reports.failures(), []);
+        let records = logs(&cluster, &["t"], 2);
+        for partition in 0..2 {
+            let here = records.iter().filter(|r| r.partition == partition);
+            let seqs: Vec<u64> = here.map(seq_in).collect();
+            assert!(seqs.is_sorted(), "{seqs:?}");
+        }
+    }
 }

@@ -7,19 +7,31 @@ use rdkafka::ClientConfig;
 
 use super::*;
 
-/// Everything in partition 0 of the topic, in its order.
+/// Everything in partition 0 of the topic, which has no other, in its order.
 pub(super) fn log(cluster: &Cluster, topic: &str) -> Vec<u64> {
+    let records = logs(cluster, &[topic], 1);
+    records.iter().map(seq_in).collect()
+}
+
+/// Everything in the topics, each of so many partitions: each partition's in its order.
+pub(super) fn logs(cluster: &Cluster, topics: &[&str], partitions: i32) -> Vec<TailedRecord> {
     let client: BaseProducer = ClientConfig::new()
         .set("bootstrap.servers", cluster.bootstrap_servers())
         .create()
         .expect("a client");
-    let (low, high) = client
-        .client()
-        .fetch_watermarks(topic, 0, LONG)
-        .expect("watermarks");
-    assert_eq!(low, 0, "the mock broker has dropped records");
-    let records = read(cluster, &[topic], high as usize);
-    records.iter().map(seq_in).collect()
+    let count_of = |topic: &str, partition| {
+        let (low, high) = client
+            .client()
+            .fetch_watermarks(topic, partition, LONG)
+            .expect("watermarks");
+        assert_eq!(low, 0, "the mock broker has dropped records");
+        high as usize
+    };
+    let count = topics
+        .iter()
+        .flat_map(|topic| (0..partitions).map(|partition| count_of(topic, partition)))
+        .sum();
+    read(cluster, topics, count)
 }
 
 /// A sink whose requests hold one record each, so that many are made.

@@ -4,7 +4,7 @@
 //! it has no state of the producer. What a broker with state sees to is tested with real ones
 //! (`tests/faults`).
 
-use super::order::log;
+use super::order::{log, logs};
 use super::*;
 
 const KEYS: u64 = 64;
@@ -13,7 +13,7 @@ fn sink_of_several(cluster: &Cluster, more: &[(&str, &str)]) -> (KafkaSink, Arc<
     let reports = Arc::new(Reports::default());
     let deliveries: Arc<dyn Deliveries> = Arc::clone(&reports) as _;
     let config = config(cluster, KafkaOptions::default(), more);
-    let sink = KafkaSink::prompt(&config, deliveries).expect("a sink");
+    let sink = KafkaSink::gated(&config, config.client_config(), deliveries).expect("a sink");
     (sink, reports)
 }
 
@@ -29,7 +29,14 @@ fn send_all(sink: &mut KafkaSink, reports: &Reports, seqs: std::ops::Range<u64>,
             seq,
         );
     }
-    reports.wait(|state| state.outcomes.len() as u64 == end);
+    reports.wait_with(sink, |state| state.outcomes.len() as u64 == end);
+}
+
+/// Who is held back.
+fn standing(sink: &KafkaSink) -> Vec<u64> {
+    let mut standing = sink.lines.seqs();
+    standing.sort_unstable();
+    standing
 }
 
 /// A key that comes to this partition.
@@ -66,7 +73,8 @@ fn requests_to_several_partitions_do_not_wait_for_each_other() {
                 let seq = round * 64 + at as u64;
                 send(&mut sink, &reports, &record("t", key.as_bytes(), b"v"), seq);
             }
-            reports.wait(|state| state.outcomes.len() as u64 == (round + 1) * 64);
+            let all = (round + 1) * 64;
+            reports.wait_with(&mut sink, |state| state.outcomes.len() as u64 == all);
             took = started.elapsed();
             slow(&cluster, 20);
         }
@@ -86,7 +94,7 @@ fn a_record_is_alone_on_its_way_to_a_partition_that_is_not_open() {
     for (seq, topic) in ["t", "u"].into_iter().enumerate() {
         send(&mut sink, &reports, &record(topic, b"0", b"v"), seq as u64);
     }
-    reports.wait(|state| state.outcomes.len() == 2);
+    reports.wait_with(&mut sink, |state| state.outcomes.len() == 2);
     let open = partition_of(b"0", 2);
     let (known, new) = (key_of(open, 2), key_of(1 - open, 2));
     // A gate opens a moment after the report.
@@ -100,33 +108,97 @@ fn a_record_is_alone_on_its_way_to_a_partition_that_is_not_open() {
             );
         }
     }
-    reports.wait(|state| state.outcomes.len() == 6);
+    reports.wait_with(&mut sink, |state| state.outcomes.len() == 6);
     slow(&cluster, 500);
-    let new = record("t", new.as_bytes(), b"v");
-    assert_eq!(sink.try_send(&new, 6), Ok(()));
-    assert_eq!(sink.try_send(&new, 7), Err(SendError::Full));
-    for (topic, seqs) in [("t", 7..10), ("u", 10..13)] {
+    let new = |seq: u64| (new.clone(), seq.to_string());
+    let offer = |sink: &mut KafkaSink, topic, (key, value): (String, String), seq| {
+        let record = record(topic, key.as_bytes(), value.as_bytes());
+        assert_eq!(sink.try_send(&record, seq), Ok(()));
+    };
+    for seq in 6..9 {
+        offer(&mut sink, "t", new(seq), seq);
+    }
+    assert_eq!(standing(&sink), [7, 8]);
+    for (topic, seqs) in [("t", 9..12), ("u", 12..15)] {
         for seq in seqs {
-            let record = record(topic, known.as_bytes(), b"v");
-            assert_eq!(sink.try_send(&record, seq), Ok(()), "{topic}: it is open");
+            offer(&mut sink, topic, (known.clone(), seq.to_string()), seq);
         }
     }
-    assert_eq!(
-        reports.state.lock().unwrap().outcomes.len(),
-        6,
-        "none is back"
-    );
-    send(&mut sink, &reports, &new, 13);
-    assert!(
-        reports.state.lock().unwrap().outcomes.contains_key(&6),
-        "sent before the first was acknowledged"
-    );
-    for seq in 14..17 {
-        assert_eq!(sink.try_send(&new, seq), Ok(()), "now it is open as well");
+    assert_eq!(standing(&sink), [7, 8], "the others are open");
+    reports.wait(|state| state.outcomes.contains_key(&6));
+    // It may be open by now, but nobody passes those that stand there.
+    offer(&mut sink, "t", new(15), 15);
+    reports.wait_with(&mut sink, |state| state.outcomes.len() == 16);
+    assert!(sink.lines.is_empty());
+    for seq in 16..19 {
+        offer(&mut sink, "t", new(seq), seq);
     }
+    assert!(sink.lines.is_empty(), "now it is open as well");
     sink.close(LONG);
-    reports.assert_complete(17);
+    reports.assert_complete(19);
     assert_eq!(reports.failures(), []);
+    let order: Vec<u64> = log_of(&cluster, 1 - open as i32, 2);
+    assert_eq!(order, [6, 7, 8, 15, 16, 17, 18]);
+}
+
+/// The sequence numbers in a partition of "t", in its order.
+fn log_of(cluster: &Cluster, partition: i32, partitions: i32) -> Vec<u64> {
+    let records = logs(cluster, &["t"], partitions);
+    let here = records.iter().filter(|r| r.partition == partition);
+    here.map(seq_in).collect()
+}
+
+/// What stands behind a partition that does not answer is in nobody's way but its own.
+#[test]
+fn a_partition_that_does_not_answer_holds_up_no_other() {
+    let cluster = MockCluster::new(2).expect("a mock cluster");
+    cluster.create_topic("t", 2, 1).expect("a topic");
+    for partition in 0..2 {
+        cluster
+            .partition_leader("t", partition, Some(1 + partition))
+            .unwrap();
+    }
+    let (mut sink, reports) = sink_of_several(&cluster, &[]);
+    cluster.broker_round_trip_time(2, 2 * LONG).unwrap();
+    let keys = [key_of(0, 2), key_of(1, 2)];
+    for seq in 0..200 {
+        let (key, value) = (&keys[seq as usize % 2], seq.to_string());
+        send(
+            &mut sink,
+            &reports,
+            &record("t", key.as_bytes(), value.as_bytes()),
+            seq,
+        );
+    }
+    reports.wait_with(&mut sink, |state| state.outcomes.len() == 100);
+    let odd: Vec<u64> = (3..200).step_by(2).collect();
+    assert_eq!(standing(&sink), odd);
+    assert_eq!(sink.in_flight(), 100);
+    sink.close(Duration::ZERO);
+    reports.assert_complete(200);
+    assert_eq!(reports.failures().len(), 100, "given up, and said so");
+    cluster.broker_round_trip_time(2, Duration::ZERO).unwrap();
+    assert_eq!(log_of(&cluster, 0, 2).len(), 100);
+}
+
+#[test]
+fn closing_sends_what_is_held_back() {
+    let cluster = cluster(&[("t", 3)]);
+    slow(&cluster, 5);
+    let (mut sink, reports) = sink_of_several(&cluster, &[("linger.ms", "200")]);
+    for seq in 0..60 {
+        let (key, value) = ((seq % 9).to_string(), seq.to_string());
+        let record = record("t", key.as_bytes(), value.as_bytes());
+        assert_eq!(sink.try_send(&record, seq), Ok(()));
+    }
+    assert!(standing(&sink).len() > 50);
+    sink.close(LONG);
+    reports.assert_complete(60);
+    assert_eq!(reports.failures(), []);
+    for partition in 0..3 {
+        let seqs = log_of(&cluster, partition, 3);
+        assert!(seqs.is_sorted(), "{seqs:?}");
+    }
 }
 
 /// Would fail without the gate: what comes behind the first request is appended, and that one is taken for
@@ -162,21 +234,23 @@ fn nothing_follows_a_first_record_that_is_refused() {
     let (mut sink, reports) = sink_of_several(&cluster, &[]);
     let first = record("t", b"k", b"0");
     assert_eq!(sink.try_send(&first, 0), Ok(()));
-    let next = record("t", b"k", b"1");
-    loop {
-        let before = reports.capacity_calls();
-        match sink.try_send(&next, 1) {
-            Err(SendError::Full) => reports.wait(|state| state.capacity > before),
-            Err(SendError::Refused(error)) => {
-                assert_eq!(error.disposition, Disposition::Retryable, "{error}");
-                break;
-            }
-            Ok(()) => panic!("it was taken behind one that was refused"),
-        }
+    for seq in 1..5 {
+        let next = record("t", b"k", b"1");
+        assert_eq!(sink.try_send(&next, seq), Ok(()), "it stands behind that");
     }
-    reports.wait(|state| state.outcomes.len() == 1);
+    reports.wait_with(&mut sink, |state| state.outcomes.contains_key(&0));
+    assert_refused_as(
+        Disposition::Retryable,
+        &mut sink,
+        &record("t", b"k", b"1"),
+        "a new one must be made",
+    );
     sink.close(LONG);
-    assert_eq!(reports.failures()[0].disposition, Disposition::Fatal);
+    reports.assert_complete(5);
+    let fatal = |error: &DeliveryError| error.disposition == Disposition::Fatal;
+    let failures = reports.failures();
+    assert_eq!(failures.len(), 5);
+    assert_eq!(failures.iter().filter(|error| fatal(error)).count(), 1);
     assert_eq!(log(&cluster, "t"), Vec::<u64>::new());
 }
 
@@ -249,7 +323,9 @@ fn records_without_a_key_are_spread_as_configured() {
             };
             send(&mut sink, &reports, &record, seq);
             // The first comes to its partition before there is a stickiness to speak of.
-            reports.wait(|state| seq > 0 || state.outcomes.len() == 1);
+            if seq == 0 {
+                reports.wait(|state| state.outcomes.len() == 1);
+            }
         }
         sink.close(LONG);
         assert_eq!(reports.failures(), []);
@@ -299,7 +375,7 @@ fn the_client_is_configured_for_it() {
         ),
     ] {
         let config = config(&cluster, KafkaOptions::default(), more);
-        let (client, read) = config.client_config_of_several_requests();
+        let (client, read) = KafkaConfig::of_several_requests(config.client_config());
         assert_eq!(read, sticks);
         let native = client.create_native_config().expect("valid");
         for (property, value) in [
