@@ -71,3 +71,43 @@ fn change_with_the_load_and_keep_the_history() {
     let (code, log) = relay.terminate();
     assert_eq!(code, Some(0), "{log}");
 }
+
+/// What is older than half an hour opens no gate of the producer for throughput, and would go one by one to
+/// each partition, each after a linger: it goes without gates then.
+#[test]
+fn a_backlog_with_timestamps_of_long_ago_is_drained_in_full_requests() {
+    let rig = Rig::new(15);
+    rig.workload().create_tables();
+    let db = Db::connect(&rig.postgres.url());
+    db.batch("ALTER TABLE outbox ADD COLUMN at timestamptz");
+    let config = rig.config();
+    Rig::log_debug(&config);
+    let started = || {
+        let set = "router.debezium.table.field.event.timestamp=at";
+        let relay = rig.start_with(&config, &["--set", set]);
+        relay.streaming();
+        relay
+    };
+    let (code, log) = started().terminate();
+    assert_eq!(code, Some(0), "{log}");
+    // The time of production first, so that the gear is changed before the old ones come.
+    for (at, transactions) in [("NULL", 0..60), ("now() - interval '2 hours'", 60..120)] {
+        for transaction in transactions {
+            db.batch(&format!(
+                "INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'bulk-' || n % 50, 'T', \
+                 jsonb_build_object('number', {transaction} * 1000 + n), {at} \
+                 FROM generate_series(1, 1000) n",
+            ));
+        }
+    }
+    let relay = started();
+    relay.says("one request at a time: timestamps are too old for more");
+    rig.caught_up();
+    let verdict = rig.verdict();
+    eprintln!("of long ago: {verdict}");
+    verdict.assert_clean();
+    assert_eq!(verdict.committed, 120_000);
+    assert_eq!(verdict.duplicates, 0, "nothing failed");
+    let (code, log) = relay.terminate();
+    assert_eq!(code, Some(0), "{log}");
+}
