@@ -1,9 +1,13 @@
-//! How long a record waits where a broker takes its time, with one request on its way and with several:
-//! `make bench-requests`.
+//! How long a record waits where a broker takes its time, and how fast a backlog is sent, with one request
+//! on its way and with several: `make bench-requests`.
 //!
 //! Both producers take turns against librdkafka's mock broker, which answers each request so many milliseconds
-//! after it came, as one does that waits for replicas elsewhere. Records come on a fixed schedule (an open
-//! loop), each with a key of its own, and each one's time counts from when it was due.
+//! after it came, as one does that waits for replicas elsewhere.
+//! - Records on a fixed schedule (an open loop), each with a key of its own: each one's time counts from when
+//!   it was due.
+//! - A backlog, as fast as it is taken, with the linger of the gear for throughput.
+//!
+//! `BENCH_ONLY`: `latency` or `backlogs` alone.
 
 #![allow(
     clippy::expect_used,
@@ -19,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use rdkafka::mocking::MockCluster;
 use walrelay_kafka_sink::{GearedSinkFactory, KafkaConfig, KafkaOptions, KafkaSinkFactory};
-use walrelay_sink::{Deliveries, DeliveryError, Record, SendError, Sink, SinkFactory};
+use walrelay_sink::{Deliveries, DeliveryError, Favour, Record, SendError, Sink, SinkFactory};
 
 /// A load goes on for so long.
 const SECONDS: u64 = 5;
@@ -37,6 +41,16 @@ const LOADS: [(i32, u64, u64); 9] = [
     (24, 8, 100),
     (24, 8, 300),
     (24, 8, 1_000),
+];
+
+/// Partitions, milliseconds until a request is answered, records.
+const BACKLOGS: [(i32, u64, u64); 6] = [
+    (8, 4, 300_000),
+    (64, 4, 300_000),
+    (512, 1, 300_000),
+    (512, 4, 100_000),
+    (1_000, 1, 200_000),
+    (1_000, 4, 100_000),
 ];
 
 /// When each record was delivered.
@@ -147,12 +161,97 @@ fn measure(
     [took.len() / 2, took.len() * 99 / 100].map(|at| took[at])
 }
 
+/// Records a second.
+fn drain(
+    factory: &mut impl SinkFactory,
+    cluster: &MockCluster<'_, impl rdkafka::producer::ProducerContext>,
+    millis: u64,
+    count: u64,
+) -> f64 {
+    let reports = Arc::new(Reports::default());
+    let mut sink = factory
+        .create(Arc::clone(&reports) as Arc<dyn Deliveries>)
+        .expect("a producer");
+    send(&mut sink, &reports, "0", 0);
+    cluster
+        .broker_round_trip_time(1, Duration::from_millis(millis))
+        .expect("the mock broker waits");
+    let start = Instant::now();
+    for seq in 1..=count {
+        sink.favour(Favour::Throughput);
+        send(&mut sink, &reports, &(seq * 7_919).to_string(), seq);
+    }
+    sink.close(PATIENCE);
+    let took = start.elapsed().as_secs_f64();
+    cluster
+        .broker_round_trip_time(1, Duration::ZERO)
+        .expect("the mock broker stops waiting");
+    let delivered = reports
+        .delivered
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    assert_eq!(delivered.len() as u64, 1 + count, "all are delivered");
+    count as f64 / took
+}
+
+fn config(cluster: &MockCluster<'_, impl rdkafka::producer::ProducerContext>) -> KafkaConfig {
+    let properties = [("bootstrap.servers".to_owned(), cluster.bootstrap_servers())];
+    // The window of the relay.
+    let options = KafkaOptions {
+        max_in_flight_bytes: 16 << 20,
+        ..KafkaOptions::default()
+    };
+    KafkaConfig::new(properties.into(), options).expect("a configuration")
+}
+
+fn lingering(cluster: &MockCluster<'_, impl rdkafka::producer::ProducerContext>) -> KafkaConfig {
+    let properties = [
+        ("bootstrap.servers", cluster.bootstrap_servers()),
+        ("linger.ms", "50".to_owned()),
+    ];
+    let properties = properties.map(|(name, value)| (name.to_owned(), value));
+    let options = config(cluster).options().clone();
+    KafkaConfig::new(properties.into(), options).expect("a configuration")
+}
+
 fn median(mut of: Vec<f64>) -> f64 {
     of.sort_by(f64::total_cmp);
     of[of.len() / 2]
 }
 
 fn main() {
+    let only = std::env::var("BENCH_ONLY").unwrap_or_default();
+    if only != "backlogs" {
+        latency();
+        println!();
+    }
+    if only != "latency" {
+        backlogs();
+    }
+}
+
+fn backlogs() {
+    println!(
+        "| partitions | answered after, ms | records | one request: records/s | several | several / one |"
+    );
+    println!("|---:|---:|---:|---:|---:|---:|");
+    for (partitions, millis, count) in BACKLOGS {
+        let mut rounds: [Vec<f64>; 2] = Default::default();
+        for _ in 0..ROUNDS {
+            let cluster = MockCluster::new(1).expect("a mock broker");
+            cluster.create_topic("t", partitions, 1).expect("a topic");
+            let mut one = KafkaSinkFactory::new(lingering(&cluster));
+            rounds[0].push(drain(&mut one, &cluster, millis, count));
+            let mut several = GearedSinkFactory::new(config(&cluster));
+            rounds[1].push(drain(&mut several, &cluster, millis, count));
+        }
+        let [one, several] = rounds.map(median);
+        let ratio = several / one;
+        println!("| {partitions} | {millis} | {count} | {one:.0} | {several:.0} | {ratio:.1} |");
+    }
+}
+
+fn latency() {
     println!(
         "| partitions | answered after, ms | records/s | one request: p50 | p99 | several: p50 | p99 | one / several: p50 | p99 |"
     );
@@ -162,9 +261,7 @@ fn main() {
         for _ in 0..ROUNDS {
             let cluster = MockCluster::new(1).expect("a mock broker");
             cluster.create_topic("t", partitions, 1).expect("a topic");
-            let properties = [("bootstrap.servers".to_owned(), cluster.bootstrap_servers())];
-            let config = KafkaConfig::new(properties.into(), KafkaOptions::default())
-                .expect("a configuration");
+            let config = config(&cluster);
             let mut one = KafkaSinkFactory::new(config.clone());
             rounds[0].push(measure(&mut one, &cluster, millis, rate));
             // As `walrelay run` has it while it keeps up.

@@ -24,8 +24,10 @@ pub(crate) struct Standing {
     partition: Option<i32>,
     key: Option<Box<[u8]>>,
     value: Option<Box<[u8]>>,
-    headers: Box<[(Box<str>, Option<Box<[u8]>>)]>,
+    headers: Box<[OwnHeader]>,
 }
+
+type OwnHeader = (Box<str>, Option<Box<[u8]>>);
 
 impl Standing {
     pub(crate) fn new(record: &Record<'_>, timestamp_ms: i64, seq: u64, weight: u64) -> Self {

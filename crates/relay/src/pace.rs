@@ -269,8 +269,7 @@ mod tests {
             for _ in 0..300 {
                 load.now += TICK;
                 load.pace.held_up(load.now);
-                load.pace
-                    .handed_over(0, Duration::from_millis(1_000), load.now);
+                load.pace.handed_over(0, Duration::from_secs(1), load.now);
                 assert_eq!(load.pace.favour(load.now), Favour::Throughput);
             }
             assert_eq!(load.of(120_000, 900, 50), Favour::Throughput);
