@@ -21,7 +21,8 @@
 //!   librdkafka only infers from the success of a later request is reported as failed.
 //! - Per key, records reach the broker in the order in which they were accepted: idempotence on, murmur2 over
 //!   the key as in Java, one queue in FIFO order, and one request in flight to a broker, or several
-//!   where each topic's `Gate` sees to it that the first to a partition was alone.
+//!   where each topic's `Gate` sees to it that the first to a partition was alone. What comes meanwhile
+//!   stands in one of the `Lines`, which nobody passes.
 //! - The two producers of a [`GearedSink`] never have records in flight at the same time.
 //! - The first record that is not delivered ends the sink: librdkafka's queue is given up at once,
 //!   and nothing more is accepted. A request that is behind the failed one already may still be
@@ -37,7 +38,8 @@
 //!
 //! # Ordering of the reports
 //! Reports of one partition come in order, those of different partitions in any order, all from one
-//! thread named `kafka-poll` of each sink. [`Deliveries::capacity`](walrelay_sink::Deliveries::capacity)
+//! thread named `kafka-poll` of each sink; but what stood in a line and is given up is reported by whoever
+//! offers, nudges or closes. [`Deliveries::capacity`](walrelay_sink::Deliveries::capacity)
 //! comes from there or from `kafka-admin`.
 //!
 //! # Blocking
@@ -60,6 +62,7 @@ pub mod letters;
 mod lines;
 mod outcome;
 mod passing;
+mod poll;
 mod probe;
 mod sink;
 pub mod tail;

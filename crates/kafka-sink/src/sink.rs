@@ -1,9 +1,7 @@
 use std::collections::HashMap;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
@@ -19,26 +17,10 @@ use crate::ffi::{self, NotQueued};
 use crate::gate::{Gate, Line};
 use crate::lines::{Lines, Standing};
 use crate::outcome::delivery_error;
+use crate::poll::PollThread;
 use crate::window::Window;
 use crate::{KafkaConfig, KafkaError, topic_name};
 
-/// How long the poll thread serves events before it looks whether it is to stop. Not shorter: rdkafka
-/// spins for the last millisecond of each.
-const POLL: Duration = Duration::from_millis(200);
-/// When the poll thread asks for metadata, after its start: librdkafka looks for its producer id when
-/// metadata come, else half a second after its start, and sends nothing without it. The first metadata
-/// mostly come before there is a broker to ask for an id. Each request may take [`KNOCK`].
-const KNOCKS: [Duration; 4] = [
-    Duration::from_millis(20),
-    Duration::from_millis(60),
-    Duration::from_millis(120),
-    Duration::from_millis(240),
-];
-const KNOCK: Duration = Duration::from_millis(20);
-/// How often a token that the broker refuses is replaced by what its source has by then.
-const RENEWAL: Duration = Duration::from_secs(2);
-/// After a failure, how long brokers may still answer for what is in flight.
-const BROKEN_GRACE: Duration = Duration::from_secs(1);
 /// How long closing waits for librdkafka to report what was purged. It needs milliseconds; the
 /// bound is there so that a defect of it shows as a log line and not as a relay that never ends.
 const PURGE_GRACE: Duration = Duration::from_secs(10);
@@ -262,22 +244,40 @@ impl KafkaSink {
     /// Tries those again that stand in lines whose gates have called.
     fn resume(&mut self) {
         for at in self.producer.context().calls() {
-            if self.is_broken() {
+            if let Some((_, topic)) = self.topics.handles.get(at) {
+                topic.heard();
+            }
+            for line in self.lines.of_topic(at) {
+                self.advance(at, line);
+            }
+        }
+    }
+
+    /// Hands the first of a line over, and the next, until one is held back.
+    fn advance(&mut self, at: usize, line: Line) {
+        while !self.is_broken()
+            && let Some((name, topic)) = self.topics.handles.get(at)
+            && let Some(first) = self.lines.first(at, line)
+        {
+            let produced = first.with(name, line, |record| {
+                let seq = first.seq as usize;
+                let produced = topic.produce(record, first.timestamp_ms, seq, Some(line));
+                produced.map_err(|not_queued| match not_queued {
+                    NotQueued::Held(line) => Ok(line),
+                    NotQueued::Refused(code) => Err(refusal(record, code, &self.message_max_bytes)),
+                })
+            });
+            if matches!(produced, Err(Ok(still)) if still == line) {
                 return;
             }
-            let Some((name, topic)) = self.topics.handles.get(at) else {
-                continue;
+            let Some(first) = self.lines.pop(at, line) else {
+                return;
             };
-            topic.heard();
-            for line in self.lines.of_topic(at) {
-                advance(
-                    &mut self.lines,
-                    self.producer.context(),
-                    at,
-                    name,
-                    topic,
-                    line,
-                );
+            match produced {
+                Ok(()) => {}
+                Err(Ok(other)) => self.lines.push(at, other, first),
+                // It was accepted: now it can only fail.
+                Err(Err(error)) => fail(self.producer.context(), &first, error),
             }
         }
     }
@@ -287,7 +287,11 @@ impl KafkaSink {
         let context = self.producer.context();
         for (at, standing) in self.lines.take_all() {
             let name = self.topics.handles.get(at).map_or("", |(name, _)| name);
-            fail(context, name, &standing, RDKafkaErrorCode::PurgeQueue);
+            fail(
+                context,
+                &standing,
+                delivery_error(name, RDKafkaErrorCode::PurgeQueue),
+            );
         }
     }
 
@@ -338,33 +342,15 @@ impl Sink for KafkaSink {
             Err(NotQueued::Refused(code)) => code,
         };
         context.window.cancel(weight);
-        Err(match code {
-            RDKafkaErrorCode::QueueFull => {
-                context.queue_full.store(true, SeqCst);
-                SendError::Full
-            }
-            RDKafkaErrorCode::MessageSizeTooLarge => refused(
-                record.topic,
-                format!(
-                    "the record has {} bytes and message.max.bytes is {}; raise it, and \
-                     max.message.bytes of the topic with it",
-                    record.payload_bytes(),
-                    self.message_max_bytes
-                ),
-                Some(Poison::Oversize),
-            ),
-            RDKafkaErrorCode::UnknownPartition => SendError::Refused(DeliveryError {
-                topic: Arc::from(record.topic),
-                reason: format!(
-                    "the topic has no partition {}",
-                    record.partition.unwrap_or_default()
-                ),
-                // Partitions can be added.
-                disposition: Disposition::Retryable,
-                poison: Some(Poison::Rejected),
-            }),
-            code => SendError::Refused(delivery_error(record.topic, code)),
-        })
+        if code == RDKafkaErrorCode::QueueFull {
+            context.queue_full.store(true, SeqCst);
+            return Err(SendError::Full);
+        }
+        Err(SendError::Refused(refusal(
+            record,
+            code,
+            &self.message_max_bytes,
+        )))
     }
 
     /// Those that gates have held back, and hold back no longer.
@@ -377,43 +363,37 @@ impl Sink for KafkaSink {
     }
 }
 
-/// Hands the first of a line over, and the next, until one is held back.
-fn advance(
-    lines: &mut Lines,
-    context: &Context,
-    at: usize,
-    name: &str,
-    topic: &ffi::Topic<Context>,
-    line: Line,
-) {
-    while let Some(first) = lines.first(at, line) {
-        let (ms, seq) = (first.timestamp_ms, first.seq as usize);
-        let produced = first.with(name, line, |record| {
-            topic.produce(record, ms, seq, Some(line))
-        });
-        if produced == Err(NotQueued::Held(line)) {
-            return;
-        }
-        let Some(first) = lines.pop(at, line) else {
-            return;
-        };
-        match produced {
-            Ok(()) => {}
-            Err(NotQueued::Held(other)) => lines.push(at, other, first),
-            // It was accepted: now it can only fail.
-            Err(NotQueued::Refused(code)) => {
-                fail(context, name, &first, code);
-                return;
-            }
-        }
+/// Reports a record as failed that never came to librdkafka.
+fn fail(context: &Context, standing: &Standing, error: DeliveryError) {
+    context.failed(standing.seq, error);
+    if context.window.give_back(standing.weight) {
+        context.wake_sender();
     }
 }
 
-/// Reports a record as failed that never came to librdkafka.
-fn fail(context: &Context, topic: &str, standing: &Standing, code: RDKafkaErrorCode) {
-    context.failed(standing.seq, delivery_error(topic, code));
-    if context.window.give_back(standing.weight) {
-        context.wake_sender();
+/// Why librdkafka does not take a record.
+fn refusal(record: &Record<'_>, code: RDKafkaErrorCode, message_max_bytes: &str) -> DeliveryError {
+    match code {
+        RDKafkaErrorCode::MessageSizeTooLarge => error_about(
+            record.topic,
+            format!(
+                "the record has {} bytes and message.max.bytes is {message_max_bytes}; raise it, and \
+                 max.message.bytes of the topic with it",
+                record.payload_bytes(),
+            ),
+            Some(Poison::Oversize),
+        ),
+        RDKafkaErrorCode::UnknownPartition => DeliveryError {
+            topic: Arc::from(record.topic),
+            reason: format!(
+                "the topic has no partition {}",
+                record.partition.unwrap_or_default()
+            ),
+            // Partitions can be added.
+            disposition: Disposition::Retryable,
+            poison: Some(Poison::Rejected),
+        },
+        code => delivery_error(record.topic, code),
     }
 }
 
@@ -440,7 +420,11 @@ fn check_record(record: &Record<'_>) -> Result<i64, SendError> {
 /// Refused without asking the broker: for good if it is the record's fault, else until there is a
 /// fresh producer.
 fn refused(topic: &str, reason: impl Into<String>, poison: Option<Poison>) -> SendError {
-    SendError::Refused(DeliveryError {
+    SendError::Refused(error_about(topic, reason, poison))
+}
+
+fn error_about(topic: &str, reason: impl Into<String>, poison: Option<Poison>) -> DeliveryError {
+    DeliveryError {
         topic: Arc::from(topic),
         reason: reason.into(),
         disposition: match poison {
@@ -448,7 +432,7 @@ fn refused(topic: &str, reason: impl Into<String>, poison: Option<Poison>) -> Se
             None => Disposition::Retryable,
         },
         poison,
-    })
+    }
 }
 
 impl Drop for KafkaSink {
@@ -463,100 +447,6 @@ impl fmt::Debug for KafkaSink {
             .field("in_flight", &self.in_flight())
             .field("topics", &self.topics.handles.len())
             .finish_non_exhaustive()
-    }
-}
-
-/// The thread that serves librdkafka's events. Holds a reference to the producer, returned by
-/// [`stop`](Self::stop).
-struct PollThread {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl PollThread {
-    fn start(producer: Arc<BaseProducer<Context>>) -> Result<Self, KafkaError> {
-        const NAME: &str = "kafka-poll";
-        let stop = Arc::new(AtomicBool::new(false));
-        let thread = thread::Builder::new()
-            .name(NAME.to_owned())
-            .spawn({
-                let stop = Arc::clone(&stop);
-                move || poll(&producer, &stop)
-            })
-            .map_err(|source| KafkaError::Thread { name: NAME, source })?;
-        Ok(Self {
-            stop,
-            thread: Some(thread),
-        })
-    }
-
-    fn stop(&mut self) {
-        self.stop.store(true, SeqCst);
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread of Kafka's delivery reports panicked");
-        }
-    }
-}
-
-impl Drop for PollThread {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
-fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
-    let mut broken_since: Option<Instant> = None;
-    let started = Instant::now();
-    let mut renewed = started;
-    let mut knocks = KNOCKS.iter().peekable();
-    while !stop.load(SeqCst) {
-        if knocks.next_if(|at| started.elapsed() >= **at).is_some() {
-            ffi::refresh_metadata(producer, KNOCK);
-        }
-        let wait = knocks
-            .peek()
-            .map_or(POLL, |at| at.saturating_sub(started.elapsed()).min(POLL));
-        if renewed.elapsed() > RENEWAL {
-            renewed = Instant::now();
-            producer.context().renew_refused_token(producer);
-        }
-        // Without this thread nothing is ever reported again, and the relay would wait for ever.
-        let turn = catch_unwind(AssertUnwindSafe(|| turn(producer, wait, &mut broken_since)));
-        if turn.is_err() {
-            tracing::error!("serving librdkafka's events panicked; the producer must be rebuilt");
-            producer.context().break_off();
-        }
-    }
-}
-
-fn turn(producer: &BaseProducer<Context>, poll: Duration, broken_since: &mut Option<Instant>) {
-    let context = producer.context();
-    producer.poll(poll);
-    if context.queue_full.swap(false, SeqCst) {
-        context.wake_sender();
-    }
-    if broken_since.is_none() {
-        // Asked for, because the event of a fatal error carries the code of its cause and cannot be
-        // told from that of an ordinary one.
-        if let Some((code, reason)) = producer.client().fatal_error() {
-            tracing::error!(%code, reason, "the Kafka producer is broken and must be rebuilt");
-            context.break_off();
-        }
-        *broken_since = context.broken().then(Instant::now);
-    }
-    if let Some(since) = broken_since
-        && context.window.in_flight() > 0
-    {
-        // Once is not enough: a record may have been accepted at the same moment, and what is in
-        // flight to a broker that does not answer must be reported too.
-        let purge = PurgeConfig::default().queue().non_blocking();
-        producer.purge(if since.elapsed() < BROKEN_GRACE {
-            purge
-        } else {
-            purge.inflight()
-        });
     }
 }
 

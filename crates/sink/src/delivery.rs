@@ -87,6 +87,7 @@ pub trait Deliveries: Send + Sync + 'static {
     fn failed(&self, seq: u64, error: DeliveryError);
 
     /// A record that was refused with [`SendError::Full`](crate::SendError::Full) may be accepted
-    /// now. Spurious calls are allowed, missed ones are not.
+    /// now, or one that was accepted may be handed on: the sink is to be offered the one or
+    /// [nudged](crate::Sink::nudge). Spurious calls are allowed, missed ones are not.
     fn capacity(&self);
 }

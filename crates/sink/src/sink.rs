@@ -33,8 +33,10 @@ pub trait Sink: Send {
     /// `seq` is the caller's, strictly increasing over accepted records.
     fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError>;
 
-    /// Hands over now what the sink may hold back to fill a batch. Called when the caller has
-    /// nothing more to send at the moment; does not block and does not wait for delivery.
+    /// Hands over now what the sink may hold back to fill a batch, and what it accepted but had to keep
+    /// until something else was delivered. Called when the caller has nothing more to send at the moment,
+    /// and after each [`Deliveries::capacity`](crate::Deliveries::capacity); does not block and does not
+    /// wait for delivery.
     fn nudge(&mut self) {}
 
     /// Says what matters from the next record on. A hint: what is promised of order and delivery is

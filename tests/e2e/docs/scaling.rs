@@ -255,7 +255,7 @@ impl Constants {
             write!(out, "| {brokers} | {partitions} |").expect("a String takes all");
             for trip in [0.001, 0.005, 0.02] {
                 // No more than everything once a round trip.
-                let rate = f64::min(brokers * records, in_flight) / trip / 2.0;
+                let rate = f64::min(5.0 * brokers * records, in_flight) / trip / 2.0;
                 write!(out, " {} |", thousands(rate)).expect("a String takes all");
             }
             out.push('\n');

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Condvar, Mutex};
+use std::thread;
 
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
