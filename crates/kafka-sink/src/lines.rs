@@ -14,7 +14,8 @@ pub(crate) struct Lines {
     of: BTreeMap<(usize, Line), VecDeque<Standing>>,
 }
 
-/// A record that stands in a line: a copy, without its topic's name.
+/// A record that stands in a line: a copy, without its topic's name. In few allocations, as there may be a
+/// window full of them.
 pub(crate) struct Standing {
     pub(crate) seq: u64,
     /// What it has taken of the window.
@@ -22,38 +23,40 @@ pub(crate) struct Standing {
     /// As the client wants it.
     pub(crate) timestamp_ms: i64,
     partition: Option<i32>,
-    key: Option<Box<[u8]>>,
-    value: Option<Box<[u8]>>,
-    headers: Box<[OwnHeader]>,
+    key: Length,
+    value: Length,
+    /// Of names and values.
+    headers: Box<[(usize, Length)]>,
+    /// Key, value, and each header's name and value, one behind the other.
+    bytes: Box<[u8]>,
 }
 
-type OwnHeader = (Box<str>, Option<Box<[u8]>>);
+/// Of something that may be null.
+type Length = Option<usize>;
 
 impl Standing {
     pub(crate) fn new(record: &Record<'_>, timestamp_ms: i64, seq: u64, weight: u64) -> Self {
+        let mut bytes = Vec::with_capacity(record.payload_bytes());
+        let mut put = |part: Option<&[u8]>| {
+            bytes.extend_from_slice(part.unwrap_or_default());
+            part.map(<[u8]>::len)
+        };
+        let (key, value) = (put(record.key), put(record.value));
+        let header = |header: &Header<'_>| {
+            put(Some(header.name.as_bytes()));
+            (header.name.len(), put(header.value))
+        };
+        let headers = record.headers.iter().map(header).collect();
         Self {
             seq,
             weight,
             timestamp_ms,
             partition: record.partition,
-            key: record.key.map(Box::from),
-            value: record.value.map(Box::from),
-            headers: record
-                .headers
-                .iter()
-                .map(|header| (Box::from(header.name), header.value.map(Box::from)))
-                .collect(),
+            key,
+            value,
+            headers,
+            bytes: bytes.into(),
         }
-    }
-
-    fn headers(&self) -> Vec<Header<'_>> {
-        self.headers
-            .iter()
-            .map(|(name, value)| Header {
-                name,
-                value: value.as_deref(),
-            })
-            .collect()
     }
 
     /// Calls with the record as it was, of that topic. It goes to the partition whose line it stands in: one
@@ -64,6 +67,22 @@ impl Standing {
         line: Line,
         call: impl FnOnce(&Record<'_>) -> T,
     ) -> T {
+        let mut rest = &*self.bytes;
+        let mut take = |length: usize| {
+            let (part, behind) = rest.split_at(length);
+            rest = behind;
+            part
+        };
+        let (key, value) = (self.key.map(&mut take), self.value.map(&mut take));
+        let headers: Vec<Header<'_>> = self
+            .headers
+            .iter()
+            .map(|(name, value)| Header {
+                // It came from one.
+                name: std::str::from_utf8(take(*name)).unwrap_or_default(),
+                value: value.map(&mut take),
+            })
+            .collect();
         call(&Record {
             topic,
             partition: match line {
@@ -71,9 +90,9 @@ impl Standing {
                 Line::Partition(partition) => Some(partition),
             },
             timestamp_ms: None,
-            key: self.key.as_deref(),
-            value: self.value.as_deref(),
-            headers: &self.headers(),
+            key,
+            value,
+            headers: &headers,
         })
     }
 }
