@@ -124,7 +124,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             tokio::select! {
                 biased;
                 () = shutdown.asked() => return Ok(self.stopped_without_connection().await),
-                () = tokio::time::sleep(delay) => {}
+                () = meanwhile(&mut self.generation, tokio::time::sleep(delay)) => {}
             }
         }
     }
@@ -229,7 +229,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         let opened = tokio::select! {
             biased;
             () = shutdown.asked() => return Ok(self.stopped_without_connection().await),
-            opened = self.source.open(self.resume.as_ref()) => {
+            opened = meanwhile(&mut self.generation, self.source.open(self.resume.as_ref())) => {
                 opened.map_err(PipelineError::Source)?
             }
         };
@@ -373,6 +373,30 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
     }
 }
 
+/// Waits for something that has nothing to do with the sink, which goes on handing over what it has accepted.
+async fn meanwhile<K: Sink, T>(
+    generation: &mut Option<Generation<K>>,
+    wait: impl Future<Output = T>,
+) -> T {
+    let Some(running) = generation else {
+        return wait.await;
+    };
+    let mut wait = pin!(wait);
+    loop {
+        running.reports.ring().park();
+        running.sink.nudge();
+        tokio::select! {
+            biased;
+            done = &mut wait => {
+                running.reports.ring().unpark();
+                return done;
+            }
+            () = running.reports.woken() => {}
+        }
+        running.reports.ring().unpark();
+    }
+}
+
 /// What a failure comes to.
 enum After<S: Error + 'static, K: Error + 'static> {
     /// Something was decided about the event: read the log again.
@@ -382,4 +406,76 @@ enum After<S: Error + 'static, K: Error + 'static> {
 
 fn is_busy<S: SourceError, K: Error>(error: &PipelineError<S, K>) -> bool {
     matches!(error, PipelineError::Source(error) if error.is_slot_busy())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::Notify;
+    use tokio::time::timeout;
+    use walrelay_event_router::Options;
+    use walrelay_sink::{Deliveries, Record, SendError};
+
+    use super::*;
+
+    /// Counts how often it is nudged.
+    #[derive(Default)]
+    struct Nudged {
+        times: AtomicUsize,
+        changed: Notify,
+    }
+
+    struct CountingSink(Arc<Nudged>);
+
+    impl Sink for CountingSink {
+        fn try_send(&mut self, _: &Record<'_>, _: u64) -> Result<(), SendError> {
+            Err(SendError::Full)
+        }
+
+        fn nudge(&mut self) {
+            self.0.times.fetch_add(1, Ordering::SeqCst);
+            self.0.changed.notify_one();
+        }
+
+        fn close(self, _: Duration) {}
+    }
+
+    /// Or what it has accepted would stay with it for as long as the database is away.
+    #[tokio::test]
+    async fn a_sink_goes_on_while_there_is_no_connection() {
+        let ring = Arc::new(AckRing::new(64));
+        let reports = Reports::new(Arc::clone(&ring));
+        let nudged = Arc::new(Nudged::default());
+        let core = Core::new(
+            Router::new(Options::default()),
+            Arc::new([]),
+            ring,
+            CommitEnd::from_slot(walrelay_lsn::Lsn::new(1_000)),
+        );
+        let mut generation = Some(Generation {
+            core,
+            sink: CountingSink(Arc::clone(&nudged)),
+            reports: Arc::clone(&reports),
+        });
+        let connected = async {
+            // Once at the beginning, and once for each time that the sink asks for it.
+            for times in 1..4 {
+                while nudged.times.load(Ordering::SeqCst) < times {
+                    nudged.changed.notified().await;
+                }
+                reports.capacity();
+            }
+            "connected"
+        };
+        let done = timeout(
+            Duration::from_secs(30),
+            meanwhile(&mut generation, connected),
+        )
+        .await;
+        assert_eq!(done, Ok("connected"));
+        let none: Option<Generation<CountingSink>> = None;
+        let done = meanwhile(&mut { none }, async { "connected" }).await;
+        assert_eq!(done, "connected");
+    }
 }

@@ -504,6 +504,7 @@ where
         loop {
             self.running.reports.ring().park();
             self.collect();
+            self.running.sink.nudge();
             let now = Instant::now();
             if self.running.core.is_settled() || now >= deadline {
                 return;
