@@ -194,24 +194,21 @@ fn drain(
     count as f64 / took
 }
 
-fn config(cluster: &MockCluster<'_, impl rdkafka::producer::ProducerContext>) -> KafkaConfig {
-    let properties = [("bootstrap.servers".to_owned(), cluster.bootstrap_servers())];
+fn config(
+    cluster: &MockCluster<'_, impl rdkafka::producer::ProducerContext>,
+    linger: Option<&str>,
+) -> KafkaConfig {
+    let properties = [("bootstrap.servers", cluster.bootstrap_servers())]
+        .into_iter()
+        .chain(linger.map(|linger| ("linger.ms", linger.to_owned())))
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect();
     // The window of the relay.
     let options = KafkaOptions {
         max_in_flight_bytes: 16 << 20,
         ..KafkaOptions::default()
     };
-    KafkaConfig::new(properties.into(), options).expect("a configuration")
-}
-
-fn lingering(cluster: &MockCluster<'_, impl rdkafka::producer::ProducerContext>) -> KafkaConfig {
-    let properties = [
-        ("bootstrap.servers", cluster.bootstrap_servers()),
-        ("linger.ms", "50".to_owned()),
-    ];
-    let properties = properties.map(|(name, value)| (name.to_owned(), value));
-    let options = config(cluster).options().clone();
-    KafkaConfig::new(properties.into(), options).expect("a configuration")
+    KafkaConfig::new(properties, options).expect("a configuration")
 }
 
 fn median(mut of: Vec<f64>) -> f64 {
@@ -240,9 +237,9 @@ fn backlogs() {
         for _ in 0..ROUNDS {
             let cluster = MockCluster::new(1).expect("a mock broker");
             cluster.create_topic("t", partitions, 1).expect("a topic");
-            let mut one = KafkaSinkFactory::new(lingering(&cluster));
+            let mut one = KafkaSinkFactory::new(config(&cluster, Some("50")));
             rounds[0].push(drain(&mut one, &cluster, millis, count));
-            let mut several = GearedSinkFactory::new(config(&cluster));
+            let mut several = GearedSinkFactory::new(config(&cluster, None));
             rounds[1].push(drain(&mut several, &cluster, millis, count));
         }
         let [one, several] = rounds.map(median);
@@ -261,7 +258,7 @@ fn latency() {
         for _ in 0..ROUNDS {
             let cluster = MockCluster::new(1).expect("a mock broker");
             cluster.create_topic("t", partitions, 1).expect("a topic");
-            let config = config(&cluster);
+            let config = config(&cluster, None);
             let mut one = KafkaSinkFactory::new(config.clone());
             rounds[0].push(measure(&mut one, &cluster, millis, rate));
             // As `walrelay run` has it while it keeps up.

@@ -405,8 +405,8 @@ impl KafkaConfig {
         config
     }
 
-    /// The same for a sink whose topics have gates, which choose partitions in librdkafka's stead; and for
-    /// how long a gate sticks to one with records that have no key.
+    /// One of these for a sink whose topics have gates, which choose partitions in librdkafka's stead; and
+    /// for how long a gate sticks to one with records that have no key.
     pub(crate) fn of_several_requests(
         mut config: ClientConfig,
     ) -> (ClientConfig, Option<Duration>) {

@@ -122,7 +122,7 @@ impl Context {
         self.called.store(true, SeqCst);
     }
 
-    /// The topics that were named since the last time, some more than once.
+    /// The topics that were named since the last time. None twice: a gate that has called must be heard first.
     pub(crate) fn calls(&self) -> Vec<usize> {
         if !self.called.load(SeqCst) {
             return Vec::new();

@@ -100,8 +100,8 @@ impl State {
         Err(own)
     }
 
-    /// Whether the line of the topic is to be passed by one that stood there, or that nobody stands in it and
-    /// nothing is unplaced.
+    /// Whether a record may go on to its partition: nothing is unplaced, and whoever stands in the line of the
+    /// topic came after it. If not it stands there, or where it stood.
     fn passes_topic(&mut self, from: Option<Line>) -> Result<(), Line> {
         if self.unplaced.is_some() || (from.is_none() && self.standing > 0) {
             // One that is first in its partition's line stays there.
@@ -250,7 +250,7 @@ impl Gate {
         }
         let there = state.partitions.entry(partition).or_default();
         there.acknowledged = fresh.then_some(now);
-        let mut lets_go = there.standing > 0;
+        let stands_there = there.standing > 0;
         if !was_unplaced {
             // librdkafka moves records when a topic is made anew with fewer partitions: the count of one
             // then stays too high, and that of another would fall too low.
@@ -261,7 +261,7 @@ impl Gate {
                 there.in_flight = 0;
             }
         }
-        lets_go |= was_unplaced || state.in_flight == 0;
+        let lets_go = stands_there || was_unplaced || state.in_flight == 0;
         let calls = lets_go && state.all_standing > 0 && !state.called;
         state.called |= calls;
         calls

@@ -123,30 +123,23 @@ impl GearedSink {
     /// Changes over if that is wanted and possible. False: not before what is in flight was reported,
     /// which calls [`Deliveries::capacity`].
     fn change(&mut self) -> bool {
-        // What stands behind gates must get through before anything is settled.
-        self.current_mut().nudge();
-        if let (Bulk::Up(bulk), Favour::Throughput) = (&self.bulk, self.gear)
-            && bulk.is_stale()
-        {
-            if !bulk.settled_or_wakes() {
-                bulk.hurry();
-                return bulk.is_broken();
-            }
-            if !bulk.is_broken() {
-                tracing::debug!("one request at a time: timestamps are too old for more");
-                self.stale = true;
-                self.gear = Favour::Latency;
-                self.release();
-            }
-        }
-        if self.gear == self.favoured {
+        // Such a producer is left, and another one made in its place.
+        let stale = self.gear == Favour::Throughput && self.current().is_stale();
+        let to = if stale {
+            Favour::Latency
+        } else {
+            self.favoured
+        };
+        if self.gear == to {
             return true;
         }
-        if self.favoured == Favour::Throughput && !self.engage() {
+        if to == Favour::Throughput && !self.engage() {
             // It goes on as it is.
             self.favoured = self.gear;
             return true;
         }
+        // What stands behind gates must get through before anything is settled.
+        self.current_mut().nudge();
         // In this order: a failure breaks the producer before its record counts as reported, so one
         // that is settled and not broken has delivered everything.
         let settled = self.current().settled_or_wakes();
@@ -155,8 +148,18 @@ impl GearedSink {
             return true;
         }
         if settled {
-            self.gear = self.favoured;
+            self.gear = to;
             tracing::debug!(gear = ?self.gear, "changed gear");
+        }
+        match (settled, stale) {
+            (true, true) => {
+                tracing::debug!("one request at a time: timestamps are too old for more");
+                self.stale = true;
+                self.release();
+            }
+            // One by one, what stands there would take a linger each.
+            (false, true) => self.current().hurry(),
+            (_, false) => {}
         }
         settled
     }

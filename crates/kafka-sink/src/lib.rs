@@ -43,7 +43,8 @@
 //! comes from there or from `kafka-admin`.
 //!
 //! # Blocking
-//! `try_send` and `nudge` do not block. [`KafkaSink`]'s `close` and drop, [`probe`],
+//! `try_send` and `nudge` do not block, but those of a [`GearedSink`] for some milliseconds while it goes over to a
+//! producer without gates. [`KafkaSink`]'s `close` and drop, [`probe`],
 //! [`Follower`], [`PassingTopics`], [`embedded::EmbeddedBroker::start`] and [`tail::Tail`] do, as their documentation says.
 
 #![deny(unsafe_code)]

@@ -25,7 +25,9 @@ use crate::{KafkaConfig, KafkaError, topic_name};
 /// bound is there so that a defect of it shows as a log line and not as a relay that never ends.
 const PURGE_GRACE: Duration = Duration::from_secs(10);
 
-/// For how long the sender may be held up.
+/// How long closing waits in one go, before it looks what else there is to do.
+const CLOSING: Duration = Duration::from_millis(100);
+/// For how long [`KafkaSink::hurry`] may hold the sender up.
 const HURRY: Duration = Duration::from_millis(5);
 
 const BROKEN: &str = "this producer takes nothing after a record that was not delivered: a new one \
@@ -227,7 +229,7 @@ impl KafkaSink {
         let left = || until.saturating_duration_since(Instant::now());
         // Each time those have been reported that others stand behind.
         while !self.lines.is_empty() && !left().is_zero() && !self.is_broken() {
-            ffi::flush(&self.producer, left().min(Duration::from_millis(100)));
+            ffi::flush(&self.producer, left().min(CLOSING));
             self.resume();
         }
         self.give_up_lines();
@@ -303,7 +305,7 @@ impl KafkaSink {
         loop {
             self.producer
                 .purge(PurgeConfig::default().queue().inflight().non_blocking());
-            if ffi::flush(&self.producer, Duration::from_millis(100)) {
+            if ffi::flush(&self.producer, CLOSING) {
                 return;
             }
             if start.elapsed() > PURGE_GRACE {

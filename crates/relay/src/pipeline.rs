@@ -385,15 +385,15 @@ async fn meanwhile<K: Sink, T>(
     loop {
         running.reports.ring().park();
         running.sink.nudge();
-        tokio::select! {
+        let done = tokio::select! {
             biased;
-            done = &mut wait => {
-                running.reports.ring().unpark();
-                return done;
-            }
-            () = running.reports.woken() => {}
-        }
+            done = &mut wait => Some(done),
+            () = running.reports.woken() => None,
+        };
         running.reports.ring().unpark();
+        if let Some(done) = done {
+            return done;
+        }
     }
 }
 

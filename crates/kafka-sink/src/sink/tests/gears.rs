@@ -246,10 +246,7 @@ fn the_gear_for_throughput_goes_without_gates_that_do_not_open() {
         sink.close(LONG);
         reports.assert_complete(seq);
         assert_eq!(reports.failures(), []);
-        let records = logs(&cluster, &["t"], 2);
-        for partition in 0..2 {
-            let here = records.iter().filter(|r| r.partition == partition);
-            let seqs: Vec<u64> = here.map(seq_in).collect();
+        for seqs in logs::<2>(&cluster, "t") {
             assert!(seqs.is_sorted(), "{seqs:?}");
         }
     }

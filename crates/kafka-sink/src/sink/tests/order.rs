@@ -9,29 +9,34 @@ use super::*;
 
 /// Everything in partition 0 of the topic, which has no other, in its order.
 pub(super) fn log(cluster: &Cluster, topic: &str) -> Vec<u64> {
-    let records = logs(cluster, &[topic], 1);
-    records.iter().map(seq_in).collect()
+    let [log] = logs(cluster, topic);
+    log
 }
 
-/// Everything in the topics, each of so many partitions: each partition's in its order.
-pub(super) fn logs(cluster: &Cluster, topics: &[&str], partitions: i32) -> Vec<TailedRecord> {
+/// Everything in each of the topic's partitions, in its order.
+pub(super) fn logs<const PARTITIONS: usize>(
+    cluster: &Cluster,
+    topic: &str,
+) -> [Vec<u64>; PARTITIONS] {
     let client: BaseProducer = ClientConfig::new()
         .set("bootstrap.servers", cluster.bootstrap_servers())
         .create()
         .expect("a client");
-    let count_of = |topic: &str, partition| {
+    let count_of = |partition| {
         let (low, high) = client
             .client()
-            .fetch_watermarks(topic, partition, LONG)
+            .fetch_watermarks(topic, partition as i32, LONG)
             .expect("watermarks");
         assert_eq!(low, 0, "the mock broker has dropped records");
         high as usize
     };
-    let count = topics
-        .iter()
-        .flat_map(|topic| (0..partitions).map(|partition| count_of(topic, partition)))
-        .sum();
-    read(cluster, topics, count)
+    let count = (0..PARTITIONS).map(count_of).sum();
+    let mut logs = std::array::from_fn(|_| Vec::new());
+    for record in read(cluster, &[topic], count) {
+        let log: &mut Vec<u64> = &mut logs[record.partition as usize];
+        log.push(seq_in(&record));
+    }
+    logs
 }
 
 /// A sink whose requests hold one record each, so that many are made.
