@@ -242,11 +242,7 @@ fn cut_off(rig: &Rig, proxy: &ChaosProxy, act: impl FnOnce(&Db)) {
     let db = Db::connect(&rig.postgres.url());
     proxy.refuse(true);
     proxy.cut(Cut::Reset);
-    eventually(PATIENCE, || {
-        rig.slot()
-            .read()
-            .is_some_and(|slot| slot.active_pid.is_none())
-    });
+    rig.slot().wait_inactive(PATIENCE);
     act(&db);
     proxy.refuse(false);
 }

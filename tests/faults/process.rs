@@ -124,9 +124,7 @@ pub(crate) fn suspended(ctx: &mut Context) -> Outcome {
         let streams = relay.streams();
         relay.signal("-STOP");
         ctx.struck();
-        eventually(PATIENCE, || {
-            slot.read().is_some_and(|slot| slot.active_pid.is_none())
-        });
+        slot.wait_inactive(PATIENCE);
         relay.signal("-CONT");
         ctx.over();
         eventually(PATIENCE, || relay.streams() > streams);

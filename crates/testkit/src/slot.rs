@@ -2,7 +2,10 @@ use std::time::{Duration, Instant};
 
 use walrelay_lsn::Lsn;
 
-use crate::{Db, wait::eventually_some};
+use crate::{
+    Db,
+    wait::{eventually, eventually_some},
+};
 
 /// What the server says of a slot. <https://www.postgresql.org/docs/current/view-pg-replication-slots.html>
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,5 +104,16 @@ impl SlotWatch {
     #[track_caller]
     pub fn wait_active(&self, limit: Duration) -> i32 {
         eventually_some(limit, || self.read().and_then(|state| state.active_pid))
+    }
+
+    /// Waits until no walsender has the slot: one whose relay is gone finds out when it sends.
+    ///
+    /// # Panics
+    /// If one still does after `limit`.
+    #[track_caller]
+    pub fn wait_inactive(&self, limit: Duration) {
+        eventually(limit, || {
+            self.read().is_some_and(|state| state.active_pid.is_none())
+        });
     }
 }

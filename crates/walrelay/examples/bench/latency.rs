@@ -22,6 +22,7 @@ use crate::polling::{self, Sent};
 use crate::proc::{self, Quiet};
 use crate::rig::{OUTBOX, PARTITIONS, PATIENCE, RelayConfig, Rig};
 use crate::running::Running;
+use crate::table::median;
 use crate::warm_up::warm_up;
 use crate::writers::Writers;
 
@@ -34,6 +35,8 @@ const RAMP: [u64; 13] = [
 /// Seconds of a rate before it counts: Java compiles what runs often, and so the first rows of a rate say
 /// more of the broker's age than of the contender.
 const WARM_UP: u64 = 5;
+/// Rounds of a rate, at the most: a rate takes as long as it is held, however fast the machine.
+pub(crate) const ROUNDS: usize = 3;
 /// Rows a second of the light topic and of the heavy one, whose transactions are larger.
 const LIGHT: u64 = 100;
 const HEAVY: (u64, u64) = (20_000, 100);
@@ -132,6 +135,8 @@ pub(crate) struct Spread {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Latency {
     pub(crate) contender: &'static str,
+    /// From 1 on; 0 of what has one round only, and of a median.
+    pub(crate) round: usize,
     pub(crate) kind: &'static str,
     pub(crate) step: Step,
     pub(crate) rows: u64,
@@ -160,6 +165,35 @@ pub(crate) struct Cpu {
     pub(crate) machine: f64,
 }
 
+impl Latency {
+    /// What is in the middle of the runs of one contender at one rate, each figure for itself.
+    pub(crate) fn median(runs: &[&Self]) -> Self {
+        let of = |figure: &dyn Fn(&Self) -> f64| median(runs.iter().map(|run| figure(run)));
+        let spread = |of_run: fn(&Self) -> Spread| Spread {
+            p50: of(&|run| of_run(run).p50),
+            p90: of(&|run| of_run(run).p90),
+            p99: of(&|run| of_run(run).p99),
+            max: of(&|run| of_run(run).max),
+        };
+        Self {
+            round: 0,
+            rows: runs.iter().map(|run| run.rows).sum(),
+            committed: of(&|run| run.committed),
+            append: spread(|run| run.append),
+            consumer: spread(|run| run.consumer),
+            written: spread(|run| run.written),
+            behind: of(&|run| run.behind),
+            cpu: Cpu {
+                relay: of(&|run| run.cpu.relay),
+                postgres: of(&|run| run.cpu.postgres),
+                broker: of(&|run| run.cpu.broker),
+                machine: of(&|run| run.cpu.machine),
+            },
+            ..*runs[0]
+        }
+    }
+}
+
 impl Cpu {
     /// Seconds so far.
     fn so_far(rig: &Rig, relay: Option<&Running>, backends: &mut Backends) -> Self {
@@ -183,22 +217,40 @@ impl Cpu {
     }
 }
 
-/// Each rate for each contender, by a process of its own.
+/// A rate in rounds of all contenders, each by a process of its own.
 pub(crate) fn steady(
     rig: &Rig,
-    contender: Contender,
     rate: u64,
+    rounds: usize,
     seconds: u64,
+    peers: bool,
     quiet: &mut Quiet,
-) -> Latency {
-    let steps = vec![Step::new(rate, WARM_UP), Step::new(rate, seconds)];
-    let stream = Stream {
-        kind: "order",
-        steps,
-    };
-    let name = format!("latency_{rate}");
-    let mut measured = run(rig, contender, &name, &[stream], quiet);
-    measured.remove(1)
+    say: impl Fn(&Latency),
+) -> Vec<Latency> {
+    let mut runs = Vec::new();
+    for round in 1..=rounds {
+        // Every other round backwards, so that none profits from its place.
+        let mut order: Vec<_> = Contender::all(peers).collect();
+        if round % 2 == 0 {
+            order.reverse();
+        }
+        for contender in order {
+            let steps = vec![Step::new(rate, WARM_UP), Step::new(rate, seconds)];
+            let stream = Stream {
+                kind: "order",
+                steps,
+            };
+            let name = format!("latency_{rate}_{round}");
+            let mut measured = run(rig, contender, &name, &[stream], quiet);
+            let measured = Latency {
+                round,
+                ..measured.remove(1)
+            };
+            say(&measured);
+            runs.push(measured);
+        }
+    }
+    runs
 }
 
 /// Runs that do not count, until the broker is warm.
@@ -332,6 +384,7 @@ fn run(
         for (at, step) in stream.steps.iter().enumerate() {
             measured.push(Latency {
                 contender: contender.name(),
+                round: 0,
                 kind: stream.kind,
                 step: *step,
                 rows: step.rows(),

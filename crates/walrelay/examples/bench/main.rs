@@ -10,7 +10,7 @@
 //! - `bench [path of the binary]`, else `WALRELAY_BIN`, else the release build beside this program
 //! - `BENCH_ONLY`: `drain`, `latency`, `ramp`, `light`, `idle` or `sweep` alone; another word means
 //!   draining by the contenders whose short names have it in them, such as `relay` or `tcp`
-//! - `BENCH_RUNS`: runs of each contender, 3 by default
+//! - `BENCH_RUNS`: runs of each contender, 3 by default; of latency's at most 3
 //! - `BENCH_ROWS`: rows of the backlog, 1,000,000 by default; `BENCH_SWEEP_ROWS`: those of a sweep's,
 //!   500,000; `BENCH_SWEEP`: only cases with this in their word, such as `topics` or `tls`
 //! - `BENCH_SECONDS`: how long a rate is held, 15; `BENCH_RATE`: other rates,
@@ -127,12 +127,11 @@ fn main() {
         latency::until_warm(&rig, &mut quiet);
     }
     if wanted("latency") {
+        let rounds = runs.min(latency::ROUNDS);
+        let say = |run: &Latency| eprintln!("{}", table::latency_progress(run));
         for rate in rates() {
-            for contender in latency::Contender::all(peers) {
-                let run = latency::steady(&rig, contender, rate, seconds, &mut quiet);
-                eprintln!("{}", table::latency_progress(&run));
-                figures.latency.push(run);
-            }
+            let of_rate = latency::steady(&rig, rate, rounds, seconds, peers, &mut quiet, say);
+            figures.latency.extend(of_rate);
         }
         println!("{}", table::latency(&figures.latency));
         println!("{}", table::latency_ratios(&figures.latency));

@@ -86,7 +86,7 @@ fn kafka_version(rig: &Rig) -> String {
 
 pub(crate) fn draining(backlog: &Backlog, runs: &[Drained]) -> String {
     let of = |word: &str| chosen(runs, word);
-    let yardstick = median(&of(&Contender::YARDSTICK.word()), |run| run.rows_per_second);
+    let yardstick = median_of(&of(&Contender::YARDSTICK.word()), |run| run.rows_per_second);
     let mut text = format!(
         "Draining {} rows, {:.0} bytes of jsonb each, a fifth of them in transactions of their own and \
          the rest in those of 100 ({} MB of WAL). Medians of the undisturbed runs; CPU in seconds per \
@@ -102,7 +102,7 @@ pub(crate) fn draining(backlog: &Backlog, runs: &[Drained]) -> String {
         if runs.is_empty() {
             continue;
         }
-        let rate = median(&runs, |run| run.rows_per_second);
+        let rate = median_of(&runs, |run| run.rows_per_second);
         let rates = || runs.iter().map(|run| run.rows_per_second);
         let _ = writeln!(
             text,
@@ -113,13 +113,13 @@ pub(crate) fn draining(backlog: &Backlog, runs: &[Drained]) -> String {
             rate / yardstick,
             thousands(rates().fold(f64::INFINITY, f64::min)),
             thousands(rates().fold(0.0, f64::max)),
-            thousands(median(&runs, |run| run.second_half_rows_per_second)),
-            median(&runs, |run| run.reader_cpu),
-            median(&runs, |run| run.postgres_cpu),
+            thousands(median_of(&runs, |run| run.second_half_rows_per_second)),
+            median_of(&runs, |run| run.reader_cpu),
+            median_of(&runs, |run| run.postgres_cpu),
             broker(
                 runs[0]
                     .broker_cpu
-                    .map(|_| { median(&runs, |run| run.broker_cpu.unwrap_or(f64::NAN)) })
+                    .map(|_| { median_of(&runs, |run| run.broker_cpu.unwrap_or(f64::NAN)) })
             ),
             runs.iter().map(|run| run.memory).fold(0.0, f64::max),
             runs.iter().map(|run| run.duplicates).sum::<usize>(),
@@ -130,7 +130,7 @@ pub(crate) fn draining(backlog: &Backlog, runs: &[Drained]) -> String {
 
 /// How many times as fast walrelay into Kafka is as the others, by the medians.
 pub(crate) fn ratios(runs: &[Drained]) -> String {
-    let rate = |word: &str, of: fn(&Drained) -> f64| median(&chosen(runs, word), of);
+    let rate = |word: &str, of: fn(&Drained) -> f64| median_of(&chosen(runs, word), of);
     let whole: fn(&Drained) -> f64 = |run| run.rows_per_second;
     let second: fn(&Drained) -> f64 = |run| run.second_half_rows_per_second;
     let mut text = String::from(
@@ -176,8 +176,8 @@ pub(crate) fn sweep(swept: &[Swept]) -> String {
     for case in swept {
         let runs: Vec<&Drained> = case.runs.iter().collect();
         let base: Vec<&Drained> = case.base.iter().collect();
-        let rate = median(&runs, |run| run.rows_per_second);
-        let ordinary = median(&base, |run| run.rows_per_second);
+        let rate = median_of(&runs, |run| run.rows_per_second);
+        let ordinary = median_of(&base, |run| run.rows_per_second);
         let _ = writeln!(
             text,
             "| {} | {} | {} | {:.0} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.1} MB |",
@@ -187,9 +187,9 @@ pub(crate) fn sweep(swept: &[Swept]) -> String {
             rate * f64::from(case.load.bytes.unwrap_or(271)) / 1e6,
             thousands(ordinary),
             rate / ordinary,
-            median(&runs, |run| run.reader_cpu),
-            median(&runs, |run| run.postgres_cpu),
-            median(&runs, |run| run.broker_cpu.unwrap_or(f64::NAN)),
+            median_of(&runs, |run| run.reader_cpu),
+            median_of(&runs, |run| run.postgres_cpu),
+            median_of(&runs, |run| run.broker_cpu.unwrap_or(f64::NAN)),
             runs.iter().map(|run| run.memory).fold(0.0, f64::max),
         );
     }
@@ -219,27 +219,45 @@ pub(crate) fn idle(rig: &Rig, idle: &[Idle]) -> String {
 
 const LATENCY_COLUMNS: &str = "log p50 | p90 | p99 | max | consumer p50 | p90 | p99 | max";
 
+/// The runs of each rate and contender, in the order of the first round.
+fn by_contender(runs: &[Latency]) -> Vec<Vec<&Latency>> {
+    let first = runs.iter().filter(|run| run.round == 1);
+    let alike = |one: &Latency, other: &Latency| {
+        one.step.rate == other.step.rate && one.contender == other.contender
+    };
+    first
+        .map(|first| runs.iter().filter(|run| alike(run, first)).collect())
+        .collect()
+}
+
 pub(crate) fn latency(runs: &[Latency]) -> String {
     let mut text = format!(
         "From the commit to the broker's log and to a consumer, milliseconds, of rows written on a \
-         schedule. The broker's clock counts whole milliseconds. CPU is in milliseconds a second: of the \
+         schedule: medians of the rounds, each figure for itself, and the p99 to a consumer of every \
+         round. The broker's clock counts whole milliseconds. CPU is in milliseconds a second: of the \
          relay, the server's processes that serve it, the broker, and the whole machine with those who \
          write and consume. Written: how long a transaction took who wrote it, until it was on the \
          disk.\n\n\
-         | rows/s | committed/s | a transaction | relay | {LATENCY_COLUMNS} | written p50 | p99 | rows | \
-         load late by at most | CPU |\n\
-         |---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
+         | rows/s | committed/s | a transaction | relay | {LATENCY_COLUMNS} | p99 of each round | \
+         written p50 | p99 | rows | load late by at most | CPU |\n\
+         |---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
     );
-    for run in runs {
+    for runs in by_contender(runs) {
+        let run = Latency::median(&runs);
+        let each: Vec<_> = runs
+            .iter()
+            .map(|run| format!("{:.1}", run.consumer.p99))
+            .collect();
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {} | {:.2} | {:.2} | {} | {:.0} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {} | {:.2} | {:.2} | {} | {:.0} | {} |",
             thousands(run.step.rate as f64),
             thousands(run.committed),
             run.step.together,
             run.contender,
             spread(run.append),
             spread(run.consumer),
+            each.join(", "),
             run.written.p50,
             run.written.p99,
             run.rows,
@@ -253,12 +271,13 @@ pub(crate) fn latency(runs: &[Latency]) -> String {
 /// How many times as long a record takes with the others as with walrelay by TCP, to a consumer.
 pub(crate) fn latency_ratios(runs: &[Latency]) -> String {
     let mut text = String::from(
-        "As many times as long as with walrelay by TCP, to a consumer:\n\n\
+        "As many times as long as with walrelay by TCP, to a consumer, by the medians:\n\n\
          | rows/s | relay | p50 | p99 |\n|---:|---|---:|---:|\n",
     );
-    let mut ours: Option<&Latency> = None;
-    for run in runs {
-        match ours {
+    let mut ours: Option<Latency> = None;
+    for runs in by_contender(runs) {
+        let run = Latency::median(&runs);
+        match &ours {
             // The first of each rate.
             Some(ours) if ours.step.rate == run.step.rate => {
                 let _ = writeln!(
@@ -403,9 +422,13 @@ fn broker(cpu: Option<f64>) -> String {
     cpu.map_or_else(|| "–".to_owned(), |cpu| format!("{cpu:.2}"))
 }
 
+fn median_of(runs: &[&Drained], of: impl Fn(&Drained) -> f64) -> f64 {
+    median(runs.iter().map(|run| of(run)))
+}
+
 /// NaN of nothing.
-fn median(runs: &[&Drained], of: impl Fn(&Drained) -> f64) -> f64 {
-    let mut values: Vec<f64> = runs.iter().map(|run| of(run)).collect();
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {
