@@ -52,6 +52,7 @@ const PROVEN: Duration = Duration::from_secs(5);
 const WINDOW: Duration = Duration::from_millis(100);
 /// The distance of two reads. Measured: docs/adr/0013-two-gears.md.
 const READ_GAP: Duration = Duration::from_micros(300);
+const LONGEST_GAP: Duration = Duration::from_micros(1_500);
 
 /// The pace of one connection.
 #[derive(Debug)]
@@ -62,8 +63,8 @@ pub(crate) struct Pace {
     /// For how long the lag must be over before latency is tried again.
     patience: Duration,
     window: Instant,
-    /// Whether the last of them were late.
-    late: bool,
+    /// How late the last of them were.
+    lag: Duration,
     /// Records since the window began.
     records: u64,
     /// When there were records last.
@@ -80,7 +81,7 @@ impl Pace {
         Self {
             favour: Favour::Latency,
             rate: 0.0,
-            late: false,
+            lag: Duration::ZERO,
             patience: CURRENT_FOR,
             window: now,
             records: 0,
@@ -95,7 +96,7 @@ impl Pace {
     pub(crate) fn favour(&mut self, now: Instant) -> Favour {
         if now.duration_since(self.last) > WINDOW {
             self.rate = 0.0;
-            self.late = false;
+            self.lag = Duration::ZERO;
             self.records = 0;
             self.window = now;
             self.last = now;
@@ -109,7 +110,7 @@ impl Pace {
     pub(crate) fn handed_over(&mut self, records: u64, lag: Duration, now: Instant) {
         if records > 0 {
             self.last = now;
-            self.late = lag >= LATE;
+            self.lag = lag;
         }
         self.records += records;
         let elapsed = now.duration_since(self.window);
@@ -162,13 +163,24 @@ impl Pace {
 
     /// Notes a read.
     pub(crate) fn read(&mut self, now: Instant) {
-        self.next_read = now + READ_GAP;
+        self.next_read = now + self.read_gap();
+    }
+
+    /// The distance of two reads. What many records are late by grows where the processors are busy with
+    /// each of them by itself: a quarter of it more makes few lumps of them.
+    fn read_gap(&self) -> Duration {
+        let many = self.rate >= LIVELY && self.favour == Favour::Latency;
+        if many && self.lag >= LATE {
+            (self.lag / 4).min(LONGEST_GAP)
+        } else {
+            READ_GAP
+        }
     }
 
     /// How long to leave the socket alone.
     pub(crate) fn before_read(&self, now: Instant) -> Option<Duration> {
         let rest = self.next_read.checked_duration_since(now)?;
-        let lively = self.late || self.rate >= LIVELY || self.favour == Favour::Throughput;
+        let lively = self.lag >= LATE || self.rate >= LIVELY || self.favour == Favour::Throughput;
         (lively && !rest.is_zero()).then_some(rest)
     }
 
@@ -240,6 +252,8 @@ mod tests {
         assert_eq!(rest_at(1_000, 2), None);
         assert_eq!(rest_at(10_000, 2), Some(READ_GAP));
         assert_eq!(rest_at(1_000, 20), Some(READ_GAP));
+        assert_eq!(rest_at(10_000, 5), Some(Duration::from_micros(1_250)));
+        assert_eq!(rest_at(10_000, 50), Some(LONGEST_GAP));
         // And no longer when nothing comes any more.
         let mut load = Load::new();
         load.of(10_000, 2, 1_000);
