@@ -12,7 +12,8 @@
 //!
 //! Before there is such a lag, there is a rate at which each message read by itself takes the
 //! processors from the server that is to send the next one. So **reads keep a distance** of a third
-//! of a millisecond as soon as more than a few come, or what came was a little late.
+//! of a millisecond as soon as more than a few come, or what came was a little late; and a larger one,
+//! which grows with the lag, where it is both.
 //!
 //! - **Up**, to throughput: the lag was long for a while, and records come in numbers.
 //! - **Down**, to latency: the lag has been over for a while; or so little comes that there is nothing
@@ -50,7 +51,7 @@ const LONGEST_FOR: Duration = Duration::from_secs(30);
 const PROVEN: Duration = Duration::from_secs(5);
 /// A rate is that of at least so long, and without a record for so long there is none.
 const WINDOW: Duration = Duration::from_millis(100);
-/// The distance of two reads. Measured: docs/adr/0013-two-gears.md.
+/// The distance of two reads, and the largest before the other gear. Measured: docs/adr/0013-two-gears.md.
 const READ_GAP: Duration = Duration::from_micros(300);
 const LONGEST_GAP: Duration = Duration::from_micros(1_500);
 
