@@ -18,11 +18,11 @@ use crate::consumer::consume;
 use crate::contender::Backends;
 use crate::debezium::{self, Tuned};
 use crate::load::{Step, Stream, place_of, write};
+use crate::median::median;
 use crate::polling::{self, Sent};
 use crate::proc::{self, Quiet};
 use crate::rig::{OUTBOX, PARTITIONS, PATIENCE, RelayConfig, Rig};
 use crate::running::Running;
-use crate::table::median;
 use crate::warm_up::warm_up;
 use crate::writers::Writers;
 

@@ -35,6 +35,7 @@ mod idle;
 mod judge;
 mod latency;
 mod load;
+mod median;
 mod polling;
 mod proc;
 mod rig;

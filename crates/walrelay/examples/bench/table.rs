@@ -8,6 +8,7 @@ use crate::contender::Contender;
 use crate::drain::Drained;
 use crate::idle::Idle;
 use crate::latency::{Cpu, Latency, Spread};
+use crate::median::median;
 use crate::proc::say;
 use crate::rig::{Backlog, PARTITIONS, Rig};
 use crate::sweep::Swept;
@@ -424,18 +425,6 @@ fn broker(cpu: Option<f64>) -> String {
 
 fn median_of(runs: &[&Drained], of: impl Fn(&Drained) -> f64) -> f64 {
     median(runs.iter().map(|run| of(run)))
-}
-
-/// NaN of nothing.
-pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => f64::NAN,
-        count if count % 2 == 1 => values[middle],
-        _ => f64::midpoint(values[middle - 1], values[middle]),
-    }
 }
 
 /// A whole number with separators.
