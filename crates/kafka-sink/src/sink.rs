@@ -355,9 +355,14 @@ impl Sink for KafkaSink {
         )))
     }
 
-    /// Those that gates have held back, and hold back no longer.
+    /// Those that gates have held back, and hold back no longer. A producer that has failed sends nobody who
+    /// stands in a line: that is said now, for the relay waits for what it gave before it starts anew.
     fn nudge(&mut self) {
-        self.resume();
+        if self.is_broken() {
+            self.give_up_lines();
+        } else {
+            self.resume();
+        }
     }
 
     fn close(mut self, grace: Duration) {

@@ -231,7 +231,8 @@ fn nothing_follows_a_first_record_that_is_refused() {
         let next = record("t", b"k", b"1");
         assert_eq!(sink.try_send(&next, seq), Ok(()), "it stands behind that");
     }
-    reports.wait_with(&mut sink, |state| state.outcomes.contains_key(&0));
+    // Those behind it, too, without the sink being closed: the relay waits for them.
+    reports.wait_with(&mut sink, |state| state.outcomes.len() == 5);
     assert_refused_as(
         Disposition::Retryable,
         &mut sink,
