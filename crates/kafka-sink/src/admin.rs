@@ -26,6 +26,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const METADATA_TIMEOUT: Duration = Duration::from_secs(1);
 /// An unused connection to the controller is not kept longer.
 const IDLE: Duration = Duration::from_secs(10);
+/// A client that has failed so often in a row is replaced: librdkafka can forget all brokers for good
+/// (`rejoin.rs`).
+const FAILURES: u32 = 5;
 
 /// What is known of a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,6 +94,7 @@ impl TopicCreator {
                 config: config.clone(),
                 topics,
                 connection: None,
+                failures: 0,
             },
             deliveries,
         )
@@ -261,6 +265,8 @@ struct KafkaAdmin {
     config: KafkaConfig,
     topics: TopicCreation,
     connection: Option<Connection>,
+    /// Of the connection, in a row.
+    failures: u32,
 }
 
 struct Connection {
@@ -294,8 +300,17 @@ impl KafkaAdmin {
         // Nobody serves this client's events.
         self.config.authorise(connection.client.inner())?;
         let attempts = connection.create(names, &self.topics, stop);
-        // Kept also when the brokers could not be reached: it may just be connecting.
-        self.connection = Some(connection);
+        let later = |attempt: &Attempt| matches!(attempt, Attempt::Later(_));
+        let failed = attempts
+            .as_ref()
+            .map_or(true, |attempts| attempts.iter().all(later));
+        self.failures = if failed { self.failures + 1 } else { 0 };
+        if self.failures == FAILURES {
+            self.failures = 0;
+        } else {
+            // Kept also when the brokers could not be reached: it may just be connecting.
+            self.connection = Some(connection);
+        }
         attempts
     }
 }

@@ -1,7 +1,10 @@
 //! What the poll thread does with librdkafka's events.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicBool,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Instant, SystemTime};
 
@@ -45,6 +48,8 @@ pub(crate) struct Context {
     producer: OnceLock<Weak<BaseProducer<Context>>>,
     /// All brokers were down since the last delivery.
     trouble: AtomicBool,
+    /// A record was reported since the poll thread last looked, which is the thread that reports.
+    reported: AtomicBool,
     repetitions: Repetitions,
     config: KafkaConfig,
     /// A broker refused who we are since the poll thread last looked.
@@ -80,6 +85,7 @@ impl Context {
             broken: AtomicBool::new(false),
             producer: OnceLock::new(),
             trouble: AtomicBool::new(false),
+            reported: AtomicBool::new(false),
             repetitions: Repetitions::default(),
             config,
             refused: AtomicBool::new(false),
@@ -100,6 +106,20 @@ impl Context {
         if let Err(reason) = self.config.authorise(producer.client()) {
             self.complain_of_tokens(&reason);
         }
+    }
+
+    /// Whether a record was reported since the last call.
+    pub(crate) fn take_reported(&self) -> bool {
+        self.reported.swap(false, Relaxed)
+    }
+
+    /// Tells librdkafka again of the brokers that it began with.
+    pub(crate) fn rejoin(&self, producer: &BaseProducer<Self>) {
+        let known = ffi::add_brokers(producer, self.config.bootstrap_servers());
+        tracing::debug!(
+            known,
+            "nothing is acknowledged: bootstrap.servers are named again"
+        );
     }
 
     fn complain_of_tokens(&self, reason: &str) {
@@ -277,6 +297,7 @@ impl ProducerContext<NoCustomPartitioner> for Context {
     fn delivery(&self, result: &DeliveryResult<'_>, seq: usize) {
         let seq = seq as u64;
         let mut calls = false;
+        self.reported.store(true, Relaxed);
         let message = match result {
             Ok(message) if is_acknowledged(message) => {
                 self.delivered(seq, message);

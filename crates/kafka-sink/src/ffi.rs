@@ -1,5 +1,5 @@
 //! The project's only `unsafe`: topic handles and produce by handle, the partitioner that asks a [`Gate`],
-//! asking for metadata, OAUTHBEARER tokens for clients that nobody polls, and the callback that hears
+//! asking for metadata, naming brokers, OAUTHBEARER tokens for clients that nobody polls, and the callback that hears
 //! why a certificate is refused.
 //!
 //! Producing by name, which is all that rdkafka's safe API has, makes librdkafka look the name up by
@@ -367,6 +367,23 @@ pub(crate) fn refresh_metadata<C: ProducerContext<DeliveryOpaque = usize> + 'sta
         // SAFETY: the call succeeded, so this is its answer, which is ours to free, once.
         unsafe { sys::rd_kafka_metadata_destroy(metadata) };
     }
+}
+
+/// Tells the client of these brokers, written as `bootstrap.servers` is, if it does not know them. How many of
+/// them it knows then. With `client.dns.lookup=resolve_canonical_bootstrap_servers_only` their names are taken
+/// as they are written.
+pub(crate) fn add_brokers<C: ProducerContext<DeliveryOpaque = usize> + 'static>(
+    producer: &BaseProducer<C>,
+    brokers: &str,
+) -> usize {
+    // What a configuration takes has none, for it is handed to librdkafka in the same way.
+    let Ok(brokers) = CString::new(brokers) else {
+        return 0;
+    };
+    // SAFETY: the client is alive; the list is NUL-terminated, lives through the call and is copied by it.
+    let known =
+        unsafe { sys::rd_kafka_brokers_add(producer.client().native_ptr(), brokers.as_ptr()) };
+    usize::try_from(known).unwrap_or(0)
 }
 
 /// Makes the producer believe that it met a fatal error.

@@ -29,7 +29,8 @@
 //!   sent; `docs/adr/0007-one-request-in-flight.md` says when, and what comes of it.
 //! - A panic in a [`Deliveries`](walrelay_sink::Deliveries) method ends the sink in the same way and
 //!   silences no other report (where panics unwind; elsewhere it ends the process).
-//! - librdkafka retries for ever (`message.timeout.ms=0`); giving up is the relay's decision.
+//! - librdkafka retries for ever (`message.timeout.ms=0`); giving up is the relay's decision. That it does not
+//!   lose sight of the cluster meanwhile is seen to by `rejoin.rs`.
 //! - Our window bounds the memory. librdkafka's own bounds are lifted so that they never decide.
 //! - No secret is in a `Debug`, an error or a log line, and no key, value or header either.
 //! - A certificate is verified by librdkafka with its own settings; what `tls.rs` does besides is to
@@ -65,6 +66,7 @@ mod outcome;
 mod passing;
 mod poll;
 mod probe;
+mod rejoin;
 mod sink;
 pub mod tail;
 mod tls;

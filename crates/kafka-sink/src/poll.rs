@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rdkafka::producer::{BaseProducer, Producer, PurgeConfig};
 
 use crate::context::Context;
+use crate::rejoin::Rejoin;
 use crate::{KafkaError, ffi};
 
 /// How long the poll thread serves events before it looks whether it is to stop. Not shorter: rdkafka
@@ -75,6 +76,7 @@ fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
     let started = Instant::now();
     let mut renewed = started;
     let mut knocks = KNOCKS.iter().peekable();
+    let mut rejoin = Rejoin::default();
     while !stop.load(SeqCst) {
         if knocks.next_if(|at| started.elapsed() >= **at).is_some() {
             ffi::refresh_metadata(producer, KNOCK);
@@ -85,6 +87,11 @@ fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
         if renewed.elapsed() > RENEWAL {
             renewed = Instant::now();
             producer.context().renew_refused_token(producer);
+        }
+        let context = producer.context();
+        let in_flight = context.window.in_flight() > 0 && !context.broken();
+        if rejoin.is_due(in_flight, context.take_reported(), Instant::now()) {
+            context.rejoin(producer);
         }
         // Without this thread nothing is ever reported again, and the relay would wait for ever.
         let turn = catch_unwind(AssertUnwindSafe(|| turn(producer, wait, &mut broken_since)));

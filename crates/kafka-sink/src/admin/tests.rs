@@ -151,3 +151,28 @@ fn the_brokers_answers_are_judged() {
         assert!(matches!(judge(Err(passing)), Attempt::Later(_)));
     }
 }
+
+/// Nothing listens on port 1.
+#[test]
+fn a_client_that_reaches_nobody_is_replaced_in_the_end() {
+    let properties = [("bootstrap.servers".to_owned(), "127.0.0.1:1".to_owned())];
+    let mut admin = KafkaAdmin {
+        config: KafkaConfig::new(properties.into(), crate::KafkaOptions::default()).unwrap(),
+        topics: TopicCreation {
+            partitions: 1,
+            replication_factor: 1,
+            properties: BTreeMap::new(),
+        },
+        connection: None,
+        failures: 0,
+    };
+    let requests = Requests::default();
+    let kept: Vec<bool> = (0..=FAILURES)
+        .map(|_| {
+            let attempts = admin.create(&[Arc::from("t")], &requests);
+            assert!(matches!(attempts[..], [Attempt::Later(_)]), "{attempts:?}");
+            admin.connection.is_some()
+        })
+        .collect();
+    assert_eq!(kept, [true, true, true, true, false, true]);
+}

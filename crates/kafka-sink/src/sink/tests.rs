@@ -13,6 +13,7 @@ use super::*;
 use crate::tail::{Tail, TailedRecord};
 use crate::{KafkaOptions, TopicCreation, probe};
 
+mod brokers;
 mod gears;
 mod order;
 mod several;

@@ -1,0 +1,94 @@
+//! When librdkafka is told again of the brokers that it began with.
+//!
+//! A cluster may say that it has no brokers, as one does for a moment while its last broker stops.
+//! librdkafka forgets all that it knows then, and while it does it may cancel the very timer that would
+//! have it begin anew, for good: it has no broker to ask, and looks for none
+//! (confluentinc/librdkafka#5301; `tests/e2e/confirming.rs` met it). `rd_kafka_brokers_add` helps, and
+//! loses nothing: producer id, sequence numbers and queues are as they were. How many brokers it knows
+//! librdkafka tells nobody, so it is called whenever nothing was reported for long. Where brokers are
+//! known that changes little: one that is named again is not connected to while another is up, and the
+//! next metadata remove it.
+
+use std::time::{Duration, Instant};
+
+/// How long nothing is reported before the first time. Each is twice as far from the one before.
+const FIRST: Duration = Duration::from_secs(2);
+/// librdkafka remembers each time, some sixty bytes, so they must not come too often: this is a sixth of a
+/// megabyte a day.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Whether it is time. Belongs to the poll thread of one producer.
+#[derive(Debug, Default)]
+pub(crate) struct Rejoin {
+    /// Since when nothing was reported that is in flight, or when it was due last.
+    since: Option<Instant>,
+    /// How often it was due since then.
+    times: u32,
+}
+
+impl Rejoin {
+    /// `reported`: something was since the last call. `in_flight`: something is that was not.
+    pub(crate) fn is_due(&mut self, in_flight: bool, reported: bool, now: Instant) -> bool {
+        if reported || !in_flight {
+            *self = Self::default();
+            return false;
+        }
+        let since = *self.since.get_or_insert(now);
+        let pause = FIRST
+            .saturating_mul(1_u32.checked_shl(self.times).unwrap_or(u32::MAX))
+            .min(LONGEST);
+        if now.saturating_duration_since(since) < pause {
+            return false;
+        }
+        self.since = Some(now);
+        self.times = self.times.saturating_add(1);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Asked five times a second for so long, with something in flight all the time: the seconds at which it
+    /// was due.
+    fn due(rejoin: &mut Rejoin, start: Instant, seconds: u64) -> Vec<u64> {
+        (0..=seconds * 5)
+            .map(|fifth| Duration::from_millis(fifth * 200))
+            .filter(|passed| rejoin.is_due(true, false, start + *passed))
+            .map(|passed| passed.as_secs())
+            .collect()
+    }
+
+    #[test]
+    fn it_is_due_ever_more_seldom_while_nothing_is_reported() {
+        let mut rejoin = Rejoin::default();
+        let start = Instant::now();
+        assert_eq!(due(&mut rejoin, start, 125), [2, 6, 14, 30, 60, 90, 120]);
+        // For days.
+        let later = start + Duration::from_secs(120);
+        for day in 0..40 {
+            let now = later + LONGEST * (day + 1);
+            assert!(rejoin.is_due(true, false, now), "{day}");
+        }
+    }
+
+    #[test]
+    fn a_report_begins_it_anew() {
+        let mut rejoin = Rejoin::default();
+        let start = Instant::now();
+        assert_eq!(due(&mut rejoin, start, 10), [2, 6]);
+        let start = start + Duration::from_secs(10);
+        assert!(!rejoin.is_due(true, true, start));
+        assert_eq!(due(&mut rejoin, start, 10), [2, 6]);
+    }
+
+    #[test]
+    fn it_is_not_due_while_nothing_is_in_flight() {
+        let mut rejoin = Rejoin::default();
+        let start = Instant::now();
+        assert_eq!(due(&mut rejoin, start, 1), Vec::<u64>::new());
+        assert!(!rejoin.is_due(false, false, start + Duration::from_secs(3_600)));
+        assert_eq!(due(&mut rejoin, start + Duration::from_secs(7_200), 3), [2]);
+    }
+}
