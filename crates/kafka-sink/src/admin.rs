@@ -94,7 +94,6 @@ impl TopicCreator {
                 config: config.clone(),
                 topics,
                 connection: None,
-                failures: 0,
             },
             deliveries,
         )
@@ -265,8 +264,6 @@ struct KafkaAdmin {
     config: KafkaConfig,
     topics: TopicCreation,
     connection: Option<Connection>,
-    /// Of the connection, in a row.
-    failures: u32,
 }
 
 struct Connection {
@@ -274,6 +271,8 @@ struct Connection {
     /// The topics that metadata listed when the connection was new. They need no request, which a
     /// principal that may write but not create would be refused.
     existing: Option<HashSet<String>>,
+    /// In a row.
+    failures: u32,
 }
 
 impl KafkaAdmin {
@@ -289,6 +288,7 @@ impl KafkaAdmin {
         Ok(Connection {
             client,
             existing: None,
+            failures: 0,
         })
     }
 
@@ -304,11 +304,9 @@ impl KafkaAdmin {
         let failed = attempts
             .as_ref()
             .map_or(true, |attempts| attempts.iter().all(later));
-        self.failures = if failed { self.failures + 1 } else { 0 };
-        if self.failures == FAILURES {
-            self.failures = 0;
-        } else {
-            // Kept also when the brokers could not be reached: it may just be connecting.
+        connection.failures = if failed { connection.failures + 1 } else { 0 };
+        // Kept also when the brokers could not be reached: it may just be connecting.
+        if connection.failures < FAILURES {
             self.connection = Some(connection);
         }
         attempts

@@ -77,6 +77,7 @@ fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
     let mut renewed = started;
     let mut knocks = KNOCKS.iter().peekable();
     let mut rejoin = Rejoin::default();
+    let context = producer.context();
     while !stop.load(SeqCst) {
         if knocks.next_if(|at| started.elapsed() >= **at).is_some() {
             ffi::refresh_metadata(producer, KNOCK);
@@ -86,9 +87,8 @@ fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
             .map_or(POLL, |at| at.saturating_sub(started.elapsed()).min(POLL));
         if renewed.elapsed() > RENEWAL {
             renewed = Instant::now();
-            producer.context().renew_refused_token(producer);
+            context.renew_refused_token(producer);
         }
-        let context = producer.context();
         let in_flight = context.window.in_flight() > 0 && !context.broken();
         if rejoin.is_due(in_flight, context.take_reported(), Instant::now()) {
             context.rejoin(producer);
@@ -97,7 +97,7 @@ fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
         let turn = catch_unwind(AssertUnwindSafe(|| turn(producer, wait, &mut broken_since)));
         if turn.is_err() {
             tracing::error!("serving librdkafka's events panicked; the producer must be rebuilt");
-            producer.context().break_off();
+            context.break_off();
         }
     }
 }

@@ -13,35 +13,29 @@ use std::time::{Duration, Instant};
 
 /// How long nothing is reported before the first time. Each is twice as far from the one before.
 const FIRST: Duration = Duration::from_secs(2);
-/// librdkafka remembers each time, some sixty bytes, so they must not come too often: this is a sixth of a
-/// megabyte a day.
+/// librdkafka keeps a copy of the list for each time, so they must not come too often: this is 2,880 a day.
 const LONGEST: Duration = Duration::from_secs(30);
 
 /// Whether it is time. Belongs to the poll thread of one producer.
 #[derive(Debug, Default)]
 pub(crate) struct Rejoin {
-    /// Since when nothing was reported that is in flight, or when it was due last.
-    since: Option<Instant>,
-    /// How often it was due since then.
-    times: u32,
+    /// When it is due, and how long after the time before; while something waits to be reported.
+    next: Option<(Instant, Duration)>,
 }
 
 impl Rejoin {
     /// `reported`: something was since the last call. `in_flight`: something is that was not.
     pub(crate) fn is_due(&mut self, in_flight: bool, reported: bool, now: Instant) -> bool {
         if reported || !in_flight {
-            *self = Self::default();
+            self.next = None;
             return false;
         }
-        let since = *self.since.get_or_insert(now);
-        let pause = FIRST
-            .saturating_mul(1_u32.checked_shl(self.times).unwrap_or(u32::MAX))
-            .min(LONGEST);
-        if now.saturating_duration_since(since) < pause {
+        let (at, pause) = *self.next.get_or_insert((now + FIRST, FIRST));
+        if now < at {
             return false;
         }
-        self.since = Some(now);
-        self.times = self.times.saturating_add(1);
+        let pause = (pause * 2).min(LONGEST);
+        self.next = Some((now + pause, pause));
         true
     }
 }

@@ -164,7 +164,6 @@ fn a_client_that_reaches_nobody_is_replaced_in_the_end() {
             properties: BTreeMap::new(),
         },
         connection: None,
-        failures: 0,
     };
     let requests = Requests::default();
     let kept: Vec<bool> = (0..=FAILURES)

@@ -127,13 +127,8 @@ fn a_cluster_that_has_no_brokers_for_a_moment_is_found_again() {
     let cluster = cluster(&[("t", 1_000)]);
     let between = GoBetween::start(&cluster);
     let address = between.address.to_string();
-    let reports = Arc::new(Reports::default());
-    let deliveries: Arc<dyn Deliveries> = Arc::clone(&reports) as _;
-    let properties = [("bootstrap.servers".to_owned(), address)];
-    let config = KafkaConfig::new(properties.into(), KafkaOptions::default()).expect("valid");
-    let mut sink = KafkaSinkFactory::new(config)
-        .create(deliveries)
-        .expect("a sink");
+    let through = [("bootstrap.servers", &*address)];
+    let (mut sink, reports) = sink_with(&cluster, KafkaOptions::default(), &through);
     let (mut sent, mut ours) = (0, 0);
     while sent < TIMES && ours < OURS {
         let value = sent.to_string();
