@@ -107,11 +107,11 @@ pub(crate) fn draining(backlog: &Backlog, runs: &[Drained]) -> String {
         let rates = || runs.iter().map(|run| run.rows_per_second);
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {:.2} | {} – {} | {} | {:.2} | {:.2} | {} | {:.1} MB | {} |",
+            "| {} | {} | {} | {} | {} – {} | {} | {:.2} | {:.2} | {} | {:.1} MB | {} |",
             contender.name(),
             runs.len(),
             thousands(rate),
-            rate / yardstick,
+            times(rate, yardstick),
             thousands(rates().fold(f64::INFINITY, f64::min)),
             thousands(rates().fold(0.0, f64::max)),
             thousands(median_of(&runs, |run| run.second_half_rows_per_second)),
@@ -148,11 +148,21 @@ pub(crate) fn ratios(runs: &[Drained]) -> String {
         if other.is_nan() {
             continue;
         }
-        let times = |word| format!("{:.2}", rate(word, of) / other);
-        let (tcp, unix) = (times("relay_tcp"), times("relay_unix"));
+        let walrelay = |word| times(rate(word, of), other);
+        let (tcp, unix) = (walrelay("relay_tcp"), walrelay("relay_unix"));
         let _ = writeln!(text, "| {name} | {tcp} | {unix} |");
     }
     text
+}
+
+/// How many times the one is the other; a dash where one of them was not measured (`BENCH_ONLY`).
+fn times(one: f64, other: f64) -> String {
+    let times = one / other;
+    if times.is_finite() {
+        format!("{times:.2}")
+    } else {
+        "–".to_owned()
+    }
 }
 
 /// The runs of a contender that count. Chosen by what others did, never by what came out. Where others
