@@ -249,7 +249,7 @@ impl Constants {
         let mut out = String::from(
             "| brokers | partitions | round trip 1 ms | 5 ms | 20 ms |\n|---:|---:|---:|---:|---:|\n",
         );
-        let in_flight = f64::from(16 * 1024 * 1024) / (self.get("produced") + 356.0);
+        let in_flight = f64::from(12 * 1024 * 1024) / (self.get("produced") + 356.0);
         for (brokers, partitions) in [(1.0, 8.0), (3.0, 12.0), (3.0, 60.0), (3.0, 600.0)] {
             let records = f64::min(in_flight / partitions, 10_000.0);
             write!(out, "| {brokers} | {partitions} |").expect("a String takes all");

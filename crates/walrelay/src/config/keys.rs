@@ -859,7 +859,7 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "delivery.max_in_flight_bytes",
         Kind::Size,
-        Is("16MiB"),
+        Is("12MiB"),
         "Bytes of such records, at most, with the client library's own for each; 64KiB to 1GiB.",
     ),
     key(

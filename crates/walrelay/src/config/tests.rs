@@ -120,7 +120,7 @@ fn the_least_gets_the_defaults() {
         config.delivery,
         Delivery {
             max_in_flight_records: 65_536,
-            max_in_flight_bytes: 16 << 20,
+            max_in_flight_bytes: 12 << 20,
             bulk_linger: Duration::from_millis(50),
             drain_timeout: Duration::from_secs(30),
             backoff: Backoff {

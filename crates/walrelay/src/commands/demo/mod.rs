@@ -214,7 +214,7 @@ fn relay(
     let properties = [("bootstrap.servers".to_owned(), broker.to_owned())].into();
     let options = KafkaOptions {
         max_in_flight_records: 65_536,
-        max_in_flight_bytes: 16 << 20,
+        max_in_flight_bytes: 12 << 20,
         ..KafkaOptions::default()
     };
     let kafka = KafkaConfig::new(properties, options).map_err(|e| failures::kafka(&e))?;

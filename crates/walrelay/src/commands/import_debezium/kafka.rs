@@ -68,7 +68,7 @@ const PROPERTIES: &[(&str, To)] = &[
     ("delivery.timeout.ms", To::None(FIXED)),
     (
         "buffer.memory",
-        To::None("delivery.max_in_flight_bytes bounds what is on its way, 16MiB by default"),
+        To::None("delivery.max_in_flight_bytes bounds what is on its way, 12MiB by default"),
     ),
     (
         "max.block.ms",
