@@ -48,6 +48,7 @@ mod pace;
 mod pipeline;
 mod places;
 mod poison;
+mod rhythm;
 mod schemas;
 mod settings;
 mod shutdown;

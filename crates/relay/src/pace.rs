@@ -15,6 +15,8 @@
 //! of a millisecond as soon as more than a few come, or what came was a little late; and a larger one,
 //! which grows with the lag, where it is both.
 //!
+//! Who is behind reads in a rhythm of its own: `rhythm.rs`.
+//!
 //! - **Up**, to throughput: the lag was long for a while, and records come in numbers.
 //! - **Down**, to latency: the lag has been over for a while; or so little comes that there is nothing
 //!   to be filled; at once when nothing comes any more.
@@ -29,6 +31,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use walrelay_sink::Favour;
+use walrelay_walsender::Socket;
+
+use crate::rhythm::Rhythm;
 
 /// A lag that is worth being caught up with, and for how long it must last: a hiccup's is made up for
 /// in less.
@@ -51,7 +56,7 @@ const LONGEST_FOR: Duration = Duration::from_secs(30);
 const PROVEN: Duration = Duration::from_secs(5);
 /// A rate is that of at least so long, and without a record for so long there is none.
 const WINDOW: Duration = Duration::from_millis(100);
-/// The distance of two reads, and the largest before the other gear. Measured: docs/adr/0013-two-gears.md.
+/// The distance of two reads in the gear for latency, and the largest. Measured: docs/adr/0013-two-gears.md.
 const READ_GAP: Duration = Duration::from_micros(300);
 const LONGEST_GAP: Duration = Duration::from_micros(1_500);
 
@@ -75,10 +80,12 @@ pub(crate) struct Pace {
     /// When the gear was changed.
     changed: Instant,
     next_read: Instant,
+    /// Of the reads in the gear for throughput.
+    rhythm: Rhythm,
 }
 
 impl Pace {
-    pub(crate) fn new(now: Instant) -> Self {
+    pub(crate) fn new(socket: Socket, now: Instant) -> Self {
         Self {
             favour: Favour::Latency,
             rate: 0.0,
@@ -90,6 +97,7 @@ impl Pace {
             other_since: None,
             changed: now,
             next_read: now,
+            rhythm: Rhythm::new(socket),
         }
     }
 
@@ -162,16 +170,19 @@ impl Pace {
         }
     }
 
-    /// Notes a read.
-    pub(crate) fn read(&mut self, now: Instant) {
-        self.next_read = now + self.read_gap();
+    /// Notes a read of so many bytes.
+    pub(crate) fn read(&mut self, bytes: usize, now: Instant) {
+        let gap = match self.favour {
+            Favour::Latency => self.read_gap(),
+            Favour::Throughput => self.rhythm.read(bytes),
+        };
+        self.next_read = now + gap;
     }
 
     /// The distance of two reads. What many records are late by grows where the processors are busy with
     /// each of them by itself: a quarter of it more makes few lumps of them.
     fn read_gap(&self) -> Duration {
-        let many = self.rate >= LIVELY && self.favour == Favour::Latency;
-        if many && self.lag >= LATE {
+        if self.rate >= LIVELY && self.lag >= LATE {
             (self.lag / 4).min(LONGEST_GAP)
         } else {
             READ_GAP
@@ -210,7 +221,7 @@ mod tests {
         fn new() -> Self {
             let now = Instant::now();
             Self {
-                pace: Pace::new(now),
+                pace: Pace::new(Socket::Unix, now),
                 now,
                 changes: 0,
             }
@@ -247,7 +258,7 @@ mod tests {
         let rest_at = |rate, lag_ms| {
             let mut load = Load::new();
             assert_eq!(load.of(rate, lag_ms, 1_000), Favour::Latency);
-            load.pace.read(load.now);
+            load.pace.read(1, load.now);
             load.pace.before_read(load.now)
         };
         assert_eq!(rest_at(1_000, 2), None);
@@ -260,7 +271,7 @@ mod tests {
         load.of(10_000, 2, 1_000);
         load.of(0, 0, 250);
         load.pace.favour(load.now);
-        load.pace.read(load.now);
+        load.pace.read(1, load.now);
         assert_eq!(load.pace.before_read(load.now), None);
     }
 
@@ -268,7 +279,7 @@ mod tests {
     fn a_backlog_is_for_throughput_and_its_end_for_latency() {
         let mut load = Load::new();
         assert_eq!(load.of(60_000, 1_000, 100), Favour::Throughput);
-        load.pace.read(load.now);
+        load.pace.read(1, load.now);
         assert_eq!(load.pace.before_read(load.now), Some(READ_GAP));
         assert_eq!(load.pace.before_read(load.now + READ_GAP), None);
         assert_eq!(load.of(120_000, 900, 5_000), Favour::Throughput);

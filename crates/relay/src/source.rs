@@ -5,7 +5,7 @@ use std::time::Duration;
 use walrelay_event_router::TableFacts;
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_sink::Disposition;
-use walrelay_walsender::{Frame, StatusUpdate};
+use walrelay_walsender::{Frame, Socket, StatusUpdate};
 
 use crate::Ancestor;
 
@@ -105,6 +105,8 @@ pub trait WalStream {
     /// Why it ended.
     type Error: SourceError;
 
+    /// What kind of socket the server is connected by.
+    fn socket(&self) -> Socket;
     /// The next whole frame, borrowed; `None` if more bytes are needed. Does not consume.
     fn peek(&mut self) -> Result<Option<Frame<'_>>, Self::Error>;
     /// Drops the frame last peeked.

@@ -159,7 +159,7 @@ where
         let mut named = 0;
         let mut updates = self.running.core.counts().updates;
         let mut was_read = false;
-        let mut pace = Pace::new(received_at);
+        let mut pace = Pace::new(self.stream.socket(), received_at);
         loop {
             // Before the walk: an acknowledgement during it must not be slept over.
             self.running.reports.ring().park();
@@ -265,11 +265,11 @@ where
                     drain_until = Some(Instant::now() + self.settings.drain_timeout);
                 }
                 read = self.stream.read(), if reading => {
-                    read.map_err(PipelineError::Source)?;
+                    let bytes = read.map_err(PipelineError::Source)?;
                     was_read = true;
                     // Bytes count, not frames: a large row may take its time to arrive.
                     received_at = Instant::now();
-                    pace.read(received_at);
+                    pace.read(bytes, received_at);
                 }
                 () = self.running.reports.woken() => {}
                 found = self.seeker.found() => self.seen(found, drain_until.is_some())?,

@@ -93,3 +93,4 @@ pub use session::{
 };
 pub use stream::{ReplicationStream, StatusUpdate};
 pub use tls::{TlsContext, TlsError, TlsStream, tls_server_end_point};
+pub use wire::Socket;

@@ -11,7 +11,7 @@ use walrelay_lsn::{CommitEnd, Lsn};
 use crate::buffer::STREAM_CHUNK;
 use crate::error::{Error, ServerError};
 use crate::framing::{self, Frame, Kind, STATUS_UPDATE};
-use crate::wire::Wire;
+use crate::wire::{Socket, Wire};
 
 /// How far a relay has come, as the server is to know it (`r`, standby status update).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -190,6 +190,11 @@ impl ReplicationStream {
             }
         }
         Ok(total)
+    }
+
+    /// What kind of socket the server is connected by.
+    pub fn socket(&self) -> Socket {
+        self.wire.socket()
     }
 
     /// How many bytes have been read and not been consumed.

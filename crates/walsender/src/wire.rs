@@ -21,6 +21,15 @@ use crate::tls::TlsStream;
 /// How much smaller the messages before the end of the login are; who sends more is no Postgres.
 pub(crate) const LOGIN_MESSAGE: usize = 64 * 1024;
 
+/// What kind of socket a connection goes by, encrypted or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Socket {
+    /// TCP, on the same machine or not.
+    Tcp,
+    /// A Unix-domain socket, so the same machine.
+    Unix,
+}
+
 /// What carries the bytes.
 #[derive(Debug)]
 pub(crate) enum Transport {
@@ -105,6 +114,13 @@ impl Wire {
             inbox: ReadBuffer::new(SESSION_CHUNK),
             outbox: BytesMut::new(),
             unflushed: false,
+        }
+    }
+
+    pub(crate) fn socket(&self) -> Socket {
+        match self.transport {
+            Transport::Tcp(_) | Transport::Tls(_) => Socket::Tcp,
+            Transport::Unix(_) => Socket::Unix,
         }
     }
 

@@ -12,7 +12,7 @@ use walrelay_relay::measuring::Walker;
 use walrelay_relay::{TableName, WalStream};
 use walrelay_sink::{Deliveries, Record, SendError, Sink};
 use walrelay_walsender::framing::parse_frame;
-use walrelay_walsender::{Error, Frame, StatusUpdate};
+use walrelay_walsender::{Error, Frame, Socket, StatusUpdate};
 
 /// As by default.
 pub(crate) const MAX_IN_FLIGHT: usize = 65_536;
@@ -145,6 +145,10 @@ impl Memory {
 
 impl WalStream for Memory {
     type Error = Error;
+
+    fn socket(&self) -> Socket {
+        Socket::Unix
+    }
 
     #[inline]
     fn peek(&mut self) -> Result<Option<Frame<'_>>, Error> {

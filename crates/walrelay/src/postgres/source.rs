@@ -10,8 +10,8 @@ use tracing::{debug, info, warn};
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::{Ancestor, Continuity, Opened, Resume, Source, WalStream};
 use walrelay_walsender::{
-    ConnInfo, Error, ErrorClass, Frame, ReplicationStream, Session, SessionKind, StartReplication,
-    StatusUpdate,
+    ConnInfo, Error, ErrorClass, Frame, ReplicationStream, Session, SessionKind, Socket,
+    StartReplication, StatusUpdate,
 };
 
 use super::catalog::{ServerFacts, SlotFacts, slot};
@@ -531,6 +531,10 @@ impl Place {
 
 impl WalStream for Stream {
     type Error = PostgresError;
+
+    fn socket(&self) -> Socket {
+        self.stream.socket()
+    }
 
     fn peek(&mut self) -> Result<Option<Frame<'_>>, PostgresError> {
         let place = &self.place;
