@@ -340,6 +340,8 @@ fn a_partition_that_does_not_exist_is_refused_and_holds_nobody_up() {
     let cluster = cluster(&[("t", 2)]);
     let (mut sink, reports) = sink_of_several(&cluster, &[]);
     send_all(&mut sink, &reports, 0..1, 1);
+    // Its gate hears of it after the report, and until then would let what follows wait in a line.
+    assert_nothing_in_flight(&sink);
     for partition in [2, i32::MAX] {
         let nowhere = Record {
             partition: Some(partition),
