@@ -111,17 +111,13 @@ pub(crate) fn draining(backlog: &Backlog, runs: &[Drained]) -> String {
             contender.name(),
             runs.len(),
             thousands(rate),
-            times(rate, yardstick),
+            or_dash(rate / yardstick),
             thousands(rates().fold(f64::INFINITY, f64::min)),
             thousands(rates().fold(0.0, f64::max)),
             thousands(median_of(&runs, |run| run.second_half_rows_per_second)),
             median_of(&runs, |run| run.reader_cpu),
             median_of(&runs, |run| run.postgres_cpu),
-            broker(
-                runs[0]
-                    .broker_cpu
-                    .map(|_| { median_of(&runs, |run| run.broker_cpu.unwrap_or(f64::NAN)) })
-            ),
+            or_dash(median_of(&runs, broker_cpu)),
             runs.iter().map(|run| run.memory).fold(0.0, f64::max),
             runs.iter().map(|run| run.duplicates).sum::<usize>(),
         );
@@ -148,21 +144,11 @@ pub(crate) fn ratios(runs: &[Drained]) -> String {
         if other.is_nan() {
             continue;
         }
-        let walrelay = |word| times(rate(word, of), other);
+        let walrelay = |word| or_dash(rate(word, of) / other);
         let (tcp, unix) = (walrelay("relay_tcp"), walrelay("relay_unix"));
         let _ = writeln!(text, "| {name} | {tcp} | {unix} |");
     }
     text
-}
-
-/// How many times the one is the other; a dash where one of them was not measured (`BENCH_ONLY`).
-fn times(one: f64, other: f64) -> String {
-    let times = one / other;
-    if times.is_finite() {
-        format!("{times:.2}")
-    } else {
-        "–".to_owned()
-    }
 }
 
 /// The runs of a contender that count. Chosen by what others did, never by what came out. Where others
@@ -200,7 +186,7 @@ pub(crate) fn sweep(swept: &[Swept]) -> String {
             rate / ordinary,
             median_of(&runs, |run| run.reader_cpu),
             median_of(&runs, |run| run.postgres_cpu),
-            median_of(&runs, |run| run.broker_cpu.unwrap_or(f64::NAN)),
+            median_of(&runs, broker_cpu),
             runs.iter().map(|run| run.memory).fold(0.0, f64::max),
         );
     }
@@ -404,7 +390,7 @@ pub(crate) fn every_run(runs: &[Drained]) -> String {
             thousands(run.second_half_rows_per_second),
             run.reader_cpu,
             run.postgres_cpu,
-            broker(run.broker_cpu),
+            or_dash(broker_cpu(run)),
             run.memory,
             run.others,
             if run.is_disturbed() { "*" } else { "" }
@@ -422,15 +408,25 @@ pub(crate) fn progress(run: &Drained) -> String {
         thousands(run.second_half_rows_per_second),
         run.reader_cpu,
         run.postgres_cpu,
-        broker(run.broker_cpu),
+        or_dash(broker_cpu(run)),
         run.memory,
         run.others
     )
 }
 
 /// A broker that is not read into has nothing to say.
-fn broker(cpu: Option<f64>) -> String {
-    cpu.map_or_else(|| "–".to_owned(), |cpu| format!("{cpu:.2}"))
+/// NaN where no broker takes part.
+fn broker_cpu(run: &Drained) -> f64 {
+    run.broker_cpu.unwrap_or(f64::NAN)
+}
+
+/// A dash for what was not measured.
+fn or_dash(value: f64) -> String {
+    if value.is_finite() {
+        format!("{value:.2}")
+    } else {
+        "–".to_owned()
+    }
 }
 
 fn median_of(runs: &[&Drained], of: impl Fn(&Drained) -> f64) -> f64 {
