@@ -33,7 +33,7 @@ use tokio::time::Instant;
 use walrelay_sink::Favour;
 use walrelay_walsender::Socket;
 
-use crate::rhythm::Rhythm;
+use crate::rhythm::{Rhythm, SHORTEST};
 
 /// A lag that is worth being caught up with, and for how long it must last: a hiccup's is made up for
 /// in less.
@@ -57,7 +57,7 @@ const PROVEN: Duration = Duration::from_secs(5);
 /// A rate is that of at least so long, and without a record for so long there is none.
 const WINDOW: Duration = Duration::from_millis(100);
 /// The distance of two reads in the gear for latency, and the largest. Measured: docs/adr/0013-two-gears.md.
-const READ_GAP: Duration = Duration::from_micros(300);
+const READ_GAP: Duration = SHORTEST;
 const LONGEST_GAP: Duration = Duration::from_micros(1_500);
 
 /// The pace of one connection.

@@ -13,18 +13,18 @@
 //!   again.
 //!
 //! Neither is any good by itself. In turns they keep the window small most of the time; that is measured in
-//! docs/adr/0013-two-gears.md, which also says what the kernel does and where this brings nothing (CUBIC).
+//! docs/adr/0018-lumps-and-prompt-reads.md, which also says what the kernel does and where this brings nothing (CUBIC).
 //!
 //! A rest is as long as a lump of a good size takes to come: no longer, for a window of **reception** that
 //! is full makes the server wait. How large that window is nobody tells a reader, but what once came in one
-//! read fits in.
+//! read fits in. (Less than 32 KiB is not reckoned with: Linux begins with 64.)
 
 use std::time::Duration;
 
 use walrelay_walsender::Socket;
 
-/// The shortest rest, and the only one with a unix socket.
-const SHORTEST: Duration = Duration::from_micros(300);
+/// The shortest rest, and the only one with a unix socket. Measured: docs/adr/0013-two-gears.md.
+pub(crate) const SHORTEST: Duration = Duration::from_micros(300);
 /// The longest: what comes so slowly is not worth waiting for.
 const LONGEST: Duration = Duration::from_millis(2);
 /// Lumps in a row, then prompt reads in a row.
@@ -38,7 +38,7 @@ const LARGE: usize = 96 * 1024;
 #[derive(Debug)]
 pub(crate) struct Rhythm {
     socket: Socket,
-    /// Which of the reads of a round the last one was, from 0: lumps first.
+    /// Which read of a round is the next one, from 0: lumps first.
     turn: u32,
     rest: Duration,
     /// The largest read of late, in bytes.
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(longest(400e6), SHORTEST);
     }
 
-    /// However small it is: a rest that grows because little came, of which little comes because the
+    /// A rest that grows because little came, of which little comes because the
     /// window is full, would be the end of it.
     #[test]
     fn a_window_that_is_full_does_not_make_rests_longer() {
