@@ -151,6 +151,8 @@ impl Pace {
             if self.rate.max(current) < MANY {
                 return;
             }
+            // So it is until there is a better one: what holds the sink up now says nothing of the load.
+            self.rate = self.rate.max(current);
             self.patience = if now.duration_since(self.changed) < PROVEN {
                 (self.patience * 2).min(LONGEST_FOR)
             } else {
@@ -302,6 +304,22 @@ mod tests {
         }
         // Its end does.
         assert_eq!(load.of(120_000, 2, 2_000), Favour::Latency);
+    }
+
+    /// The first window may not have ended yet when the gear is changed, and then a sink that finds its way to
+    /// hundreds of partitions takes nothing for a while.
+    #[test]
+    fn a_sink_that_takes_nothing_at_first_ends_no_backlog() {
+        let mut load = Load::new();
+        assert_eq!(load.of(60_000, 5_000, 60), Favour::Throughput);
+        for _ in 0..2_000 {
+            load.now += TICK;
+            load.pace.held_up(load.now);
+            load.pace.handed_over(0, Duration::from_secs(5), load.now);
+            assert_eq!(load.pace.favour(load.now), Favour::Throughput);
+        }
+        // What comes then says more.
+        assert_eq!(load.of(1_000, 60_000, 2_000), Favour::Latency);
     }
 
     #[test]
