@@ -297,7 +297,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     ),
     in_all(
         "bytea-payload",
-        "data: a bytea payload with every byte: stops",
+        "data: bytea payloads with every byte, which arrive in base64",
         data::bytea_payload,
     ),
     in_all(
