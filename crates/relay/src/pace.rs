@@ -245,6 +245,16 @@ mod tests {
             }
             self.pace.favour(self.now)
         }
+
+        /// The sink takes nothing for a time, and the gear stays.
+        fn is_held_up_in_throughput(&mut self, time_ms: u64) {
+            for _ in 0..time_ms {
+                self.now += TICK;
+                self.pace.held_up(self.now);
+                self.pace.handed_over(0, Duration::from_secs(1), self.now);
+                assert_eq!(self.pace.favour(self.now), Favour::Throughput);
+            }
+        }
     }
 
     #[test]
@@ -294,12 +304,7 @@ mod tests {
         let mut load = Load::new();
         assert_eq!(load.of(60_000, 1_000, 100), Favour::Throughput);
         for _ in 0..20 {
-            for _ in 0..300 {
-                load.now += TICK;
-                load.pace.held_up(load.now);
-                load.pace.handed_over(0, Duration::from_secs(1), load.now);
-                assert_eq!(load.pace.favour(load.now), Favour::Throughput);
-            }
+            load.is_held_up_in_throughput(300);
             assert_eq!(load.of(120_000, 900, 50), Favour::Throughput);
         }
         // Its end does.
@@ -312,12 +317,7 @@ mod tests {
     fn a_sink_that_takes_nothing_at_first_ends_no_backlog() {
         let mut load = Load::new();
         assert_eq!(load.of(60_000, 5_000, 60), Favour::Throughput);
-        for _ in 0..2_000 {
-            load.now += TICK;
-            load.pace.held_up(load.now);
-            load.pace.handed_over(0, Duration::from_secs(5), load.now);
-            assert_eq!(load.pace.favour(load.now), Favour::Throughput);
-        }
+        load.is_held_up_in_throughput(2_000);
         // What comes then says more.
         assert_eq!(load.of(1_000, 60_000, 2_000), Favour::Latency);
     }
