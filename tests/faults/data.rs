@@ -31,10 +31,10 @@ pub(crate) fn large_transaction(ctx: &mut Context, rows: u32) -> Outcome {
     ctx.more(&load, 500..1_000);
     load.stop();
     let outcome = ctx.judge(Ragged::No);
-    let (memory, repeated) = (relay.peak_memory(), outcome.duplicates);
+    let memory = relay.peak_memory();
     outcome
         .expect(memory < 128, || format!("{memory} MiB resident"))
-        .expect(repeated == 0, || format!("{repeated} repeated"))
+        .nothing_repeated()
 }
 
 /// Two of them at once.
@@ -56,10 +56,10 @@ pub(crate) fn two_large_transactions(ctx: &mut Context, rows: u32) -> Outcome {
     ctx.more(&load, 500..1_000);
     load.stop();
     let outcome = ctx.judge(Ragged::No);
-    let (memory, repeated) = (relay.peak_memory(), outcome.duplicates);
+    let memory = relay.peak_memory();
     outcome
         .expect(memory < 128, || format!("{memory} MiB resident"))
-        .expect(repeated == 0, || format!("{repeated} repeated"))
+        .nothing_repeated()
 }
 
 /// UPDATE, DELETE and TRUNCATE of the outbox, with a publication that carries them all: no events, and
@@ -89,8 +89,7 @@ pub(crate) fn changed_and_truncated(ctx: &mut Context) -> Outcome {
     let outcome = ctx.judge_rows(&committed, Ragged::No);
     let (code, log) = relay.terminate();
     assert_eq!(code, Some(0), "{log}");
-    let repeated = outcome.duplicates;
-    outcome.expect(repeated == 0, || format!("{repeated} repeated"))
+    outcome.nothing_repeated()
 }
 
 /// Columns come, go, change names and types under load. A column that the relay needs and that is
@@ -123,9 +122,8 @@ pub(crate) fn columns_changed(ctx: &mut Context) -> Outcome {
     let code = relay.ended().code();
     let log = relay.log();
     let confirmed = ctx.slot().read().expect("the slot").confirmed_flush;
-    let repeated = outcome.duplicates;
     outcome
-        .expect(repeated == 0, || format!("{repeated} repeated"))
+        .nothing_repeated()
         .expect(code == Some(78), || format!("exit code {code:?}: {log}"))
         .expect(log.contains("[column-missing]"), || log.clone())
         .expect(confirmed < after, || "the row was confirmed".to_owned())
@@ -222,9 +220,9 @@ pub(crate) fn odd_rows(ctx: &mut Context) -> Outcome {
     let outcome = ctx.judge_rows(&committed, Ragged::No);
     let (code, log) = relay.terminate();
     assert_eq!(code, Some(0), "{log}");
-    let (repeated, rows) = (outcome.duplicates, outcome.committed);
+    let rows = outcome.committed;
     outcome
-        .expect(repeated == 0, || format!("{repeated} repeated"))
+        .nothing_repeated()
         .expect(rows > 150, || format!("{rows} rows only"))
 }
 
@@ -259,9 +257,9 @@ pub(crate) fn bytea_payload(ctx: &mut Context) -> Outcome {
     let outcome = ctx.judge_rows(&committed, Ragged::No);
     let (code, log) = relay.terminate();
     assert_eq!(code, Some(0), "{log}");
-    let (repeated, rows) = (outcome.duplicates, outcome.committed);
+    let rows = outcome.committed;
     outcome
-        .expect(repeated == 0, || format!("{repeated} repeated"))
+        .nothing_repeated()
         .expect(rows == ROWS, || format!("{rows} rows"))
 }
 
@@ -298,8 +296,7 @@ pub(crate) fn partitioned(ctx: &mut Context, via_root: bool) -> Outcome {
     let outcome = ctx.judge(Ragged::No);
     let (code, log) = relay.terminate();
     assert_eq!(code, Some(0), "{log}");
-    let repeated = outcome.duplicates;
-    outcome.expect(repeated == 0, || format!("{repeated} repeated"))
+    outcome.nothing_repeated()
 }
 
 /// Two outbox tables in one publication, written to at once.
@@ -336,8 +333,7 @@ pub(crate) fn two_tables(ctx: &mut Context) -> Outcome {
     let outcome = ctx.judge_rows(&committed, Ragged::No);
     let (code, log) = relay.terminate();
     assert_eq!(code, Some(0), "{log}");
-    let repeated = outcome.duplicates;
-    outcome.expect(repeated == 0, || format!("{repeated} repeated"))
+    outcome.nothing_repeated()
 }
 
 /// A row of 64 MB between small ones, through a topic and a relay that allow it.

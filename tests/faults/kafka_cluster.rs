@@ -45,11 +45,11 @@ impl Scene {
         ctx.more(&self.load, 200..400);
         self.load.stop();
         let outcome = ctx.judge(Ragged::No);
-        let (repeated, streams) = (outcome.duplicates, self.relay.streams());
+        let streams = self.relay.streams();
         let (code, log) = self.relay.terminate();
         assert_eq!(code, Some(0), "{log}");
         outcome
-            .expect(repeated == 0, || format!("{repeated} repeated"))
+            .nothing_repeated()
             .expect(streams == 1, || format!("{streams} streams instead of one"))
     }
 }

@@ -143,10 +143,9 @@ pub(crate) fn postgres_delayed(ctx: &mut Context) -> Outcome {
     ctx.over();
     let now = wire.relay.streams();
     let outcome = finished(ctx, wire, Ragged::No);
-    let repeated = outcome.duplicates;
     outcome
         .expect(now == streams, || "it gave a slow network up".to_owned())
-        .expect(repeated == 0, || format!("{repeated} repeated"))
+        .nothing_repeated()
 }
 
 /// Every hundredth chunk either way is late by a retransmission's time, which is what the loss of one
@@ -261,8 +260,7 @@ pub(crate) fn kafka_delayed(ctx: &mut Context) -> Outcome {
     put_away(ctx.kafka.proxy(), Duration::ZERO);
     ctx.over();
     let outcome = through(ctx, relay, load);
-    let repeated = outcome.duplicates;
-    outcome.expect(repeated == 0, || format!("{repeated} repeated"))
+    outcome.nothing_repeated()
 }
 
 /// So far away that several requests are on their way at any time, and cut again and again: the broker puts

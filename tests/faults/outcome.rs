@@ -73,6 +73,12 @@ impl Outcome {
         self
     }
 
+    /// For faults after which the relay has all it needs to go on where it was.
+    pub(crate) fn nothing_repeated(self) -> Self {
+        let repeated = self.duplicates;
+        self.expect(repeated == 0, || format!("{repeated} repeated"))
+    }
+
     pub(crate) fn is_clean(&self) -> bool {
         self.wrong.is_empty()
     }

@@ -83,8 +83,7 @@ pub(crate) fn sigterm(ctx: &mut Context) -> Outcome {
     load.stop();
     eventually(PATIENCE, || first.streams() == 1);
     let outcome = within(ctx.judge(Ragged::No), Duration::from_secs(1));
-    let repeated = outcome.duplicates;
-    outcome.expect(repeated == 0, || format!("{repeated} repeated"))
+    outcome.nothing_repeated()
 }
 
 /// The usual takeover is that quick, and none is slower by more than a busy machine makes it.

@@ -148,11 +148,12 @@ impl Pace {
             // backlog its end is not waited for.
             let elapsed = now.duration_since(self.window).max(FAR_BEHIND_FOR / 2);
             let current = self.records as f64 / elapsed.as_secs_f64();
-            if self.rate.max(current) < MANY {
+            let rate = self.rate.max(current);
+            if rate < MANY {
                 return;
             }
             // So it is until there is a better one: what holds the sink up now says nothing of the load.
-            self.rate = self.rate.max(current);
+            self.rate = rate;
             self.patience = if now.duration_since(self.changed) < PROVEN {
                 (self.patience * 2).min(LONGEST_FOR)
             } else {

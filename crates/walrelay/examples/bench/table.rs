@@ -414,7 +414,6 @@ pub(crate) fn progress(run: &Drained) -> String {
     )
 }
 
-/// A broker that is not read into has nothing to say.
 /// NaN where no broker takes part.
 fn broker_cpu(run: &Drained) -> f64 {
     run.broker_cpu.unwrap_or(f64::NAN)
