@@ -9,7 +9,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Headers as _, Message as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use crate::rig::PARTITIONS;
+use crate::rig::{BREAK_IN_RECORDS, PARTITIONS};
 
 /// When a record was appended, and when a consumer had it; microseconds since 1970.
 pub(crate) struct Seen {
@@ -36,8 +36,9 @@ pub(crate) fn consume(
     let mut partitions = TopicPartitionList::new();
     for topic in topics {
         for partition in 0..PARTITIONS {
+            let first = Offset::Offset(BREAK_IN_RECORDS);
             partitions
-                .add_partition_offset(topic, partition, Offset::Beginning)
+                .add_partition_offset(topic, partition, first)
                 .expect("an offset");
         }
     }

@@ -148,8 +148,7 @@ pub(crate) fn run(course: &Course<'_>, judge: &mut Judge, quiet: &mut Quiet) -> 
     let topics = backlog.load.topics(&prefix);
     let mut already = 0;
     if contender.produces() {
-        rig.create_topics(&topics, backlog.load.partitions);
-        already = rig.break_in(&topics, backlog.load.partitions);
+        already = rig.create_topics(&topics, backlog.load.partitions);
     }
     match contender.kind {
         Kind::Polling(_) => rig.fill_polled(backlog),

@@ -31,8 +31,8 @@ pub(crate) const PARTITIONS: i32 = 8;
 /// [`TRANSACTION`] rows: both halves of a backlog are alike.
 const STRETCH: u64 = 10_000;
 const TRANSACTION: u64 = 100;
-/// The first records of each partition that is drained to have no id, and values of this size: more
-/// than the broker's `index.interval.bytes`.
+/// The first records of each partition have no id, and values of this size: more than the broker's
+/// `index.interval.bytes`.
 pub(crate) const BREAK_IN_RECORDS: i64 = 2;
 const BREAK_IN_BYTES: usize = 5_000;
 /// The name by which the server's certificates go.
@@ -382,9 +382,9 @@ impl Rig {
         eventually(PATIENCE, || self.db.try_query(drop, &[&name]).is_ok());
     }
 
-    /// Creates the topics that a run's records go to, so that their creation is not measured. The
-    /// broker's clock says when a record was appended.
-    pub(crate) fn create_topics(&self, topics: &[String], partitions: i32) {
+    /// Creates the topics that a run's records go to and breaks them in, so that neither is measured. The
+    /// broker's clock says when a record was appended. Gives the number of records in them.
+    pub(crate) fn create_topics(&self, topics: &[String], partitions: i32) -> u64 {
         let new: Vec<NewTopic<'_>> = topics
             .iter()
             .map(|name| {
@@ -397,16 +397,17 @@ impl Rig {
         for topic in created.expect("the broker answers") {
             topic.expect("a topic can be created");
         }
+        self.break_in(topics, partitions)
     }
 
     /// Writes to each partition until the broker makes an entry in its indices: their pages are then
     /// made (some 50 ms of CPU a partition where a file's hole of 10 MB is read at once), which happens
-    /// once in the life of a segment and is not draining. Says how many records there are.
+    /// once in the life of a segment and says nothing of who sends.
     #[expect(
         clippy::disallowed_methods,
         reason = "all or nothing is what is waited for"
     )]
-    pub(crate) fn break_in(&self, topics: &[String], partitions: i32) -> u64 {
+    fn break_in(&self, topics: &[String], partitions: i32) -> u64 {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", self.kafka.bootstrap_servers());
         let producer: BaseProducer = config.create().expect("a producer");

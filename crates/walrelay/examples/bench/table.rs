@@ -297,19 +297,21 @@ pub(crate) fn ramp(runs: &[Latency]) -> String {
     let mut text = String::from(
         "One relay (TCP) while the rate rises: from the commit to a consumer, milliseconds. The bars are \
          logarithmic, from 0.1 ms, ten marks to a factor of ten: `=` up to p50, `-` up to p99.\n\n\
-         | rows/s | committed/s | a transaction | p50 | p90 | p99 | max | load late by at most | |\n\
-         |---:|---:|---:|---:|---:|---:|---:|---:|:---|\n",
+         | rows/s | committed/s | a transaction | p50 | p90 | p99 | max | written p99 | max | load late by at most | |\n\
+         |---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|:---|\n",
     );
     for run in runs {
         let marks = |ms: f64| ((ms / 0.1).log10() * 10.0).round().max(0.0) as usize;
         let (to_p50, to_p99) = (marks(run.consumer.p50), marks(run.consumer.p99));
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {:.0} | `{}{}` |",
+            "| {} | {} | {} | {} | {:.2} | {:.2} | {:.0} | `{}{}` |",
             thousands(run.step.rate as f64),
             thousands(run.committed),
             run.step.together,
             spread(run.consumer),
+            run.written.p99,
+            run.written.max,
             run.behind,
             "=".repeat(to_p50),
             "-".repeat(to_p99.saturating_sub(to_p50)),
@@ -321,20 +323,22 @@ pub(crate) fn ramp(runs: &[Latency]) -> String {
 pub(crate) fn light(runs: &[Latency]) -> String {
     let mut text = format!(
         "A light topic alone, then beside a heavy one, by one relay (TCP); milliseconds from the commit.\n\n\
-         | topic | rows/s | committed/s | a transaction | {LATENCY_COLUMNS} | load late by at most |\n\
-         |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+         | topic | rows/s | committed/s | a transaction | {LATENCY_COLUMNS} | written p99 | max | load late by at most |\n\
+         |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
     );
     for (at, run) in runs.iter().enumerate() {
         let alone = if at == 0 { ", alone" } else { "" };
         let _ = writeln!(
             text,
-            "| {}{alone} | {} | {} | {} | {} | {} | {:.0} |",
+            "| {}{alone} | {} | {} | {} | {} | {} | {:.2} | {:.2} | {:.0} |",
             run.kind,
             thousands(run.step.rate as f64),
             thousands(run.committed),
             run.step.together,
             spread(run.append),
             spread(run.consumer),
+            run.written.p99,
+            run.written.max,
             run.behind
         );
     }
