@@ -48,8 +48,7 @@ fn by_sigkill_lose_nothing() {
         confirmed_and_repeated.is_empty(),
         "{confirmed_and_repeated:?}"
     );
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }
 
 /// The ids of the rows that the slot, which nobody reads, is not past: the first column of each INSERT.
@@ -77,8 +76,7 @@ fn by_sigterm_repeat_nothing() {
     for _ in 0..5 {
         let next = load.written().rows + 1_000;
         eventually(PATIENCE, || load.written().rows >= next);
-        let (code, log) = relay.terminate();
-        assert_eq!(code, Some(0), "{log}");
+        relay.ends_well();
         relay = rig.relay();
     }
     load.stop();
@@ -110,8 +108,7 @@ fn by_sigterm_within_a_transaction_repeat_nothing() {
         !walrelay_testkit::History::records(&rig.bootstrap, &rig.prefix, 1, Duration::from_secs(1))
             .is_empty()
     });
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
     let relay = rig.relay();
     rig.caught_up();
     let verdict = rig.verdict();
@@ -153,8 +150,7 @@ fn of_postgres_are_survived() {
     let verdict = rig.verdict();
     eprintln!("walsender terminated x3, restart fast, restart immediate: {verdict}");
     verdict.assert_clean();
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }
 
 /// The connection to Postgres is reset in the middle of a frame, cut, and stalled.
@@ -220,8 +216,7 @@ fn of_the_network_are_survived() {
     let verdict = rig.verdict();
     eprintln!("connection reset x2, cut x2, stalled: {verdict}");
     verdict.assert_clean();
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }
 
 /// A second relay on the slot waits and says so, and takes over when the first is gone.

@@ -219,8 +219,7 @@ fn way_out_when_the_slot_is_lost() {
     let kafka = shared_kafka();
     let rig = Rig::with(postgres, kafka.bootstrap_servers());
     rig.workload().create_tables();
-    let (code, log) = rig.relay().terminate();
-    assert_eq!(code, Some(0), "{log}");
+    rig.relay().ends_well();
     let db = Db::connect(&rig.postgres.url());
     for number in 1..=3 {
         insert(&db, "key", number);
@@ -257,8 +256,7 @@ fn way_out_when_the_slot_is_lost() {
     let verdict = rig.verdict();
     verdict.assert_clean();
     assert_eq!((verdict.committed, verdict.duplicates), (3, 0));
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
     psql(&db, &block("docs/OPERATIONS.md", "retire"));
     assert!(rig.slot().read().is_none());
 }
@@ -302,8 +300,7 @@ fn way_past_an_event_that_cannot_be_delivered() {
     let verdict = rig.verdict();
     verdict.assert_clean();
     assert_eq!((verdict.committed, verdict.duplicates), (2, 0));
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }
 
 /// The role of OPERATIONS.md is enough with `create = false`, and can do no more than it says; so
@@ -365,8 +362,7 @@ fn least_role_is_enough() {
         let seen = db.query(&sql, &[]);
         seen.len() == 1 && seen[0].get::<_, String>("state_now") == "streaming"
     });
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 
     db.batch("CREATE TABLE audit_outbox (LIKE outbox INCLUDING ALL)");
     db.batch(&operations("add-table"));
@@ -418,8 +414,7 @@ fn way_out_when_the_publication_is_gone(major: u32) {
     let verdict = rig.verdict();
     verdict.assert_clean();
     assert_eq!((verdict.committed, verdict.duplicates), (2, 1));
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }
 
 #[test]

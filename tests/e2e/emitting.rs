@@ -93,8 +93,7 @@ fn twenty_thousand_events(major: u32) {
         (committed / 3..committed * 2 / 3).contains(&rows),
         "{rows} of {committed} are rows"
     );
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }
 
 #[test]
@@ -195,8 +194,7 @@ fn without_a_table(major: u32) {
     assert_eq!(headers[0], format!("id={given}"));
     // jsonb orders by length.
     assert_eq!(headers[1..], ["n=1.50", "none=(null)", "trace=t"]);
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }
 
 #[test]
@@ -310,8 +308,7 @@ fn that_are_none_meet_the_policy() {
     relay.says("skipped an event that cannot be delivered");
     rig.caught_up();
     assert_eq!(rig.delivered(3).len(), 4);
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    let log = relay.ends_well();
     assert!(log.contains("\"skipped\":1"), "{log}");
 }
 
@@ -329,7 +326,6 @@ fn of_others_pin_no_wal() {
     }
     let slot = rig.slot();
     slot.wait_until(slot.wal_end(), Duration::from_secs(30));
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    let log = relay.ends_well();
     assert!(log.contains("\"records\":0"), "{log}");
 }

@@ -33,8 +33,7 @@ fn change_with_the_load_and_keep_the_history() {
         relay.streaming();
         relay
     };
-    let (code, log) = started().terminate();
-    assert_eq!(code, Some(0), "{log}");
+    started().ends_well();
     let db = Db::connect(&rig.postgres.url());
 
     // A backlog, then a trickle.
@@ -68,8 +67,7 @@ fn change_with_the_load_and_keep_the_history() {
     eprintln!("gears: {verdict}");
     verdict.assert_clean();
     assert!(verdict.committed >= 456_000, "{verdict}");
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }
 
 /// What is older than half an hour opens no gate of the producer for throughput, and would go one by one to
@@ -88,8 +86,7 @@ fn a_backlog_with_timestamps_of_long_ago_is_drained_in_full_requests() {
         relay.streaming();
         relay
     };
-    let (code, log) = started().terminate();
-    assert_eq!(code, Some(0), "{log}");
+    started().ends_well();
     // The time of production first, so that the gear is changed before the old ones come.
     for (at, transactions) in [("NULL", 0..60), ("now() - interval '2 hours'", 60..120)] {
         for transaction in transactions {
@@ -108,6 +105,5 @@ fn a_backlog_with_timestamps_of_long_ago_is_drained_in_full_requests() {
     verdict.assert_clean();
     assert_eq!(verdict.committed, 120_000);
     assert_eq!(verdict.duplicates, 0, "nothing failed");
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }

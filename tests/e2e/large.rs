@@ -34,8 +34,7 @@ fn transaction_of_a_million_rows() {
     verdict.assert_clean();
     assert_eq!((verdict.committed, verdict.duplicates), (1_000_000, 0));
     assert!(memory <= bound(1, 1), "{memory} MiB of {}", bound(1, 1));
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }
 
 /// A row beside which the buffers are small, with bytes of every kind of character.
@@ -94,8 +93,7 @@ fn row_of_64_megabytes() {
     verdict.assert_clean();
     assert_eq!((verdict.committed, verdict.duplicates), (3, 0));
     assert!(memory <= bound(62, 1), "{memory} MiB of {}", bound(62, 1));
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }
 
 /// Many topics, each with its queue in the client. `WALRELAY_TOPICS` asks for more or fewer.
@@ -136,8 +134,7 @@ fn outbox_of_many_topics() {
         "{memory} MiB of {}",
         bound(1, topics)
     );
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }
 
 /// The broker is away while a backlog piles up in the log. The relay holds no more of it than its
@@ -190,8 +187,7 @@ fn backlog_behind_a_stopped_broker() {
     assert_eq!(verdict.committed, round * 1000 + 1);
     assert!(memory <= bound(1, 1), "{memory} MiB of {}", bound(1, 1));
     eventually(PATIENCE, || relay.log().contains("takes records again"));
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }
 
 /// A broker that stops in the middle of a backlog of small rows, where most of what a record takes is
@@ -238,6 +234,5 @@ fn full_window_of_small_rows() {
     // Nothing is allowed to the window itself.
     let bound = FIXED * 5 / 4 + WINDOW;
     assert!(memory <= bound, "{memory} MiB of {bound}");
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }

@@ -132,8 +132,7 @@ fn json_values_have_the_id_of_their_schema() {
     assert_eq!(&record.payload.as_ref().expect("a value")[5..], text);
     // Each was asked for once.
     assert_eq!(registry.asked().len(), 3, "{:?}", registry.asked());
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }
 
 /// The registry is down when the relay starts, and comes back under load. Until then nothing is sent or
@@ -215,8 +214,7 @@ fn avro_values_wait_for_a_registry_that_is_away() {
     eprintln!("a registry that comes back: {verdict}");
     verdict.assert_clean();
     assert!(verdict.committed > 5_000, "{verdict}");
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }
 
 /// One subject has no schema: what came before is sent and confirmed, what comes after waits.
@@ -245,8 +243,7 @@ fn what_comes_before_a_missing_schema_is_confirmed() {
     registry.register(&rig.subject("payment"), "AVRO", AVRO);
     rig.caught_up();
     assert_eq!(rig.history().records.len(), 22);
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }
 
 /// A schema that is never to be had, by kind of refusal: exit code, id, words.
@@ -312,8 +309,7 @@ fn events_without_a_schema_or_that_do_not_fit_go_where_the_policy_says() {
     let tombstone = "INSERT INTO outbox VALUES (gen_random_uuid(), 'payment', 'key', 'T', NULL)";
     Db::connect(&rig.postgres.url()).batch(tombstone);
     rig.caught_up();
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    let log = relay.ends_well();
     assert!(!log.contains("s3cret"), "{log}");
     assert!(log.contains("at \\\"number\\\" is not a long"), "{log}");
     assert!(log.contains("gave the schema up"), "{log}");
@@ -466,8 +462,7 @@ fn a_registry_is_known_by_its_certificate() {
     let records = rig.history().records;
     assert_eq!(records.len(), 1);
     assert_eq!(decoded(&records[0], &registry)["number"], json!(1));
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }
 
 /// `check` asks and changes nothing; `route` shows what `run` sends, but for the id.

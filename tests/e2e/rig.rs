@@ -269,6 +269,14 @@ impl Relay {
         (code, self.log())
     }
 
+    /// SIGTERM, after which it must say that all is confirmed, by its exit code. Gives its log.
+    #[track_caller]
+    pub(crate) fn ends_well(self) -> String {
+        let (code, log) = self.terminate();
+        assert_eq!(code, Some(0), "{log}");
+        log
+    }
+
     /// SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("it is killed");

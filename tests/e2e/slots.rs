@@ -141,14 +141,12 @@ fn goes_on(rig: &Rig, config: &Path, expected: &[u32]) {
     relay.says("accepted by --accept-gap");
     insert(&Db::connect(&rig.postgres.url()), 9);
     rig.caught_up();
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    let log = relay.ends_well();
     assert!(!log.contains("there is no gap"), "{log}");
     assert_eq!(delivered(rig), numbers(expected), "{log}");
     let relay = rig.start(config);
     relay.streaming();
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }
 
 fn dropped_while_no_relay_ran(noting_too: bool) {
@@ -158,8 +156,7 @@ fn dropped_while_no_relay_ran(noting_too: bool) {
     } else {
         rig.config()
     };
-    let (code, log) = relayed_one(&rig, &config).terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relayed_one(&rig, &config).ends_well();
     let db = Db::connect(&rig.postgres.url());
     drop_slot(&db);
     let begin = wal_end(&db);
@@ -200,8 +197,7 @@ fn of_the_first_day_is_made_and_init_makes_one_with_a_note() {
     let rig = Rig::new(18);
     rig.workload().create_tables();
     let config = rig.config();
-    let (code, log) = rig.relay().terminate();
-    assert_eq!(code, Some(0), "{log}");
+    rig.relay().ends_well();
     drop_slot(&Db::connect(&rig.postgres.url()));
     let init = output(&["init", "--config", config.to_str().expect("text")]);
     let said = String::from_utf8_lossy(&init.stdout).into_owned();
@@ -212,8 +208,7 @@ fn of_the_first_day_is_made_and_init_makes_one_with_a_note() {
     let relay = accepting(&rig, &config);
     relay.streaming();
     relay.says("there is no gap in the log");
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }
 
 /// Two relays that start at the same moment on an empty database: one makes both things, the other
@@ -308,8 +303,7 @@ fn advanced_under_a_relay_is_noticed() {
 fn moved_while_no_relay_ran(act: impl Fn(&Db)) {
     let rig = Rig::new(15);
     let config = noting(&rig);
-    let (code, log) = relayed_one(&rig, &config).terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relayed_one(&rig, &config).ends_well();
     let state = rig.path("state");
     let before = noted_lsn(&state).expect("a position");
     let db = Db::connect(&rig.postgres.url());
@@ -336,8 +330,7 @@ fn moved_while_no_relay_ran(act: impl Fn(&Db)) {
     act(&db);
     let relay = rig.start(&config);
     relay.streaming();
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
     assert!(state.exists(), "it is made anew");
 }
 
@@ -377,10 +370,8 @@ fn of_another_cluster_is_noticed() {
         let relay = accepting(&rig, &config);
         relay.streaming();
         relay.says("accepted by --accept-gap");
-        let (code, log) = relay.terminate();
-        assert_eq!(code, Some(0), "{log}");
-        let (code, log) = streaming(&rig, &config).terminate();
-        assert_eq!(code, Some(0), "{log}");
+        relay.ends_well();
+        streaming(&rig, &config).ends_well();
     }
 }
 
@@ -398,8 +389,7 @@ fn another_cluster() -> Postgres {
 fn of_a_server_that_went_back_is_noticed_with_a_state_file() {
     let rig = Rig::new(15);
     let config = noting(&rig);
-    let (code, log) = relayed_one(&rig, &config).terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relayed_one(&rig, &config).ends_well();
     rig.postgres.stop(Shutdown::Fast).expect("it stops");
     let data = rig.postgres.data_dir();
     let backup = data.with_extension("backup");
@@ -413,8 +403,7 @@ fn of_a_server_that_went_back_is_noticed_with_a_state_file() {
     relay.streaming();
     rig.workload().rows(2_000).seed(2).run();
     rig.caught_up();
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
     let relayed = noted_lsn(&rig.path("state")).expect("a position");
     rig.postgres.stop(Shutdown::Fast).expect("it stops");
     fs::remove_dir_all(&data).expect("removed");
@@ -427,8 +416,7 @@ fn of_a_server_that_went_back_is_noticed_with_a_state_file() {
     let relay = accepting(&rig, &config);
     relay.streaming();
     relay.says("accepted by --accept-gap");
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }
 
 /// Under load and through SIGKILL: read the slot first, then the file.
@@ -467,8 +455,7 @@ fn never_stands_beyond_the_state_file() {
     rig.caught_up();
     assert!(look() > 20);
     rig.verdict().assert_clean_but_for_ragged();
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
     assert!(noted_lsn(&state).is_some());
 }
 
@@ -495,8 +482,7 @@ fn is_not_moved_while_the_state_file_cannot_be_written() {
     let verdict = rig.verdict();
     verdict.assert_clean();
     assert_eq!(verdict.committed, 2);
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 
     // Somebody else's file, and one that was cut off.
     let state = directory.join("state");
@@ -581,8 +567,7 @@ fn warned_of_before_it_is_lost(major: u32) {
     covers(&relay.log(), begin, end);
     insert(&db, 2);
     rig.caught_up();
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    let log = relay.ends_well();
     let delivered = delivered(&rig);
     assert_eq!(delivered.last(), numbers(&[2]).last(), "{log}");
 }
@@ -609,8 +594,7 @@ fn lost_by_idleness_is_noticed() {
         kafka.bootstrap_servers(),
     );
     let config = rig.config();
-    let (code, log) = relayed_one(&rig, &config).terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relayed_one(&rig, &config).ends_well();
     let db = Db::connect(&rig.postgres.url());
     let begin = wal_end(&db);
     insert(&db, 2);
@@ -635,8 +619,7 @@ fn for_failover_is_made_from_17_on() {
     let rig = Rig::new(17);
     rig.workload().create_tables();
     let config = config_with(&rig, &rig.postgres.url(), "failover = true");
-    let (code, log) = streaming(&rig, &config).terminate();
-    assert_eq!(code, Some(0), "{log}");
+    streaming(&rig, &config).ends_well();
     let db = Db::connect(&rig.postgres.url());
     let failover = "SELECT failover::text FROM pg_replication_slots";
     assert_eq!(db.text(failover).as_deref(), Some("true"));

@@ -22,8 +22,7 @@ fn are_created_where_configured() {
     history.check().assert_clean();
     let partitions = history.records.iter().map(|record| record.partition).max();
     assert_eq!(partitions, Some(4), "five partitions, all in use");
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }
 
 /// A topic that is missing may appear: the relay retries, confirms nothing meanwhile, and goes on.
@@ -56,6 +55,5 @@ fn that_are_missing_are_waited_for() {
     let verdict = rig.verdict();
     eprintln!("topic missing, {} rows: {verdict}", written.rows);
     verdict.assert_clean_but_for_ragged();
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }

@@ -46,8 +46,7 @@ impl Scene {
         self.load.stop();
         let outcome = ctx.judge(Ragged::No);
         let streams = self.relay.streams();
-        let (code, log) = self.relay.terminate();
-        assert_eq!(code, Some(0), "{log}");
+        self.relay.ends_well();
         outcome
             .nothing_repeated()
             .expect(streams == 1, || format!("{streams} streams instead of one"))

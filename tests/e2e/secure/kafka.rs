@@ -46,8 +46,7 @@ fn events_arrive_by_each_login() {
             secured.insert(number);
         }
         rig.caught_up();
-        let (code, log) = relay.terminate();
-        assert_eq!(code, Some(0), "{log}");
+        relay.ends_well();
     }
     let verdict = rig.verdict();
     verdict.assert_clean();
@@ -197,8 +196,7 @@ fn verification_that_is_off_is_warned_about() {
         let relay = secured.rig.start(&config);
         relay.says(words);
         relay.streaming();
-        let (code, log) = relay.terminate();
-        assert_eq!(code, Some(0), "{log}");
+        relay.ends_well();
     }
 }
 
@@ -248,8 +246,7 @@ fn a_running_relay_waits_for_a_better_certificate() {
     relay.streaming();
     secured.rig.caught_up();
     secured.rig.verdict().assert_clean();
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }
 
 /// A topic that may not be written: said, with what to grant; granted, everything arrives in order.
@@ -280,6 +277,5 @@ fn access_that_is_granted_late() {
     let verdict = rig.verdict();
     verdict.assert_clean();
     assert_eq!(verdict.committed, 10);
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }

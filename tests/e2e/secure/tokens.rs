@@ -36,8 +36,7 @@ fn what_makes_tokens_is_mended_while_the_relay_runs() {
     relay.says("there is an OAUTHBEARER token again");
     secured.rig.verdict().assert_clean();
     assert!(!relay.log().contains("nonsense-token"), "{}", relay.log());
-    let (code, log) = relay.terminate();
-    assert_eq!(code, Some(0), "{log}");
+    relay.ends_well();
 }
 
 /// The broker ends a session with its token. The relay gets the next one in time, and does not so
@@ -76,8 +75,7 @@ fn tokens_are_renewed_before_their_end() {
         let verdict = secured.rig.verdict();
         verdict.assert_clean();
         assert_eq!(verdict.committed as u32, number);
-        let (code, log) = relay.terminate();
-        assert_eq!(code, Some(0), "{log}");
+        let log = relay.ends_well();
         for trouble in [
             "no OAUTHBEARER token",
             "who issued the token",
