@@ -171,6 +171,16 @@ pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
         /// As it is now.
         now: u32,
     },
+    /// For longer than `wal_sender_timeout` nothing has shown that the server still has our walsender: this
+    /// process was stopped, or both connections were silent. Another relay may have the slot.
+    #[error(
+        "for {unproven:?}, longer than wal_sender_timeout, nothing has shown that the slot is still read by \
+         this relay: another one may have it"
+    )]
+    Displaced {
+        /// Since the last proof.
+        unproven: std::time::Duration,
+    },
     /// Nothing came from Postgres for so long that the connection must be dead.
     #[error("nothing was received from Postgres for {silent_for:?}, though a reply was asked for")]
     Silent {
@@ -198,9 +208,9 @@ impl<S: crate::SourceError, K: Error + 'static> PipelineError<S, K> {
             PipelineError::Sink(error) => sink(error),
             PipelineError::Delivery { source, .. } => source.disposition,
             // A new timeline is read again from the slot: an attempt of its own.
-            PipelineError::Silent { .. } | PipelineError::OtherTimeline { .. } => {
-                Disposition::Retryable
-            }
+            PipelineError::Silent { .. }
+            | PipelineError::Displaced { .. }
+            | PipelineError::OtherTimeline { .. } => Disposition::Retryable,
             PipelineError::Log(_) => Disposition::Fatal,
         }
     }

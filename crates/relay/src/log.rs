@@ -4,7 +4,7 @@ use std::fmt;
 
 use walrelay_lsn::{CommitEnd, Lsn};
 
-use crate::{Opened, Resume};
+use crate::{Opened, Predecessor, Resume};
 
 /// A timeline that the server's own one continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,10 +16,20 @@ pub struct Ancestor {
 }
 
 /// How a stream continues the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Continuity {
     /// It is the same log.
     Same,
+    /// Another relay confirmed what lies between: what it relayed is not to be relayed again, and
+    /// everything after it must be taken anew from the slot on.
+    HandedOver {
+        /// The last position that was to be confirmed here.
+        from: CommitEnd,
+        /// Where the slot stands now.
+        to: CommitEnd,
+        /// Who relayed it.
+        by: Predecessor,
+    },
     /// The server was promoted, and the slot stands before the place where the two logs part:
     /// nothing is missing. Positions beyond that place mean something else now, so everything
     /// must be taken anew from the slot on.
@@ -130,6 +140,11 @@ impl Resume {
     /// If it does not, and events may be missing for it.
     pub fn continued_by<S>(&self, opened: &Opened<S>) -> Result<Continuity, LogError> {
         let to = opened.confirmed;
+        let handed_over = || {
+            let by = opened.predecessor.clone()?;
+            let from = self.in_common(&opened.ancestors);
+            Some(Continuity::HandedOver { from, to, by })
+        };
         if opened.system_id != self.system_id {
             return Err(LogError::OtherServer {
                 before: self.system_id.clone(),
@@ -138,12 +153,15 @@ impl Resume {
                 to,
             });
         }
-        if opened.timeline != self.timeline {
+        // A server that was a standby when it was connected to and was promoted since, with our stream: what
+        // it sent was of its own log throughout, so that positions of both timelines are known.
+        let same_server = self.server_start.as_ref() == Some(&opened.server_start);
+        if opened.timeline != self.timeline && !same_server {
             let parted = self.parted(&opened.ancestors);
             let from = self.in_common(&opened.ancestors);
             return match parted {
                 Some(parted) if to <= from => Ok(Continuity::Promoted { parted }),
-                _ => Err(LogError::OtherTimeline {
+                _ => handed_over().ok_or_else(|| LogError::OtherTimeline {
                     before: self.timeline,
                     now: opened.timeline,
                     parted,
@@ -154,7 +172,8 @@ impl Resume {
         }
         // Records in flight may have been acknowledged since the connection was lost; the server
         // can only have heard of what was confirmed while it lasted.
-        if to > self.confirmed {
+        let moved = to > self.confirmed;
+        if moved && opened.predecessor.is_none() {
             return Err(LogError::SlotMoved {
                 from: self.confirmed,
                 to,
@@ -166,7 +185,7 @@ impl Resume {
                 to: self.seen,
             });
         }
-        Ok(Continuity::Same)
+        Ok(handed_over().filter(|_| moved).unwrap_or(Continuity::Same))
     }
 }
 
@@ -183,6 +202,7 @@ mod tests {
         Resume {
             system_id: "7".into(),
             timeline: 2,
+            server_start: Some("1.5".into()),
             confirmed: at(100),
             seen: at(120),
         }
@@ -193,11 +213,13 @@ mod tests {
             stream: (),
             system_id: "7".into(),
             timeline: 2,
+            server_start: "1.5".into(),
             ancestors: Vec::new(),
             flushed: Lsn::new(500),
             confirmed: at(confirmed),
             server_timeout: None,
             tables: Vec::new(),
+            predecessor: None,
         }
     }
 
@@ -205,6 +227,7 @@ mod tests {
         let ancestors = [(1, 10), (2, ended)];
         Opened {
             timeline: 3,
+            server_start: "2.5".into(),
             ancestors: ancestors
                 .map(|(timeline, ended)| Ancestor {
                     timeline,
@@ -234,6 +257,61 @@ mod tests {
             }
         );
         assert!(error.to_string().contains("from 0/64 to 0/65"), "{error}");
+    }
+
+    #[test]
+    fn what_another_relay_confirmed_is_handed_over() {
+        let by = Predecessor::StateFile;
+        let taken = |opened| Opened {
+            predecessor: Some(by.clone()),
+            ..opened
+        };
+        let over = |from, to| Continuity::HandedOver {
+            from: at(from),
+            to: at(to),
+            by: by.clone(),
+        };
+        let moved = resume().continued_by(&taken(opened(101)));
+        assert_eq!(moved, Ok(over(100, 101)));
+        // Also over a promotion that it lived through.
+        let moved = resume().continued_by(&taken(promoted(90, 80)));
+        assert_eq!(moved, Ok(over(80, 90)));
+        let same = resume().continued_by(&taken(opened(100)));
+        assert_eq!(same, Ok(Continuity::Same));
+        // A relay vouches for positions of one log only.
+        let shorter = taken(Opened {
+            flushed: Lsn::new(119),
+            ..opened(90)
+        });
+        assert!(resume().continued_by(&shorter).is_err());
+        let other = taken(Opened {
+            system_id: "8".into(),
+            ..opened(101)
+        });
+        assert!(resume().continued_by(&other).is_err());
+    }
+
+    /// Its slot stands beyond the place where the timelines part, because we confirmed that position.
+    #[test]
+    fn a_standby_that_is_promoted_under_the_stream_continues_its_own_log() {
+        let same = Opened {
+            server_start: "1.5".into(),
+            ..promoted(100, 80)
+        };
+        assert_eq!(resume().continued_by(&same), Ok(Continuity::Same));
+        let moved = Opened {
+            server_start: "1.5".into(),
+            ..promoted(101, 80)
+        };
+        let error = resume().continued_by(&moved).unwrap_err();
+        assert!(matches!(error, LogError::SlotMoved { .. }), "{error}");
+        // From a state file it is not known which server that was.
+        let noted = Resume {
+            server_start: None,
+            ..resume()
+        };
+        let error = noted.continued_by(&same).unwrap_err();
+        assert!(matches!(error, LogError::OtherTimeline { .. }), "{error}");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::deliveries::{Reports, gravity};
 use crate::error::Chain;
 use crate::generation::Generation;
 use crate::judgement::{Judgement, Patience, Refusal};
+use crate::lease::Lease;
 use crate::machine::Core;
 use crate::nag::Nag;
 use crate::schemas::Seeker;
@@ -42,6 +43,8 @@ pub struct Pipeline<S, F: SinkFactory, W> {
     router: Option<(Router, Verdicts)>,
     generation: Option<Generation<F::Sink>>,
     resume: Option<Resume>,
+    /// Of the last connection.
+    lease: Option<Lease>,
     backoff: Backoff,
     patience: Patience,
     nag: Nag,
@@ -68,6 +71,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             router: Some((router, verdicts)),
             generation: None,
             resume: None,
+            lease: None,
             backoff,
             patience: Patience::default(),
             nag: Nag::default(),
@@ -121,12 +125,37 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             }
             let delay = self.delay(&error);
             self.complain(&error, delay);
+            self.discard_if_displaced(is_taken(&error)).await;
+            let expires_at = self.lease.and_then(|lease| lease.expires_at());
             tokio::select! {
                 biased;
                 () = shutdown.asked() => return Ok(self.stopped_without_connection().await),
-                () = meanwhile(&mut self.generation, tokio::time::sleep(delay)) => {}
+                _ = meanwhile(&mut self.generation, expires_at, tokio::time::sleep(delay)) => {}
             }
         }
+    }
+
+    /// Purges the producer if another process reads the slot, or may read it by now: records of this one
+    /// that are delivered later would come after newer ones of the other.
+    async fn discard_if_displaced(&mut self, taken: bool) {
+        let Some(running) = &self.generation else {
+            return;
+        };
+        let expired = self.lease.and_then(|lease| lease.expired(Instant::now()));
+        if !taken && expired.is_none() {
+            return;
+        }
+        warn!(
+            in_flight = running.core.in_flight(),
+            unproven_s = expired.map(|age| age.as_secs()),
+            "{}: records in flight are given up, and sent again from where the slot stands",
+            if taken {
+                "another process reads the slot"
+            } else {
+                "no connection for longer than wal_sender_timeout, so another relay may read the slot"
+            }
+        );
+        self.discard(Duration::ZERO).await;
     }
 
     /// How long to wait after a failure. A slot that another relay reads becomes free without a
@@ -226,18 +255,30 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
     ) -> PipelineResult<Outcome, S, F> {
         self.surroundings.state(State::Connecting);
-        let opened = tokio::select! {
-            biased;
-            () = shutdown.asked() => return Ok(self.stopped_without_connection().await),
-            opened = meanwhile(&mut self.generation, self.source.open(self.resume.as_ref())) => {
-                opened.map_err(PipelineError::Source)?
+        let opened = loop {
+            self.discard_if_displaced(false).await;
+            let expires_at = self.lease.and_then(|lease| lease.expires_at());
+            let open = self.source.open(self.resume.as_ref());
+            tokio::select! {
+                biased;
+                () = shutdown.asked() => return Ok(self.stopped_without_connection().await),
+                opened = meanwhile(&mut self.generation, expires_at, open) => {
+                    if let Some(opened) = opened {
+                        break opened.map_err(PipelineError::Source)?;
+                    }
+                }
             }
         };
         self.same_log(&opened)?;
+        // Also where the slot has not moved: the other relay may have sent what it did not confirm.
+        if opened.predecessor.is_some() {
+            self.discard_if_displaced(true).await;
+        }
         let Opened {
             stream,
             system_id,
             timeline,
+            server_start,
             confirmed,
             server_timeout,
             tables,
@@ -251,9 +292,13 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         running.core.describe(tables);
         info!(%confirmed, system_id, timeline, "streaming");
         self.surroundings.state(State::Streaming);
+        let lease = self
+            .lease
+            .insert(Lease::new(Instant::now(), server_timeout));
         let result = Streaming {
             stream,
             server_timeout,
+            lease,
             running: &mut running,
             settings: &self.settings,
             surroundings: &mut self.surroundings,
@@ -267,6 +312,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         self.resume = Some(Resume {
             system_id,
             timeline,
+            server_start: Some(server_start),
             confirmed: running.core.confirmed(),
             seen: running.core.seen(),
         });
@@ -281,6 +327,13 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         };
         match resume.continued_by(opened)? {
             Continuity::Same => Ok(()),
+            Continuity::HandedOver { from, to, by } => {
+                warn!(
+                    %from, %to, %by,
+                    "another relay has read the slot meanwhile: going on from where the slot stands"
+                );
+                Ok(())
+            }
             Continuity::Promoted { parted } => {
                 if parted < resume.seen.lsn() {
                     warn!(
@@ -298,6 +351,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
                 self.resume = Some(Resume {
                     system_id: opened.system_id.clone(),
                     timeline: opened.timeline,
+                    server_start: Some(opened.server_start.clone()),
                     confirmed: opened.confirmed,
                     seen: opened.confirmed,
                 });
@@ -373,21 +427,32 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
     }
 }
 
-/// Waits for something that has nothing to do with the sink, which goes on handing over what it has accepted.
+/// Waits for something that has nothing to do with the sink, which goes on handing over what it has
+/// accepted: until `expires_at`. `None`: that has come, and the sink must be given up.
 async fn meanwhile<K: Sink, T>(
     generation: &mut Option<Generation<K>>,
+    expires_at: Option<Instant>,
     wait: impl Future<Output = T>,
-) -> T {
+) -> Option<T> {
     let Some(running) = generation else {
-        return wait.await;
+        return Some(wait.await);
     };
+    let expired = async {
+        match expires_at {
+            // Beyond it: at this very instant the lease still holds.
+            Some(at) => tokio::time::sleep_until(at + Duration::from_millis(1)).await,
+            None => std::future::pending().await,
+        }
+    };
+    let mut expired = pin!(expired);
     let mut wait = pin!(wait);
     loop {
         running.reports.ring().park();
         running.sink.nudge();
         let done = tokio::select! {
             biased;
-            done = &mut wait => Some(done),
+            done = &mut wait => Some(Some(done)),
+            () = &mut expired => Some(None),
             () = running.reports.woken() => None,
         };
         running.reports.ring().unpark();
@@ -402,6 +467,10 @@ enum After<S: Error + 'static, K: Error + 'static> {
     /// Something was decided about the event: read the log again.
     Again,
     Failed(PipelineError<S, K>),
+}
+
+fn is_taken<S: SourceError, K: Error>(error: &PipelineError<S, K>) -> bool {
+    matches!(error, PipelineError::Source(error) if error.is_slot_taken())
 }
 
 fn is_busy<S: SourceError, K: Error>(error: &PipelineError<S, K>) -> bool {
@@ -470,12 +539,15 @@ mod tests {
         };
         let done = timeout(
             Duration::from_secs(30),
-            meanwhile(&mut generation, connected),
+            meanwhile(&mut generation, None, connected),
         )
         .await;
-        assert_eq!(done, Ok("connected"));
+        assert_eq!(done, Ok(Some("connected")));
+        let now = Instant::now();
+        let never = meanwhile(&mut generation, Some(now), std::future::pending::<()>());
+        assert_eq!(never.await, None, "the sink is to be given up");
         let none: Option<Generation<CountingSink>> = None;
-        let done = meanwhile(&mut { none }, async { "connected" }).await;
-        assert_eq!(done, "connected");
+        let done = meanwhile(&mut { none }, Some(now), async { "connected" }).await;
+        assert_eq!(done, Some("connected"));
     }
 }

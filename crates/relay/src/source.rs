@@ -1,4 +1,5 @@
 use std::error::Error;
+use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
@@ -18,6 +19,38 @@ pub trait SourceError: Error + Send + Sync + 'static {
     fn is_slot_busy(&self) -> bool {
         false
     }
+
+    /// Whether that process is somebody else's: not a walsender of this process whose connection was lost
+    /// and that the server has not given up yet.
+    fn is_slot_taken(&self) -> bool {
+        false
+    }
+}
+
+/// Who relayed from the slot while this process did not, as far as it was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Predecessor {
+    /// Another relay, seen as the process that reads the slot.
+    Relay {
+        /// The server process.
+        pid: i64,
+        /// Its `application_name`.
+        application_name: String,
+    },
+    /// A relay that keeps the same state file, which it has written since.
+    StateFile,
+}
+
+impl fmt::Display for Predecessor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Predecessor::Relay {
+                pid,
+                application_name,
+            } => write!(f, "{application_name} by server process {pid}"),
+            Predecessor::StateFile => f.write_str("a relay that keeps the same state file"),
+        }
+    }
 }
 
 /// What is already known of the slot when it is connected to again.
@@ -25,8 +58,11 @@ pub trait SourceError: Error + Send + Sync + 'static {
 pub struct Resume {
     /// `system_identifier` of the server that was read.
     pub system_id: String,
-    /// Its timeline.
+    /// Its timeline when it was connected to.
     pub timeline: u32,
+    /// When it was started, in its own words, which tells it from every other server of the system
+    /// (`pg_postmaster_start_time`); `None` where that is not known any more.
+    pub server_start: Option<String>,
     /// What was acknowledged, and so may be confirmed, the last time.
     pub confirmed: CommitEnd,
     /// The highest commit that was received or confirmed: the server's log reached so far.
@@ -42,6 +78,8 @@ pub struct Opened<S> {
     pub system_id: String,
     /// Its timeline.
     pub timeline: u32,
+    /// When the server was started, see [`Resume::server_start`].
+    pub server_start: String,
     /// The timelines that this one continues. Needed only where it is another one than before.
     pub ancestors: Vec<Ancestor>,
     /// Up to where its log was flushed when the connection was made (`IDENTIFY_SYSTEM`'s
@@ -55,6 +93,8 @@ pub struct Opened<S> {
     pub server_timeout: Option<Duration>,
     /// What the catalogs say of the tables, where the router is to know.
     pub tables: Vec<TableFacts>,
+    /// Who relayed from the slot since this process lost it, or before it started.
+    pub predecessor: Option<Predecessor>,
 }
 
 /// Opens streams of one slot.

@@ -12,6 +12,7 @@ use walrelay_walsender::StatusUpdate;
 
 use crate::error::Chain;
 use crate::generation::{Generation, Walk};
+use crate::lease::Lease;
 use crate::nag::Nag;
 use crate::pace::Pace;
 use crate::schemas::{Found, Seeker};
@@ -45,6 +46,7 @@ pub(crate) struct Streaming<'a, T, K, W> {
     pub(crate) stream: T,
     /// The server's `wal_sender_timeout` for this connection.
     pub(crate) server_timeout: Option<Duration>,
+    pub(crate) lease: &'a mut Lease,
     pub(crate) running: &'a mut Generation<K>,
     pub(crate) settings: &'a Settings,
     pub(crate) surroundings: &'a mut W,
@@ -269,6 +271,9 @@ where
                     was_read = true;
                     // Bytes count, not frames: a large row may take its time to arrive.
                     received_at = Instant::now();
+                    // First whether it was in time: what lay in the socket for longer proves nothing.
+                    self.still_ours(received_at)?;
+                    self.lease.renew(received_at);
                     pace.read(bytes, received_at);
                 }
                 () = self.running.reports.woken() => {}
@@ -332,6 +337,14 @@ where
     fn collect(&mut self) {
         if let Some((end, committed)) = self.running.core.advance() {
             self.surroundings.acknowledged(end, committed);
+        }
+    }
+
+    /// That no other relay can have the slot yet, at `now`.
+    fn still_ours<F: Error>(&self, now: Instant) -> Result<(), PipelineError<T::Error, F>> {
+        match self.lease.expired(now) {
+            Some(unproven) => Err(PipelineError::Displaced { unproven }),
+            None => Ok(()),
         }
     }
 

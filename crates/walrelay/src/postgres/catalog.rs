@@ -32,6 +32,8 @@ pub struct ServerFacts {
     pub wal_end: Option<Lsn>,
     /// `max_slot_wal_keep_size` in bytes; `None` where it is switched off.
     pub max_slot_wal_keep_size: Option<u64>,
+    /// `pg_postmaster_start_time()`, in seconds since 1970 with six decimals.
+    pub start: String,
 }
 
 /// A table.
@@ -160,6 +162,7 @@ async fn server(session: &mut Session) -> Result<ServerFacts, Error> {
         .query(
             "SELECT current_setting('wal_level') AS wal_level, current_database() AS database, \
              pg_catalog.pg_is_in_recovery() AS in_recovery, \
+             extract(epoch FROM pg_catalog.pg_postmaster_start_time()) AS start, \
              (SELECT setting FROM pg_catalog.pg_settings \
               WHERE name = 'max_slot_wal_keep_size') AS keep_size, \
              CASE WHEN pg_catalog.pg_is_in_recovery() \
@@ -174,11 +177,13 @@ async fn server(session: &mut Session) -> Result<ServerFacts, Error> {
         in_recovery: false,
         wal_end: None,
         max_slot_wal_keep_size: None,
+        start: String::new(),
     };
     if let Some(row) = rows.iter().next() {
         facts.wal_level = text(&row, "wal_level");
         facts.database = text(&row, "database");
         facts.in_recovery = row.get("in_recovery") == Some("t");
+        facts.start = text(&row, "start");
         // In MB; -1 is off.
         let megabytes: Option<u64> = row.get("keep_size").and_then(|size| size.parse().ok());
         facts.max_slot_wal_keep_size = megabytes.map(|megabytes| megabytes << 20);
@@ -254,6 +259,34 @@ async fn publication(session: &mut Session, name: &str) -> Result<Option<Publica
         })
         .collect();
     Ok(Some(PublicationFacts { insert, tables }))
+}
+
+/// The process that reads a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotReader {
+    /// The server process.
+    pub pid: i64,
+    /// Its `application_name`; `None` if it is no walsender (a function of SQL that reads the slot), or is
+    /// another role's and hidden from us (`pg_read_all_stats` shows it).
+    pub application_name: Option<String>,
+}
+
+/// Who reads the slot, by `pg_stat_replication`.
+pub(super) async fn reader(session: &mut Session, name: &str) -> Result<Option<SlotReader>, Error> {
+    let sql = format!(
+        "SELECT s.active_pid, r.application_name FROM pg_catalog.pg_replication_slots s \
+         LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid WHERE s.slot_name = {}",
+        quote_literal(name)
+    );
+    let rows = session.query(&sql).await?;
+    Ok(rows.iter().next().and_then(|row| {
+        let pid = row.get("active_pid")?.parse().ok()?;
+        let application_name = row.get("application_name").map(str::to_owned);
+        Some(SlotReader {
+            pid,
+            application_name,
+        })
+    }))
 }
 
 fn lsn(row: &Row<'_>, column: &str) -> Option<Lsn> {

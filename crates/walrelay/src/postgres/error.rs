@@ -6,6 +6,7 @@ use walrelay_relay::{LogError, SourceError, TableName};
 use walrelay_sink::Disposition;
 use walrelay_walsender::quote_ident;
 
+use super::catalog::SlotReader;
 use super::state_file::StateFileError;
 
 /// Something about the database is not as the relay needs it. Nothing was changed.
@@ -381,19 +382,46 @@ pub enum PostgresError {
         slot: String,
     },
     /// Another process reads the slot; the server lets in one at a time.
-    #[error("slot {slot} is being read by server process {}", pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string()))]
+    #[error("slot {slot} is being read by server process {}", words(reader.as_ref()))]
     SlotBusy {
         /// The slot.
         slot: String,
-        /// The server process that reads it, if it was still there to be seen.
-        pid: Option<i64>,
-        /// The server's words.
+        /// Who reads it, if it was still there to be seen.
+        reader: Option<SlotReader>,
+        /// It is the walsender of a connection that this process has lost.
+        own: bool,
+        /// The server's words, where it was asked for the slot.
         #[source]
-        source: walrelay_walsender::Error,
+        source: Option<walrelay_walsender::Error>,
     },
 }
 
+fn words(reader: Option<&SlotReader>) -> String {
+    match reader {
+        None => "?".to_owned(),
+        Some(SlotReader {
+            pid,
+            application_name: None,
+        }) => pid.to_string(),
+        Some(SlotReader {
+            pid,
+            application_name: Some(name),
+        }) => format!("{pid} ({name})"),
+    }
+}
+
 impl SourceError for PostgresError {
+    fn is_slot_taken(&self) -> bool {
+        matches!(
+            self,
+            PostgresError::SlotBusy {
+                reader: Some(_),
+                own: false,
+                ..
+            }
+        )
+    }
+
     fn is_slot_busy(&self) -> bool {
         matches!(self, PostgresError::SlotBusy { .. })
     }

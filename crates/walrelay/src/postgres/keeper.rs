@@ -40,11 +40,25 @@ impl Keeper {
         self.kept = None;
     }
 
-    /// Reads the file, which another relay may have written: whoever gets the slot goes on.
-    pub(super) async fn load(&mut self) -> Result<(), StateFileError> {
+    /// Reads the file, which another relay may have written: whoever gets the slot goes on. What this process
+    /// has written counts for more than a file that says less, or is gone. Whether the file says more.
+    pub(super) async fn load(&mut self) -> Result<bool, StateFileError> {
+        if let Some((_, written)) = self.writing.take() {
+            // Of a stream that has ended: what became of it, the file says.
+            let _ = written.await;
+        }
         let path = self.path.clone();
-        self.kept = blocking(&self.path, move || state_file::read(&path)).await?;
-        Ok(())
+        let Some(found) = blocking(&self.path, move || state_file::read(&path)).await? else {
+            return Ok(false);
+        };
+        let more = self.kept.as_ref().is_none_or(|kept| {
+            let same_log = kept.system_id == found.system_id && kept.timeline == found.timeline;
+            !same_log || found.confirmed > kept.confirmed
+        });
+        if more {
+            self.kept = Some(found);
+        }
+        Ok(more)
     }
 
     /// Whether the file is this slot's.
@@ -101,7 +115,7 @@ impl Keeper {
             let (path, to_write) = (self.path.clone(), position.clone());
             spawn_blocking(move || {
                 // Nobody may wait for it any more.
-                let _ = done.send(state_file::write(&path, &to_write));
+                let _ = done.send(note(&path, &to_write));
             });
             self.writing = Some((position, written));
         }
@@ -119,6 +133,21 @@ impl Keeper {
             Err(TryRecvError::Closed) => return Err(panicked(&self.path)),
         }
         Ok(())
+    }
+}
+
+/// Writes the position, unless the file goes further: another relay has the slot then, which this one has not
+/// noticed yet.
+fn note(path: &Path, position: &Position) -> Written {
+    let further = |found: &Position| {
+        found.system_id == position.system_id
+            && found.timeline >= position.timeline
+            && found.confirmed >= position.confirmed
+    };
+    match state_file::read(path) {
+        Ok(Some(found)) if further(&found) => Ok(()),
+        // A file that cannot be read is replaced, as one that is not there.
+        _ => state_file::write(path, position),
     }
 }
 
@@ -202,6 +231,35 @@ mod tests {
             let mut again = Keeper::new(path);
             again.load().await.unwrap();
             assert_eq!(again.kept(), Some(&position(40)));
+        });
+    }
+
+    /// Two relays keep one file, as they stand by for each other.
+    #[test]
+    fn a_file_that_another_relay_has_written_is_read_again_and_not_set_back() {
+        run(async |dir| {
+            let path = dir.path().join("state");
+            let mut keeper = Keeper::new(path.clone());
+            keeper.set(position(10)).await.unwrap();
+            assert!(!keeper.load().await.unwrap(), "it says what is known");
+            state_file::write(&path, &position(50)).unwrap();
+            // It has not noticed yet that it lost the slot.
+            noted(&mut keeper, &path, at(20)).await;
+            assert_eq!(state_file::read(&path).unwrap(), Some(position(50)));
+            assert!(keeper.load().await.unwrap());
+            assert_eq!(keeper.kept(), Some(&position(50)));
+            // A file that is gone, or says less, is of no relay that came after.
+            std::fs::remove_file(&path).unwrap();
+            assert!(!keeper.load().await.unwrap());
+            state_file::write(&path, &position(5)).unwrap();
+            assert!(!keeper.load().await.unwrap());
+            assert_eq!(keeper.kept(), Some(&position(50)));
+            let promoted = Position {
+                timeline: 2,
+                ..position(40)
+            };
+            state_file::write(&path, &promoted).unwrap();
+            assert!(keeper.load().await.unwrap(), "another timeline");
         });
     }
 

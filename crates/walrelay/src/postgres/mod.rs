@@ -14,12 +14,15 @@ mod error;
 mod keeper;
 mod plan;
 mod prepare;
+mod readers;
 mod retention;
 pub mod script;
 mod source;
 mod state_file;
 
-pub use catalog::{Facts, PublicationFacts, ServerFacts, SlotFacts, TableFacts, inspect};
+pub use catalog::{
+    Facts, PublicationFacts, ServerFacts, SlotFacts, SlotReader, TableFacts, inspect,
+};
 pub(crate) use columns::describe;
 pub(crate) use error::{GO_ON, PUBLISH};
 pub use error::{Gap, PostgresError, SetupError};

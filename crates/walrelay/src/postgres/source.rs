@@ -8,18 +8,20 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_relay::{Ancestor, Continuity, Opened, Resume, Source, WalStream};
+use walrelay_relay::{Ancestor, Continuity, Opened, Predecessor, Resume, Source, WalStream};
 use walrelay_walsender::{
     ConnInfo, Error, ErrorClass, Frame, ReplicationStream, Session, SessionKind, Socket,
     StartReplication, StatusUpdate,
 };
 
-use super::catalog::{ServerFacts, SlotFacts, slot};
+use super::catalog::{ServerFacts, SlotFacts, reader, slot};
 use super::keeper::Keeper;
 use super::prepare::prepare;
+use super::readers::Readers;
 use super::retention::RetentionWatch;
 use super::{
-    Facts, Gap, Moment, Position, PostgresError, Retention, SetupError, Wanted, inspect, plan,
+    Facts, Gap, Moment, Position, PostgresError, Retention, SetupError, SlotReader, Wanted,
+    inspect, plan,
 };
 
 /// How long the server may take to answer what costs it nothing. A server that was stopped behind a
@@ -71,6 +73,8 @@ pub struct PostgresSource {
     relayed: Arc<AtomicU64>,
     /// Another process read the slot when it was tried last.
     found_busy: bool,
+    /// Who was seen reading the slot since the last stream.
+    readers: Readers,
     watch: RetentionWatch,
     retention: watch::Sender<Option<Retention>>,
 }
@@ -92,6 +96,7 @@ impl PostgresSource {
     pub fn new(info: ConnInfo, wanted: Wanted, options: SourceOptions) -> Self {
         Self {
             watch: RetentionWatch::new(wanted.slot.clone(), options.retained_wal_warning),
+            readers: Readers::new(info.application_name.clone()),
             info,
             wanted,
             wal_sender_timeout: options.wal_sender_timeout,
@@ -122,9 +127,7 @@ impl PostgresSource {
 
     async fn connect(&mut self, resume: Option<&Resume>) -> Result<Connected, PostgresError> {
         let mut control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
-        if self.found_busy {
-            self.until_free(&mut control).await?;
-        }
+        self.until_free(&mut control).await?;
         let facts = bounded("reading the catalogs", inspect(&mut control, &self.wanted)).await?;
         if let Some(keeper) = &self.keeper {
             keeper.belongs_to(&self.wanted.slot, &facts.server.database)?;
@@ -172,19 +175,37 @@ impl PostgresSource {
         }
     }
 
-    /// Waits until nobody reads the slot, over a connection that is there: to ask with two new ones
-    /// each time would cost the primary more than the relay that is at work. Gives up after a while,
-    /// so that the server says itself who reads it.
-    async fn until_free(&self, control: &mut Session) -> Result<(), PostgresError> {
+    /// Looks who reads the slot. If somebody did the last time, waits until nobody does, over a connection that
+    /// is there: to ask with two new ones each time would cost the primary more than the relay that is at
+    /// work. Gives up after a while, so that the server says itself who reads it, and at once if somebody
+    /// new does, so that the pipeline learns of it.
+    async fn until_free(&mut self, control: &mut Session) -> Result<(), PostgresError> {
         let until = Instant::now() + BUSY_PATIENCE;
-        while Instant::now() < until {
-            let found = bounded("reading the slot", slot(control, &self.wanted.slot)).await?;
-            if found.is_none_or(|slot| slot.active_pid.is_none()) {
-                break;
+        loop {
+            let found = bounded("reading the slot", reader(control, &self.wanted.slot)).await?;
+            let Some(reader) = found else {
+                return Ok(());
+            };
+            let new = self.readers.saw(&reader);
+            if !self.found_busy || Instant::now() >= until {
+                return Ok(());
+            }
+            if new {
+                return Err(self.busy(Some(reader), None));
             }
             sleep(BUSY_LOOK).await;
         }
-        Ok(())
+    }
+
+    fn busy(&self, reader: Option<SlotReader>, source: Option<Error>) -> PostgresError {
+        PostgresError::SlotBusy {
+            slot: self.wanted.slot.clone(),
+            own: reader
+                .as_ref()
+                .is_some_and(|reader| self.readers.is_own(reader)),
+            reader,
+            source,
+        }
     }
 
     /// The timelines that the server's continues, where it is not the one that is known.
@@ -233,6 +254,13 @@ impl PostgresSource {
             None => here,
             Some(kept) => match kept.resume().continued_by(opened) {
                 Ok(Continuity::Same) => kept.clone(),
+                // The pipeline says so where the process has streamed before.
+                Ok(Continuity::HandedOver { from, to, by }) => {
+                    if !self.started {
+                        info!(%from, %to, %by, "another relay has read the slot since the state file was written");
+                    }
+                    here
+                }
                 Ok(Continuity::Promoted { parted }) => {
                     // A process that has streamed already says so itself.
                     if !self.started && parted < kept.confirmed {
@@ -257,12 +285,8 @@ impl PostgresSource {
     }
 
     async fn attempt(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
-        if !self.started
-            && let Some(keeper) = &mut self.keeper
-            && !self.accepted
-        {
-            keeper.load().await?;
-        }
+        // Another relay that keeps it, too, may have relayed meanwhile.
+        let mut by_file = self.load_file().await?;
         let Connected {
             mut control,
             replication,
@@ -287,7 +311,14 @@ impl PostgresSource {
         let stream = match started {
             Ok(stream) => stream,
             Err(PostgresError::Wal(error)) if error.class() == ErrorClass::SlotInUse => {
-                return Err(busy(&self.wanted.slot, &mut control, error).await);
+                // Who reads it is an aside: the error stands without.
+                let found =
+                    bounded("reading the slot", reader(&mut control, &self.wanted.slot)).await;
+                let reader = found.ok().flatten();
+                if let Some(reader) = &reader {
+                    self.readers.saw(reader);
+                }
+                return Err(self.busy(reader, Some(error)));
             }
             Err(PostgresError::Wal(source)) if source.class() == ErrorClass::WalGone => {
                 let gap = Gap {
@@ -310,20 +341,15 @@ impl PostgresSource {
                 slot: self.wanted.slot.clone(),
             });
         }
-        if let Some(keeper) = &mut self.keeper
-            && !self.started
-            && !self.accepted
-        {
-            // Whoever had the slot until now may have written it since.
-            keeper.load().await?;
-        }
+        // Whoever had the slot until now may have written it since.
+        by_file |= self.load_file().await?;
         let confirmed = slot.confirmed.unwrap_or(Lsn::ZERO);
         debug!(slot = self.wanted.slot, %confirmed, host = %self.info.redacted(), "started");
         self.look(&server, &slot);
         let described = super::columns::describe(&mut control, &self.wanted.tables);
         let tables = bounded("reading the columns of the tables", described).await?;
         self.control = Some(control);
-        let opened = Opened {
+        let mut opened = Opened {
             stream: Stream {
                 stream,
                 place: Place {
@@ -333,19 +359,34 @@ impl PostgresSource {
             },
             system_id,
             timeline,
+            server_start: server.start,
             ancestors,
             flushed,
             confirmed: CommitEnd::from_slot(confirmed),
             server_timeout: Some(self.wal_sender_timeout),
             tables,
+            predecessor: self.readers.predecessor(),
         };
         self.continue_file(&opened, server.database).await?;
+        if by_file && self.started {
+            // It goes up to the slot, or the file would not have been continued.
+            opened.predecessor.get_or_insert(Predecessor::StateFile);
+        }
+        self.readers.streaming(walsender);
         self.relayed.fetch_max(confirmed.get(), Ordering::Relaxed);
         if std::mem::take(&mut self.accept_gap) && !self.accepted {
             info!("there is no gap in the log: --accept-gap changes nothing");
         }
         self.started = true;
         Ok(opened)
+    }
+
+    /// Reads the state file, if one is kept. Whether it says more than was known here.
+    async fn load_file(&mut self) -> Result<bool, PostgresError> {
+        match &mut self.keeper {
+            Some(keeper) if !self.accepted => Ok(keeper.load().await?),
+            _ => Ok(false),
+        }
     }
 
     fn gone(&self) -> SetupError {
@@ -383,18 +424,6 @@ impl PostgresSource {
         found
             .and_then(|slot| slot.confirmed)
             .ok_or_else(|| self.gone().into())
-    }
-}
-
-/// The server lets one process read a slot: say which one does.
-async fn busy(name: &str, control: &mut Session, source: Error) -> PostgresError {
-    // Who reads it is an aside: the error stands without.
-    let found = bounded("reading the slot", slot(control, name)).await;
-    let pid = found.ok().flatten().and_then(|slot| slot.active_pid);
-    PostgresError::SlotBusy {
-        slot: name.to_owned(),
-        pid,
-        source,
     }
 }
 

@@ -53,6 +53,7 @@ impl Position {
         Resume {
             system_id: self.system_id.clone(),
             timeline: self.timeline,
+            server_start: None,
             confirmed,
             seen: confirmed,
         }

@@ -115,7 +115,10 @@ impl Source for CopySource {
             stream: Stream::of(stream, &copy),
             system_id: system.system_id,
             timeline: system.timeline,
+            // Nobody promotes or reads a copy that is this session's own.
+            server_start: String::new(),
             ancestors: Vec::new(),
+            predecessor: None,
             flushed: system.flushed,
             confirmed: CommitEnd::from_slot(confirmed),
             server_timeout: Some(self.original.wal_sender_timeout),
