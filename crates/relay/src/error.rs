@@ -171,11 +171,10 @@ pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
         /// As it is now.
         now: u32,
     },
-    /// For longer than `wal_sender_timeout` nothing has shown that the server still has our walsender: this
-    /// process was stopped, or both connections were silent. Another relay may have the slot.
+    /// Another process reads the slot, or may read it: for longer than `wal_sender_timeout` nothing has shown
+    /// that the server still has our walsender. This process was stopped, or both connections were silent.
     #[error(
-        "for {unproven:?}, longer than wal_sender_timeout, nothing has shown that the slot is still read by \
-         this relay: another one may have it"
+        "the slot may be read by another relay: that this one reads it was last seen {unproven:?} ago"
     )]
     Displaced {
         /// Since the last proof.
@@ -217,7 +216,8 @@ impl<S: crate::SourceError, K: Error + 'static> PipelineError<S, K> {
 }
 
 /// An error with its causes on one line, for a log.
-pub(crate) struct Chain<'a>(pub(crate) &'a dyn Error);
+#[derive(Debug)]
+pub struct Chain<'a>(pub &'a dyn Error);
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

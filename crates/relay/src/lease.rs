@@ -37,8 +37,13 @@ impl Lease {
 
     /// How long ago it was proven, if that is longer than the term.
     pub(crate) fn expired(&self, now: Instant) -> Option<Duration> {
-        let age = now.saturating_duration_since(self.proven_at);
+        let age = self.age(now);
         self.term.filter(|term| age > *term).map(|_| age)
+    }
+
+    /// How long ago it was proven.
+    pub(crate) fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.proven_at)
     }
 
     /// When it expires unless it is renewed.

@@ -41,6 +41,7 @@ mod judgement;
 mod lease;
 mod letter;
 mod log;
+mod looks;
 mod machine;
 #[doc(hidden)]
 pub mod measuring;
@@ -61,13 +62,13 @@ mod written;
 
 pub use backoff::Backoff;
 pub use counts::Counts;
-pub use error::{CoreError, PipelineError};
+pub use error::{Chain, CoreError, PipelineError};
 pub use log::{Ancestor, Continuity, LogError};
 pub use machine::{Core, Outgoing, Step};
 pub use pipeline::Pipeline;
 pub use poison::{Class, Diverted, PoisonAction, PoisonPolicy, Verdicts};
 pub use schemas::{SchemaAnswer, SchemaError, SchemaFailure, Schemas, Wanted};
 pub use settings::{OnUpdate, Outcome, Settings};
-pub use source::{Opened, Predecessor, Resume, Source, SourceError, WalStream};
+pub use source::{Looked, Opened, Predecessor, Resume, SlotOwner, Source, SourceError, WalStream};
 pub use surroundings::{Point, State, Surroundings};
 pub use table::TableName;

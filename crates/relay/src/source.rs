@@ -3,6 +3,7 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use walrelay_event_router::TableFacts;
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_sink::Disposition;
@@ -97,6 +98,37 @@ pub struct Opened<S> {
     pub predecessor: Option<Predecessor>,
 }
 
+/// How a look beside the stream ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Looked {
+    /// The server answered, and the stream may go on.
+    Answered {
+        /// When the look was started. What the answer says was true at this moment or later.
+        asked_at: Instant,
+        /// Who reads the slot, from the same answer.
+        owner: SlotOwner,
+    },
+    /// There was no answer: nothing is known.
+    Failed {
+        /// Why, in words. Holds no secret.
+        reason: String,
+    },
+}
+
+/// Who reads a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotOwner {
+    /// The walsender of the stream that was opened last.
+    Ours,
+    /// Another process.
+    Other {
+        /// `pg_replication_slots.active_pid`.
+        pid: i64,
+    },
+    /// No process.
+    Nobody,
+}
+
 /// Opens streams of one slot.
 pub trait Source: Send {
     /// The streams.
@@ -126,14 +158,22 @@ pub trait Source: Send {
         Ok(position)
     }
 
-    /// Looks whether what the stream rests on (publication, tables, slot) is still as it must be.
-    /// Called every few seconds while streaming; an error ends the pipeline's attempt. A look that
-    /// cannot be had now is no error.
+    /// Starts a look at what the stream rests on (publication, tables, slot), beside the stream.
+    /// Returns at once, and does nothing if a look is under way. The caller decides when to look;
+    /// [`looked`](Self::looked) says what the look found. Opening a stream abandons a look.
+    fn look(&mut self);
+
+    /// Waits for the look under way; pending for ever if there is none. Cancel-safe: a look that
+    /// nobody waits for goes on.
     ///
     /// `blocked`: the stream is not being read, because the sink takes nothing. A server that wants
     /// to end the stream may then be waiting for us to read its last words: a reason for an error
     /// that is worth a retry.
-    fn still_sound(&mut self, blocked: bool) -> impl Future<Output = Result<(), Self::Error>>;
+    ///
+    /// # Errors
+    /// The look found that the stream may not go on like this: that ends the pipeline's attempt. A
+    /// look that got no answer is no error, but [`Looked::Failed`].
+    fn looked(&mut self, blocked: bool) -> impl Future<Output = Result<Looked, Self::Error>>;
 
     /// The slot's `confirmed_flush_lsn` as the server reports it now, read beside the stream.
     fn confirmed_on_server(&mut self) -> impl Future<Output = Result<Lsn, Self::Error>>;

@@ -13,13 +13,15 @@ use walrelay_walsender::StatusUpdate;
 use crate::error::Chain;
 use crate::generation::{Generation, Walk};
 use crate::lease::Lease;
+use crate::looks::Looks;
 use crate::nag::Nag;
 use crate::pace::Pace;
 use crate::schemas::{Found, Seeker};
 use crate::shutdown::Shutdown;
 use crate::{
-    Backoff, Class, CoreError, Diverted, OnUpdate, Outcome, PipelineError, Point, PoisonAction,
-    SchemaFailure, Settings, Source, SourceError, State, Surroundings, WalStream,
+    Backoff, Class, CoreError, Diverted, Looked, OnUpdate, Outcome, PipelineError, Point,
+    PoisonAction, SchemaFailure, Settings, SlotOwner, Source, SourceError, State, Surroundings,
+    WalStream,
 };
 
 /// Least time between two status updates: progress is reported at once, but a server that decodes
@@ -29,13 +31,12 @@ const STATUS_GAP: Duration = Duration::from_millis(50);
 const BLOCKED_NOTICE: Duration = Duration::from_secs(1);
 /// The same for one that has room and acknowledges nothing of what it has.
 const UNANSWERED_NOTICE: Duration = Duration::from_secs(5);
-/// How many diverted events are named singly in a log, per [`LOOK_INTERVAL`].
+/// How many diverted events are named singly in a log, per [`NAMED_INTERVAL`].
 const NAMED: u64 = 20;
+/// How often ignored updates are summed up in a log, too.
+const NAMED_INTERVAL: Duration = Duration::from_secs(10);
 /// How long what was acknowledged beside a failure may still be collected and confirmed.
 const SETTLE: Duration = Duration::from_secs(5);
-/// How often the catalogs are looked at while streaming: a table that is taken out of the
-/// publication sends no word.
-const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// How long the orderly end of a connection may take, after what is in flight was awaited.
 const WIND_UP: Duration = Duration::from_secs(10);
 /// How often the control connection is asked whether the slot has taken the last status.
@@ -152,7 +153,8 @@ where
         S: Source<Error = T::Error>,
         F: Error + 'static,
     {
-        let mut look_at = Instant::now() + LOOK_INTERVAL;
+        let mut looks = Looks::new(Instant::now());
+        let mut named_at = Instant::now() + NAMED_INTERVAL;
         let mut feedback = self.first_feedback();
         let mut received_at = Instant::now();
         let mut confirmed_before = self.running.core.confirmed();
@@ -161,8 +163,19 @@ where
         let mut named = 0;
         let mut updates = self.running.core.counts().updates;
         let mut was_read = false;
+        let mut reading = true;
         let mut pace = Pace::new(self.stream.socket(), received_at);
         loop {
+            // First of all: what is in the buffers may be another relay's by now.
+            if let Some(unproven) = self.lease.expired(Instant::now()) {
+                return Err(if reading {
+                    PipelineError::Silent {
+                        silent_for: unproven,
+                    }
+                } else {
+                    PipelineError::Displaced { unproven }
+                });
+            }
             // Before the walk: an acknowledgement during it must not be slept over.
             self.running.reports.ring().park();
             // Also before it: a ring that looks full may be empty by now, and then nothing is left
@@ -237,24 +250,31 @@ where
                 self.write_status(&mut feedback).await?;
             }
 
-            let reading = !walk.blocked
+            reading = !walk.blocked
                 && (drain_until.is_none() || self.running.core.is_inside_transaction());
             let silent_for = received_at.elapsed();
             if reading && silent_for > self.longest_silence() {
                 return Err(PipelineError::Silent { silent_for });
             }
-            if now >= look_at && drain_until.is_none() {
-                source
-                    .still_sound(walk.blocked)
-                    .await
-                    .map_err(PipelineError::Source)?;
-                look_at = Instant::now() + LOOK_INTERVAL;
+            // While nothing is read, nothing but a look shows that the slot is still ours.
+            let prove_at = self.lease.prove_at();
+            let look_at = looks.due(drain_until.is_none(), prove_at);
+            if look_at.is_some_and(|at| now >= at) {
+                source.look();
+                looks.started(now);
+            }
+            if now >= named_at && drain_until.is_none() {
+                named_at = now + NAMED_INTERVAL;
                 named = 0;
                 self.name_updates(&mut updates);
             }
 
             let due = feedback.due(confirmed, self.interval());
-            let until = due.min(drain_until.unwrap_or(look_at));
+            let look_at = looks.due(drain_until.is_none(), prove_at);
+            let until = [look_at, drain_until]
+                .into_iter()
+                .flatten()
+                .fold(due, Instant::min);
             if reading && let Some(rest) = pace.before_read(Instant::now()) {
                 leave_alone(rest);
             }
@@ -266,13 +286,28 @@ where
                     self.surroundings.reached(Point::Draining);
                     drain_until = Some(Instant::now() + self.settings.drain_timeout);
                 }
+                // Before the read: under load there is always something to read.
+                looked = source.looked(walk.blocked) => match looked {
+                    Ok(looked) => {
+                        looks.ended(&looked, Instant::now());
+                        self.prove(&looked)?;
+                    }
+                    // What is in flight can be confirmed all the same.
+                    Err(error) if drain_until.is_some() => looks.ended(
+                        &Looked::Failed { reason: Chain(&error).to_string() },
+                        Instant::now(),
+                    ),
+                    Err(error) => return Err(PipelineError::Source(error)),
+                },
                 read = self.stream.read(), if reading => {
                     let bytes = read.map_err(PipelineError::Source)?;
                     was_read = true;
                     // Bytes count, not frames: a large row may take its time to arrive.
                     received_at = Instant::now();
                     // First whether it was in time: what lay in the socket for longer proves nothing.
-                    self.still_ours(received_at)?;
+                    if let Some(unproven) = self.lease.expired(received_at) {
+                        return Err(PipelineError::Displaced { unproven });
+                    }
                     self.lease.renew(received_at);
                     pace.read(bytes, received_at);
                 }
@@ -340,12 +375,21 @@ where
         }
     }
 
-    /// That no other relay can have the slot yet, at `now`.
-    fn still_ours<F: Error>(&self, now: Instant) -> Result<(), PipelineError<T::Error, F>> {
-        match self.lease.expired(now) {
-            Some(unproven) => Err(PipelineError::Displaced { unproven }),
-            None => Ok(()),
+    /// What a look shows of the slot.
+    fn prove<F: Error>(&mut self, looked: &Looked) -> Result<(), PipelineError<T::Error, F>> {
+        let Looked::Answered { asked_at, owner } = looked else {
+            return Ok(());
+        };
+        match owner {
+            SlotOwner::Ours => self.lease.renew(*asked_at),
+            // A look at another server, or at a slot that is about to be read: it proves nothing.
+            SlotOwner::Nobody => {}
+            SlotOwner::Other { .. } => {
+                let unproven = self.lease.age(Instant::now());
+                return Err(PipelineError::Displaced { unproven });
+            }
         }
+        Ok(())
     }
 
     /// A server that replays a large transaction of other tables looks at its connection only every

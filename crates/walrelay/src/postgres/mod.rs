@@ -12,6 +12,7 @@ mod catalog;
 mod columns;
 mod error;
 mod keeper;
+mod looks;
 mod plan;
 mod prepare;
 mod readers;

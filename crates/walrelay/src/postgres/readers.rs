@@ -42,7 +42,7 @@ impl Readers {
     /// A look has shown this reader. Whether the look before showed another one, or none.
     pub(super) fn saw(&mut self, reader: &SlotReader) -> bool {
         let new = self.last.replace(reader.pid) != Some(reader.pid);
-        if !self.is_own(reader) {
+        if !self.is_own(reader.pid) {
             match &reader.application_name {
                 Some(name) if *name == self.application_name => {
                     self.relay = Some(Predecessor::Relay {
@@ -56,9 +56,9 @@ impl Readers {
         new
     }
 
-    /// Whether that is the walsender of a connection that this process has lost.
-    pub(super) fn is_own(&self, reader: &SlotReader) -> bool {
-        self.own == Some(reader.pid)
+    /// Whether that is the walsender of this process' last stream, or of the one it has.
+    pub(super) fn is_own(&self, pid: i64) -> bool {
+        self.own == Some(pid)
     }
 
     /// The relay that was seen last, if nobody but relays was seen.

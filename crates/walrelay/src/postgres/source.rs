@@ -8,7 +8,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_relay::{Ancestor, Continuity, Opened, Predecessor, Resume, Source, WalStream};
+use walrelay_relay::{
+    Ancestor, Chain, Continuity, Looked, Opened, Predecessor, Resume, SlotOwner, Source, WalStream,
+};
 use walrelay_walsender::{
     ConnInfo, Error, ErrorClass, Frame, ReplicationStream, Session, SessionKind, Socket,
     StartReplication, StatusUpdate,
@@ -16,19 +18,17 @@ use walrelay_walsender::{
 
 use super::catalog::{ServerFacts, SlotFacts, reader, slot};
 use super::keeper::Keeper;
+use super::looks::{CatalogLook, CatalogLooks};
 use super::prepare::prepare;
 use super::readers::Readers;
 use super::retention::RetentionWatch;
 use super::{
-    Facts, Gap, Moment, Position, PostgresError, Retention, SetupError, SlotReader, Wanted,
-    inspect, plan,
+    Gap, Moment, Position, PostgresError, Retention, SetupError, SlotReader, Wanted, inspect, plan,
 };
 
 /// How long the server may take to answer what costs it nothing. A server that was stopped behind a
 /// living TCP stack would otherwise be waited for without end.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(30);
-/// The same for a look beside the stream, which waits for it.
-const LOOK_PATIENCE: Duration = Duration::from_millis(500);
 /// How often a relay that waits for a busy slot looks whether it is free, and how long before it asks
 /// the server for the slot again.
 const BUSY_LOOK: Duration = Duration::from_millis(200);
@@ -59,8 +59,8 @@ pub struct PostgresSource {
     info: ConnInfo,
     wanted: Wanted,
     wal_sender_timeout: Duration,
-    /// For catalogs and for the slot's position; opened anew with each stream.
-    control: Option<Session>,
+    /// Of the stream, with the control connection; begun anew with each stream.
+    looks: CatalogLooks,
     keeper: Option<Keeper>,
     /// Until the first stream is open.
     accept_gap: bool,
@@ -100,7 +100,7 @@ impl PostgresSource {
             info,
             wanted,
             wal_sender_timeout: options.wal_sender_timeout,
-            control: None,
+            looks: CatalogLooks::default(),
             keeper: options.state_file.map(Keeper::new),
             accept_gap: options.accept_gap,
             accepted: false,
@@ -202,7 +202,7 @@ impl PostgresSource {
             slot: self.wanted.slot.clone(),
             own: reader
                 .as_ref()
-                .is_some_and(|reader| self.readers.is_own(reader)),
+                .is_some_and(|reader| self.readers.is_own(reader.pid)),
             reader,
             source,
         }
@@ -345,10 +345,10 @@ impl PostgresSource {
         by_file |= self.load_file().await?;
         let confirmed = slot.confirmed.unwrap_or(Lsn::ZERO);
         debug!(slot = self.wanted.slot, %confirmed, host = %self.info.redacted(), "started");
-        self.look(&server, &slot);
+        self.watch_retention(&server, &slot);
         let described = super::columns::describe(&mut control, &self.wanted.tables);
         let tables = bounded("reading the columns of the tables", described).await?;
-        self.control = Some(control);
+        self.looks = CatalogLooks::over(Some(control));
         let mut opened = Opened {
             stream: Stream {
                 stream,
@@ -399,21 +399,7 @@ impl PostgresSource {
         }
     }
 
-    /// A look at the catalogs, which the stream waits for; `None` if it takes too long.
-    async fn facts(&mut self) -> Option<Result<Facts, Error>> {
-        let look = async {
-            let mut control = match self.control.take() {
-                Some(control) => control,
-                None => Session::connect(&self.info, SessionKind::Sql, &[]).await?,
-            };
-            let facts = inspect(&mut control, &self.wanted).await?;
-            self.control = Some(control);
-            Ok(facts)
-        };
-        tokio::time::timeout(LOOK_PATIENCE, look).await.ok()
-    }
-
-    fn look(&mut self, server: &ServerFacts, slot: &SlotFacts) {
+    fn watch_retention(&mut self, server: &ServerFacts, slot: &SlotFacts) {
         let retention = Retention::of(server, slot);
         self.watch.look(&retention);
         self.retention.send_replace(Some(retention));
@@ -432,7 +418,7 @@ impl Source for PostgresSource {
     type Error = PostgresError;
 
     async fn open(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
-        self.control = None;
+        self.looks = CatalogLooks::default();
         let result = match self.attempt(resume).await {
             // The slot may have been lost between the look at it and the start: then the catalogs
             // say so now.
@@ -452,50 +438,58 @@ impl Source for PostgresSource {
         }
     }
 
-    async fn still_sound(&mut self, blocked: bool) -> Result<(), PostgresError> {
-        let looked = match self.facts().await {
-            // The connection may have been idle for days, and ended by something in between.
-            Some(Err(_)) => self.facts().await,
-            looked => looked,
-        };
-        // The stream does not depend on this connection; it is made again the next time.
-        match looked {
-            Some(Ok(facts)) => {
-                if let Some(slot) = &facts.slot {
-                    self.look(&facts.server, slot);
-                    if blocked && slot.wal_status.as_deref() == Some("unreserved") {
-                        return Err(PostgresError::MakeWay {
-                            slot: self.wanted.slot.clone(),
-                        });
-                    }
-                }
-                let moment = Moment::Relayed {
-                    upto: self.relayed(),
-                };
-                plan(&self.wanted, &facts, moment)?;
-            }
+    fn look(&mut self) {
+        self.looks.start(&self.info, &self.wanted);
+    }
+
+    async fn looked(&mut self, blocked: bool) -> Result<Looked, PostgresError> {
+        let CatalogLook { asked_at, facts } = self.looks.ended().await;
+        let facts = match facts {
+            Ok(facts) => facts,
             // A server that shuts down waits for its walsenders, and this one for us to read.
-            Some(Err(error)) if blocked && error.class() == ErrorClass::ServerUnavailable => {
+            Err(PostgresError::Wal(error))
+                if blocked && error.class() == ErrorClass::ServerUnavailable =>
+            {
                 return Err(error.into());
             }
-            Some(Err(error)) => debug!(%error, "the catalogs cannot be looked at"),
-            None => debug!("the catalogs cannot be looked at in time"),
+            Err(error) => {
+                let reason = Chain(&error).to_string();
+                return Ok(Looked::Failed { reason });
+            }
+        };
+        if let Some(slot) = &facts.slot {
+            self.watch_retention(&facts.server, slot);
+            if blocked && slot.wal_status.as_deref() == Some("unreserved") {
+                return Err(PostgresError::MakeWay {
+                    slot: self.wanted.slot.clone(),
+                });
+            }
         }
-        Ok(())
+        let moment = Moment::Relayed {
+            upto: self.relayed(),
+        };
+        plan(&self.wanted, &facts, moment)?;
+        let active_pid = facts.slot.and_then(|slot| slot.active_pid);
+        let owner = match active_pid {
+            Some(pid) if self.readers.is_own(pid) => SlotOwner::Ours,
+            Some(pid) => SlotOwner::Other { pid },
+            None => SlotOwner::Nobody,
+        };
+        Ok(Looked::Answered { asked_at, owner })
     }
 
     async fn confirmed_on_server(&mut self) -> Result<Lsn, PostgresError> {
         // The control connection may have been idle for days, and ended by the server or by
         // something in between: a fresh one answers as well.
-        if let Some(mut control) = self.control.take()
+        if let Some(mut control) = self.looks.take_session()
             && let Ok(confirmed) = self.confirmed(&mut control).await
         {
-            self.control = Some(control);
+            self.looks.keep_session(control);
             return Ok(confirmed);
         }
         let mut control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
         let confirmed = self.confirmed(&mut control).await?;
-        self.control = Some(control);
+        self.looks.keep_session(control);
         Ok(confirmed)
     }
 }
@@ -508,12 +502,21 @@ pub(super) async fn bounded<T, E>(
 where
     PostgresError: From<E>,
 {
-    match tokio::time::timeout(COMMAND_PATIENCE, command).await {
+    bounded_by(COMMAND_PATIENCE, doing, command).await
+}
+
+/// The same for so long.
+pub(super) async fn bounded_by<T, E>(
+    after: Duration,
+    doing: &'static str,
+    command: impl Future<Output = Result<T, E>>,
+) -> Result<T, PostgresError>
+where
+    PostgresError: From<E>,
+{
+    match tokio::time::timeout(after, command).await {
         Ok(result) => Ok(result?),
-        Err(_) => Err(PostgresError::NoAnswer {
-            doing,
-            after: COMMAND_PATIENCE,
-        }),
+        Err(_) => Err(PostgresError::NoAnswer { doing, after }),
     }
 }
 

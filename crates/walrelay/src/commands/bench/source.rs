@@ -1,11 +1,13 @@
 //! A slot that is read by throwaway copies.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
+use tokio::time::Instant;
 use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_relay::{Opened, Resume, Source, TableName};
+use walrelay_relay::{Looked, Opened, Resume, SlotOwner, Source, TableName};
 use walrelay_walsender::{ConnInfo, Session, SessionKind, StartReplication, quote_literal};
 
 use crate::postgres::{PostgresError, Stream, describe};
@@ -33,6 +35,8 @@ pub(super) struct CopySource {
     /// The process that serves the stream.
     walsender: Arc<AtomicI32>,
     control: Option<Session>,
+    /// When the look was started that nobody has asked about yet.
+    look_at: Option<Instant>,
 }
 
 impl CopySource {
@@ -44,6 +48,7 @@ impl CopySource {
             copies: 0,
             walsender: Arc::default(),
             control: None,
+            look_at: None,
         }
     }
 
@@ -126,8 +131,19 @@ impl Source for CopySource {
         })
     }
 
-    async fn still_sound(&mut self, _: bool) -> Result<(), PostgresError> {
-        Ok(())
+    fn look(&mut self) {
+        self.look_at.get_or_insert_with(Instant::now);
+    }
+
+    async fn looked(&mut self, _: bool) -> Result<Looked, PostgresError> {
+        match self.look_at.take() {
+            // A temporary slot goes with its session: no other process can read it.
+            Some(asked_at) => Ok(Looked::Answered {
+                asked_at,
+                owner: SlotOwner::Ours,
+            }),
+            None => pending().await,
+        }
     }
 
     async fn confirmed_on_server(&mut self) -> Result<Lsn, PostgresError> {
