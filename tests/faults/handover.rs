@@ -1,11 +1,14 @@
 //! Two relays on one slot that change places again and again.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use walrelay_testkit::{ChaosProxy, Cut, SlotWatch, eventually, eventually_some};
+use walrelay_testkit::{
+    ChaosProxy, Committed, Cut, Delivered, History, SlotWatch, check, eventually, eventually_some,
+};
 
 use crate::context::{Config, Context, Ragged};
 use crate::outcome::Outcome;
@@ -188,4 +191,106 @@ pub(crate) fn in_turns(ctx: &mut Context, rounds: usize, shared_file: bool) -> O
         median.is_some_and(|median| median < Duration::from_secs(1)),
         || format!("the slot was free for {median:?}, the median of {gaps:?}"),
     )
+}
+
+/// What a displaced relay delivered after the relay that took over had delivered later events.
+#[derive(Debug, Default)]
+struct Late {
+    /// Keys whose last record is not their latest event.
+    stale_keys: usize,
+    /// Repeats that leave events out: each is a stretch of late records, or its end.
+    ragged: usize,
+}
+
+impl Late {
+    fn of(committed: &[Committed], records: &[Delivered]) -> Self {
+        let numbers: HashMap<&str, i64> = committed.iter().map(|r| (&*r.id, r.number)).collect();
+        let mut latest: HashMap<(&str, Option<&[u8]>), i64> = HashMap::new();
+        for row in committed {
+            let number = latest.entry((&row.topic, row.key.as_deref())).or_default();
+            *number = row.number.max(*number);
+        }
+        let mut last: HashMap<(&str, Option<&[u8]>), (i64, i64)> = HashMap::new();
+        for record in records {
+            let number = record.id.as_deref().and_then(|id| numbers.get(id));
+            let found = (record.offset, number.copied().unwrap_or_default());
+            let place = (&*record.topic, record.key.as_deref());
+            let known = last.entry(place).or_insert(found);
+            *known = found.max(*known);
+        }
+        let stale = |(place, number): (&(&str, Option<&[u8]>), &i64)| {
+            last.get(place).is_none_or(|(_, last)| last != number)
+        };
+        Self {
+            stale_keys: latest.iter().filter(|entry| stale(*entry)).count(),
+            ragged: check(committed, records).ragged.len(),
+        }
+    }
+}
+
+/// What befalls the relay that streams, until the other one has delivered for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Displaced {
+    /// Its connections to Postgres and to Kafka fall silent; then they speak again.
+    BothLinks,
+    /// Those to Postgres do.
+    PostgresLink,
+    /// The process is stopped by SIGSTOP, and goes on.
+    Stopped,
+}
+
+/// The relay that streams is cut off while it has much to do, the other one takes over, and the first comes back
+/// with what it had in its buffers and sockets. None of that may be delivered behind what the other one has
+/// delivered; but for what was on its way to the broker already, which is counted.
+pub(crate) fn displaced(ctx: &mut Context, how: Displaced) -> Outcome {
+    ctx.outbox();
+    let timeout = |config: Config| config.source("wal_sender_timeout = \"2s\"");
+    let first = Seat::new(ctx, "first", &|config| {
+        let broker = ctx.kafka.proxy().address().to_string();
+        timeout(config.bootstrap(broker))
+    });
+    let slot = ctx.slot();
+    slot.wait_active(PATIENCE);
+    let second = Seat::new(ctx, "second", &timeout);
+    let reader = || slot.read().and_then(|slot| slot.active_pid);
+    let walsender = eventually_some(PATIENCE, reader);
+    second.waits_for(i64::from(walsender));
+    let seed = ctx.rng.u64(..);
+    let load = ctx.workload().rate(6_000.0).seed(seed).start();
+    ctx.more(&load, 8_000..12_000);
+    ctx.struck();
+    match how {
+        Displaced::BothLinks => {
+            ctx.kafka.proxy().stall();
+            first.proxy.stall();
+        }
+        Displaced::PostgresLink => first.proxy.stall(),
+        Displaced::Stopped => first.relay.signal("-STOP"),
+    }
+    eventually(PATIENCE, || reader().is_some_and(|pid| pid != walsender));
+    ctx.over();
+    ctx.more(&load, 8_000..12_000);
+    ctx.caught_up();
+    match how {
+        Displaced::BothLinks => {
+            ctx.kafka.proxy().resume();
+            first.proxy.resume();
+        }
+        Displaced::PostgresLink => first.proxy.resume(),
+        Displaced::Stopped => first.relay.signal("-CONT"),
+    }
+    let now = eventually_some(PATIENCE, reader);
+    first.waits_for(i64::from(now));
+    load.stop();
+    let outcome = ctx.judge(Ragged::Allowed);
+    // Whatever the first one was about to deliver is delivered before it ends.
+    first.relay.ends_well();
+    let committed = History::committed(&ctx.url(), "public.outbox", &ctx.prefix);
+    let limit = Duration::from_secs(3);
+    let bootstrap = ctx.kafka.bootstrap_servers();
+    let records = History::records(&bootstrap, &ctx.prefix, usize::MAX, limit);
+    second.relay.ends_well();
+    let late = Late::of(&committed, &records);
+    println!("  {how:?}: {late:?}");
+    outcome.expect(late.stale_keys == 0, || format!("late: {late:?}"))
 }

@@ -5,7 +5,7 @@
 //! - [`context`]: what a scenario works with: servers, load, relays, marks of faults, the judge.
 //! - [`outcome`]: what a scenario shows. [`report`]: the table of docs/GUARANTEES.md.
 //! - [`run`]: lanes, each with servers of its own; evidence of what failed.
-//! - the scenarios: [`process`], [`takeover`], [`kafka`], [`kafka_cluster`], [`postgres`],
+//! - the scenarios: [`process`], [`takeover`], [`handover`], [`kafka`], [`kafka_cluster`], [`postgres`],
 //!   [`failover`], [`network`], [`data`].
 //!
 //! A scenario is a function from a [`context::Context`] to an [`outcome::Outcome`]; it is entered in
@@ -31,6 +31,7 @@
 mod context;
 mod data;
 mod failover;
+mod handover;
 mod kafka;
 mod kafka_cluster;
 mod network;

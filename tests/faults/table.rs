@@ -4,7 +4,7 @@ use walrelay_throwaway::Shutdown;
 
 use crate::context::Context;
 use crate::outcome::Outcome;
-use crate::{data, failover, kafka, kafka_cluster, network, postgres, process, takeover};
+use crate::{data, failover, handover, kafka, kafka_cluster, network, postgres, process, takeover};
 
 /// One fault, or several of a kind.
 pub(crate) struct Scenario {
@@ -104,6 +104,36 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         "takeover-vanished",
         "two relays on one slot: the first one's machine vanishes without a word",
         takeover::vanished,
+    ),
+    in_subset(
+        "handover-few",
+        "two relays on one slot: they lose it to each other by broken links, SIGTERM, SIGKILL and SIGSTOP, 5 times",
+        |ctx| handover::in_turns(ctx, 5, false),
+    ),
+    in_all(
+        "handover",
+        "two relays on one slot: they lose it to each other by broken links, SIGTERM, SIGKILL and SIGSTOP, 100 times",
+        |ctx| handover::in_turns(ctx, 100, false),
+    ),
+    in_all(
+        "handover-state-file",
+        "two relays on one slot with one state file: the same, 20 times",
+        |ctx| handover::in_turns(ctx, 20, true),
+    ),
+    in_all(
+        "displaced-links",
+        "two relays on one slot: both links of the one that streams fall silent, and speak again behind the other's back",
+        |ctx| handover::displaced(ctx, handover::Displaced::BothLinks),
+    ),
+    in_subset(
+        "displaced-postgres-link",
+        "two relays on one slot: the same with the link to Postgres alone",
+        |ctx| handover::displaced(ctx, handover::Displaced::PostgresLink),
+    ),
+    in_subset(
+        "displaced-stopped",
+        "two relays on one slot: the one that streams is stopped (SIGSTOP), and goes on behind the other's back",
+        |ctx| handover::displaced(ctx, handover::Displaced::Stopped),
     ),
     in_all(
         "kafka-down-at-start",
