@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use walrelay_lsn::Lsn;
-use walrelay_testkit::{ChaosProxy, Cut, Db, History, Running, Standby, Workload, eventually};
+use walrelay_testkit::{
+    ChaosProxy, Cut, Db, History, Running, Standby, Workload, check, eventually,
+};
 use walrelay_throwaway::Postgres;
 
 use crate::context::{Config, Context, Ragged};
@@ -184,6 +186,72 @@ fn lag(ctx: &mut Context, standby: &Standby, load: &Running) -> Lsn {
     ctx.more(load, 800..1_200);
     slot.wait_until(lacking, PATIENCE);
     slot.read().expect("the slot").confirmed_flush
+}
+
+/// The relay reads a slot of the standby itself, which is promoted under the stream: nothing is missing, and
+/// nothing that is known of the old timeline may stop the relay when it connects again, or starts again.
+pub(crate) fn promoted_under_the_stream(ctx: &mut Context) -> Outcome {
+    ctx.own_postgres(|builder| builder);
+    ctx.database();
+    ctx.workload().create_tables();
+    let name = ctx.name.clone();
+    ctx.db().batch(&format!(
+        "CREATE PUBLICATION {name} FOR TABLE outbox WITH (publish = 'insert')"
+    ));
+    let standby = Standby::of(&ctx.postgres, &[("hot_standby_feedback", "on")]);
+    let server = standby.server();
+    let url = server.url_for("postgres", Some(server.superuser_password()), &name);
+    create_slot_of_standby(ctx, &url);
+    let state_file = ctx.dir.join("state");
+    let config = ctx.config().url(url).source("create = false");
+    let config = config.source(&format!("state_file = {state_file:?}"));
+    let first = relay(ctx, &config);
+    let both = standby.url_of_both(&ctx.postgres, &name);
+    let load = load(ctx, &both);
+    ctx.more(&load, 300..600);
+    ctx.postgres.kill().expect("the primary is killed");
+    let parted = standby.promote();
+    ctx.postgres = Arc::new(standby.into_server());
+    let slot = ctx.slot();
+    eventually(PATIENCE, || slot.wal_end() > parted);
+    ctx.more(&load, 300..600);
+    ctx.caught_up();
+    assert_eq!(first.streams(), 1, "the stream lived on: {}", first.log());
+    let walsender = slot.wait_active(PATIENCE);
+    ctx.struck();
+    ctx.db()
+        .batch(&format!("SELECT pg_terminate_backend({walsender})"));
+    ctx.over();
+    eventually(PATIENCE, || first.streams() == 2);
+    ctx.more(&load, 300..600);
+    ctx.caught_up();
+    first.ends_well();
+    let second = relay(ctx, &config);
+    ctx.more(&load, 300..600);
+    load.stop();
+    ctx.caught_up();
+    second.ends_well();
+    let committed = History::committed(&ctx.url(), "public.outbox", &ctx.prefix);
+    let verdict = check(&committed, &ctx.records(committed.len()));
+    Outcome::of(&verdict, None, false).nothing_repeated()
+}
+
+/// A standby makes a slot when it has replayed a snapshot of running transactions, which the primary writes now
+/// and then, or when it is asked to.
+fn create_slot_of_standby(ctx: &Context, url: &str) {
+    let (url, name) = (url.to_owned(), ctx.name.clone());
+    let made = std::thread::spawn(move || {
+        Db::connect(&url).query(
+            "SELECT FROM pg_create_logical_replication_slot($1, 'pgoutput')",
+            &[&name],
+        );
+    });
+    let db = ctx.db();
+    eventually(PATIENCE, || {
+        db.batch("SELECT pg_log_standby_snapshot()");
+        made.is_finished()
+    });
+    made.join().expect("the slot is made");
 }
 
 /// The promoted standby has no copy of the slot. The relay stops and names the range that is gone; it

@@ -291,6 +291,9 @@ pub(crate) fn displaced(ctx: &mut Context, how: Displaced) -> Outcome {
     let records = History::records(&bootstrap, &ctx.prefix, usize::MAX, limit);
     second.relay.ends_well();
     let late = Late::of(&committed, &records);
-    println!("  {how:?}: {late:?}");
-    outcome.expect(late.stale_keys == 0, || format!("late: {late:?}"))
+    let Late { stale_keys, ragged } = late;
+    println!("  {how:?}: {stale_keys} keys end on an old event, {ragged} repeats leave events out");
+    outcome.expect(stale_keys == 0, || {
+        format!("{stale_keys} keys end on an old event")
+    })
 }

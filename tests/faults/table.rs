@@ -24,6 +24,8 @@ pub(crate) const ALL: &[u32] = &[14, 15, 16, 17, 18];
 /// For what concerns Kafka, and Postgres only in so far as it feeds the relay.
 const OLDEST_AND_NEWEST: &[u32] = &[14, 18];
 const NEWEST: &[u32] = &[18];
+/// Those whose standbys decode.
+const STANDBY_SLOTS: &[u32] = &[16, 17, 18];
 /// Those whose standbys keep copies of slots.
 const FAILOVER_SLOTS: &[u32] = &[17, 18];
 
@@ -380,6 +382,14 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
             "failover-synced-lagging",
             "The same with a standby that lags and without `synchronized_standby_slots`: what the new primary has is judged, not what it lacks",
             failover::diverged,
+        )
+    },
+    Scenario {
+        versions: STANDBY_SLOTS,
+        ..in_all(
+            "promoted-under-the-stream",
+            "the relay reads a slot of the standby, which is promoted under the stream; then its walsender is terminated, and it is started again",
+            failover::promoted_under_the_stream,
         )
     },
     in_all(

@@ -108,6 +108,7 @@ mod tests {
         Looked::Answered {
             asked_at,
             owner: SlotOwner::Ours,
+            timeline: Some(1),
         }
     }
 

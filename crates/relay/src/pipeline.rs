@@ -277,7 +277,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         let Opened {
             stream,
             system_id,
-            timeline,
+            mut timeline,
             server_start,
             confirmed,
             server_timeout,
@@ -299,6 +299,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             stream,
             server_timeout,
             lease,
+            timeline: &mut timeline,
             running: &mut running,
             settings: &self.settings,
             surroundings: &mut self.surroundings,

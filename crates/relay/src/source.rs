@@ -107,6 +107,8 @@ pub enum Looked {
         asked_at: Instant,
         /// Who reads the slot, from the same answer.
         owner: SlotOwner,
+        /// The server's timeline, from the same answer; `None` on a standby.
+        timeline: Option<u32>,
     },
     /// There was no answer: nothing is known.
     Failed {

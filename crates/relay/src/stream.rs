@@ -48,6 +48,8 @@ pub(crate) struct Streaming<'a, T, K, W> {
     /// The server's `wal_sender_timeout` for this connection.
     pub(crate) server_timeout: Option<Duration>,
     pub(crate) lease: &'a mut Lease,
+    /// The server's; a standby may be promoted under the stream.
+    pub(crate) timeline: &'a mut u32,
     pub(crate) running: &'a mut Generation<K>,
     pub(crate) settings: &'a Settings,
     pub(crate) surroundings: &'a mut W,
@@ -377,11 +379,28 @@ where
 
     /// What a look shows of the slot.
     fn prove<F: Error>(&mut self, looked: &Looked) -> Result<(), PipelineError<T::Error, F>> {
-        let Looked::Answered { asked_at, owner } = looked else {
+        let Looked::Answered {
+            asked_at,
+            owner,
+            timeline,
+        } = looked
+        else {
             return Ok(());
         };
         match owner {
-            SlotOwner::Ours => self.lease.renew(*asked_at),
+            SlotOwner::Ours => {
+                self.lease.renew(*asked_at);
+                if let Some(timeline) = timeline
+                    && timeline != self.timeline
+                {
+                    info!(
+                        from = self.timeline,
+                        to = timeline,
+                        "the server was promoted under the stream"
+                    );
+                    *self.timeline = *timeline;
+                }
+            }
             // A look at another server, or at a slot that is about to be read: it proves nothing.
             SlotOwner::Nobody => {}
             SlotOwner::Other { .. } => {

@@ -32,6 +32,8 @@ pub struct ServerFacts {
     pub wal_end: Option<Lsn>,
     /// `max_slot_wal_keep_size` in bytes; `None` where it is switched off.
     pub max_slot_wal_keep_size: Option<u64>,
+    /// The timeline that it writes; `None` on a standby.
+    pub timeline: Option<u32>,
     /// `pg_postmaster_start_time()`, in seconds since 1970 with six decimals.
     pub start: String,
 }
@@ -162,6 +164,8 @@ async fn server(session: &mut Session) -> Result<ServerFacts, Error> {
         .query(
             "SELECT current_setting('wal_level') AS wal_level, current_database() AS database, \
              pg_catalog.pg_is_in_recovery() AS in_recovery, \
+             CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN \
+              pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_flush_lsn()) END AS segment, \
              extract(epoch FROM pg_catalog.pg_postmaster_start_time()) AS start, \
              (SELECT setting FROM pg_catalog.pg_settings \
               WHERE name = 'max_slot_wal_keep_size') AS keep_size, \
@@ -177,6 +181,7 @@ async fn server(session: &mut Session) -> Result<ServerFacts, Error> {
         in_recovery: false,
         wal_end: None,
         max_slot_wal_keep_size: None,
+        timeline: None,
         start: String::new(),
     };
     if let Some(row) = rows.iter().next() {
@@ -184,6 +189,9 @@ async fn server(session: &mut Session) -> Result<ServerFacts, Error> {
         facts.database = text(&row, "database");
         facts.in_recovery = row.get("in_recovery") == Some("t");
         facts.start = text(&row, "start");
+        // A segment's name begins with the timeline, in eight hexadecimal digits.
+        let timeline = row.get("segment").and_then(|name| name.get(..8));
+        facts.timeline = timeline.and_then(|hex| u32::from_str_radix(hex, 16).ok());
         // In MB; -1 is off.
         let megabytes: Option<u64> = row.get("keep_size").and_then(|size| size.parse().ok());
         facts.max_slot_wal_keep_size = megabytes.map(|megabytes| megabytes << 20);

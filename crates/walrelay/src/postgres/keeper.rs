@@ -43,17 +43,19 @@ impl Keeper {
     /// Reads the file, which another relay may have written: whoever gets the slot goes on. What this process
     /// has written counts for more than a file that says less, or is gone. Whether the file says more.
     pub(super) async fn load(&mut self) -> Result<bool, StateFileError> {
-        if let Some((_, written)) = self.writing.take() {
-            // Of a stream that has ended: what became of it, the file says.
-            let _ = written.await;
+        if let Some((position, written)) = self.writing.take()
+            // Of a stream that has ended. If it failed, the file says how far it goes.
+            && matches!(written.await, Ok(Ok(())))
+        {
+            self.kept = Some(position);
         }
         let path = self.path.clone();
         let Some(found) = blocking(&self.path, move || state_file::read(&path)).await? else {
             return Ok(false);
         };
         let more = self.kept.as_ref().is_none_or(|kept| {
-            let same_log = kept.system_id == found.system_id && kept.timeline == found.timeline;
-            !same_log || found.confirmed > kept.confirmed
+            kept.system_id != found.system_id
+                || (found.timeline, found.confirmed) > (kept.timeline, kept.confirmed)
         });
         if more {
             self.kept = Some(found);
@@ -92,6 +94,14 @@ impl Keeper {
         blocking(&self.path, move || state_file::write(&path, &to_write)).await?;
         self.kept = Some(position);
         Ok(())
+    }
+
+    /// The server of the stream writes this timeline: it was a standby and was promoted, if it is another one
+    /// than the file says. The next position that is noted is of it.
+    pub(super) fn on_timeline(&mut self, timeline: u32) {
+        if let Some(kept) = &mut self.kept {
+            kept.timeline = timeline;
+        }
     }
 
     /// Begins to write `confirmed`, unless something is being written already, and says up to where
@@ -242,6 +252,8 @@ mod tests {
             let mut keeper = Keeper::new(path.clone());
             keeper.set(position(10)).await.unwrap();
             assert!(!keeper.load().await.unwrap(), "it says what is known");
+            keeper.note(at(11)).unwrap();
+            assert!(!keeper.load().await.unwrap(), "it is our own");
             state_file::write(&path, &position(50)).unwrap();
             // It has not noticed yet that it lost the slot.
             noted(&mut keeper, &path, at(20)).await;

@@ -37,6 +37,7 @@ fn facts() -> Facts {
             in_recovery: false,
             wal_end: "0/90".parse().ok(),
             max_slot_wal_keep_size: None,
+            timeline: Some(1),
             start: String::new(),
         },
         tables: vec![(

@@ -68,6 +68,8 @@ pub struct PostgresSource {
     accepted: bool,
     /// Whether a stream was open.
     started: bool,
+    /// When the server of the last stream was started, in its own words.
+    server_start: Option<String>,
     /// Up to where everything is acknowledged, as far as the source was told; shared with the
     /// stream, whose errors name it.
     relayed: Arc<AtomicU64>,
@@ -105,6 +107,7 @@ impl PostgresSource {
             accept_gap: options.accept_gap,
             accepted: false,
             started: false,
+            server_start: None,
             relayed: Arc::default(),
             found_busy: false,
             retention: watch::Sender::new(None),
@@ -169,7 +172,7 @@ impl PostgresSource {
                 upto: in_common(resume),
             },
             None => Moment::Start {
-                known: self.kept().map(|kept| in_common(&kept.resume())),
+                known: self.kept().map(|kept| in_common(&kept.resume(None))),
                 accept_gap: self.accept_gap,
             },
         }
@@ -252,8 +255,11 @@ impl PostgresSource {
         };
         let position = match keeper.kept() {
             None => here,
-            Some(kept) => match kept.resume().continued_by(opened) {
-                Ok(Continuity::Same) => kept.clone(),
+            Some(kept) => match kept.resume(self.server_start.clone()).continued_by(opened) {
+                Ok(Continuity::Same) => Position {
+                    timeline: opened.timeline,
+                    ..kept.clone()
+                },
                 // The pipeline says so where the process has streamed before.
                 Ok(Continuity::HandedOver { from, to, by }) => {
                     if !self.started {
@@ -373,6 +379,7 @@ impl PostgresSource {
             opened.predecessor.get_or_insert(Predecessor::StateFile);
         }
         self.readers.streaming(walsender);
+        self.server_start = Some(opened.server_start.clone());
         self.relayed.fetch_max(confirmed.get(), Ordering::Relaxed);
         if std::mem::take(&mut self.accept_gap) && !self.accepted {
             info!("there is no gap in the log: --accept-gap changes nothing");
@@ -475,7 +482,17 @@ impl Source for PostgresSource {
             Some(pid) => SlotOwner::Other { pid },
             None => SlotOwner::Nobody,
         };
-        Ok(Looked::Answered { asked_at, owner })
+        let timeline = facts.server.timeline;
+        if owner == SlotOwner::Ours
+            && let (Some(timeline), Some(keeper)) = (timeline, &mut self.keeper)
+        {
+            keeper.on_timeline(timeline);
+        }
+        Ok(Looked::Answered {
+            asked_at,
+            owner,
+            timeline,
+        })
     }
 
     async fn confirmed_on_server(&mut self) -> Result<Lsn, PostgresError> {

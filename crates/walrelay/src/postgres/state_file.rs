@@ -47,13 +47,13 @@ pub struct Position {
 }
 
 impl Position {
-    /// As what is known of the log.
-    pub fn resume(&self) -> Resume {
+    /// As what is known of the log; `server_start` as of [`Resume`], where this process knows it.
+    pub fn resume(&self, server_start: Option<String>) -> Resume {
         let confirmed = CommitEnd::from_slot(self.confirmed);
         Resume {
             system_id: self.system_id.clone(),
             timeline: self.timeline,
-            server_start: None,
+            server_start,
             confirmed,
             seen: confirmed,
         }

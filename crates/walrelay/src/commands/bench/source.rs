@@ -141,6 +141,7 @@ impl Source for CopySource {
             Some(asked_at) => Ok(Looked::Answered {
                 asked_at,
                 owner: SlotOwner::Ours,
+                timeline: None,
             }),
             None => pending().await,
         }
