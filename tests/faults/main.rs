@@ -6,7 +6,7 @@
 //! - [`outcome`]: what a scenario shows. [`report`]: the table of docs/GUARANTEES.md.
 //! - [`run`]: lanes, each with servers of its own; evidence of what failed.
 //! - the scenarios: [`process`], [`takeover`], [`handover`], [`kafka`], [`kafka_cluster`], [`postgres`],
-//!   [`failover`], [`network`], [`data`].
+//!   [`failover`], [`network`], [`distance`], [`data`].
 //!
 //! A scenario is a function from a [`context::Context`] to an [`outcome::Outcome`]; it is entered in
 //! [`table::SCENARIOS`], and fails by panicking or by an outcome that is not clean.
@@ -30,6 +30,7 @@
 
 mod context;
 mod data;
+mod distance;
 mod failover;
 mod handover;
 mod kafka;

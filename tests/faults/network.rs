@@ -130,6 +130,24 @@ pub(crate) fn postgres_half_open(ctx: &mut Context) -> Outcome {
     finished(ctx, wire, Ragged::No)
 }
 
+/// The old connections are silent for ever, and new ones work. Both sides have to find out by their
+/// clocks, with the default timeouts: `wal_sender_timeout` is 5 s, and `receive_timeout` follows it.
+pub(crate) fn postgres_forgotten(ctx: &mut Context) -> Outcome {
+    ctx.outbox();
+    let proxy = ChaosProxy::start(("127.0.0.1", ctx.postgres.port()));
+    let relay = ctx.start(&ctx.config().url(ctx.url_at(proxy.port())));
+    relay.streaming();
+    let load = ctx.load();
+    let wire = Wire { proxy, relay, load };
+    strike(ctx, &wire, ChaosProxy::forget);
+    let outcome = finished(ctx, wire, Ragged::No);
+    let limit = Duration::from_secs(6);
+    let slowest = outcome.first.iter().max().copied();
+    outcome.expect(slowest.is_some_and(|slowest| slowest <= limit), || {
+        format!("the first new record came after {slowest:?}")
+    })
+}
+
 /// 200 ms in each direction, between two stretches without.
 pub(crate) fn postgres_delayed(ctx: &mut Context) -> Outcome {
     let wire = to_postgres(ctx);

@@ -1,10 +1,14 @@
 //! The scenarios.
 
+use std::time::Duration;
+
 use walrelay_throwaway::Shutdown;
 
 use crate::context::Context;
 use crate::outcome::Outcome;
-use crate::{data, failover, handover, kafka, kafka_cluster, network, postgres, process, takeover};
+use crate::{
+    data, distance, failover, handover, kafka, kafka_cluster, network, postgres, process, takeover,
+};
 
 /// One fault, or several of a kind.
 pub(crate) struct Scenario {
@@ -283,9 +287,24 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         network::postgres_half_open,
     ),
     in_all(
+        "postgres-forgotten",
+        "network to Postgres: the old connections silent for ever, new ones work",
+        network::postgres_forgotten,
+    ),
+    in_all(
         "postgres-delayed",
         "network to Postgres: 200 ms each way",
         network::postgres_delayed,
+    ),
+    in_all(
+        "look-at-a-distance-60",
+        "network to Postgres: 60 ms each way, a table out of the publication",
+        |ctx| distance::looks(ctx, Duration::from_millis(60)),
+    ),
+    in_all(
+        "look-at-a-distance-250",
+        "network to Postgres: 250 ms each way, a table out of the publication",
+        |ctx| distance::looks(ctx, Duration::from_millis(250)),
     ),
     in_all(
         "postgres-slow-reader",

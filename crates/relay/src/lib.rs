@@ -54,6 +54,7 @@ mod rhythm;
 mod schemas;
 mod settings;
 mod shutdown;
+mod silence;
 mod source;
 mod stream;
 mod surroundings;

@@ -23,6 +23,7 @@ use crate::machine::Core;
 use crate::nag::Nag;
 use crate::schemas::Seeker;
 use crate::shutdown::Shutdown;
+use crate::silence::Silence;
 use crate::stream::Streaming;
 use crate::{
     Backoff, Continuity, Counts, OnUpdate, Opened, Outcome, PipelineError, Resume, Settings,
@@ -48,6 +49,7 @@ pub struct Pipeline<S, F: SinkFactory, W> {
     backoff: Backoff,
     patience: Patience,
     nag: Nag,
+    silence: Silence,
     seeker: Seeker,
     /// Of generations that ended.
     counts: Counts,
@@ -75,6 +77,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             backoff,
             patience: Patience::default(),
             nag: Nag::default(),
+            silence: Silence::default(),
             seeker,
             counts: Counts::default(),
         }
@@ -305,6 +308,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             surroundings: &mut self.surroundings,
             backoff: &mut self.backoff,
             nag: &mut self.nag,
+            silence: &mut self.silence,
             seeker: &mut self.seeker,
         }
         .run(shutdown, &mut self.source)

@@ -18,6 +18,7 @@ use crate::nag::Nag;
 use crate::pace::Pace;
 use crate::schemas::{Found, Seeker};
 use crate::shutdown::Shutdown;
+use crate::silence::Silence;
 use crate::{
     Backoff, Class, CoreError, Diverted, Looked, OnUpdate, Outcome, PipelineError, Point,
     PoisonAction, SchemaFailure, Settings, SlotOwner, Source, SourceError, State, Surroundings,
@@ -56,6 +57,7 @@ pub(crate) struct Streaming<'a, T, K, W> {
     pub(crate) backoff: &'a mut Backoff,
     /// About the failures of connections: over when something moves.
     pub(crate) nag: &'a mut Nag,
+    pub(crate) silence: &'a mut Silence,
     /// Of schemas; an answer that is under way outlives the connection.
     pub(crate) seeker: &'a mut Seeker,
 }
@@ -171,6 +173,7 @@ where
             // First of all: what is in the buffers may be another relay's by now.
             if let Some(unproven) = self.lease.expired(Instant::now()) {
                 return Err(if reading {
+                    self.silence.given_up();
                     PipelineError::Silent {
                         silent_for: unproven,
                     }
@@ -221,6 +224,7 @@ where
                 self.surroundings.reached(Point::AfterAck);
                 self.backoff.reset();
                 self.nag.over(Instant::now());
+                self.silence.moved();
             }
 
             let now = Instant::now();
@@ -255,7 +259,8 @@ where
             reading = !walk.blocked
                 && (drain_until.is_none() || self.running.core.is_inside_transaction());
             let silent_for = received_at.elapsed();
-            if reading && silent_for > self.longest_silence() {
+            if reading && silent_for >= self.longest_silence() {
+                self.silence.given_up();
                 return Err(PipelineError::Silent { silent_for });
             }
             // While nothing is read, nothing but a look shows that the slot is still ours.
@@ -273,7 +278,8 @@ where
 
             let due = feedback.due(confirmed, self.interval());
             let look_at = looks.due(drain_until.is_none(), prove_at);
-            let until = [look_at, drain_until]
+            let silent_at = reading.then(|| received_at + self.longest_silence());
+            let until = [look_at, drain_until, silent_at]
                 .into_iter()
                 .flatten()
                 .fold(due, Instant::min);
@@ -411,14 +417,17 @@ where
         Ok(())
     }
 
-    /// A server that replays a large transaction of other tables looks at its connection only every
-    /// half of `wal_sender_timeout`: to give up before would be to replay the same for ever.
+    /// How long nothing may come before the connection is given up. Each status update asks for a
+    /// reply. A server that decodes a large transaction of other tables replies only once in each half
+    /// of `wal_sender_timeout`: a relay that gave up earlier would decode the same for ever.
     fn longest_silence(&self) -> Duration {
         let busy_server = self.server_timeout.unwrap_or_default();
-        self.settings
+        let usual = self
+            .settings
             .receive_timeout
             .max(busy_server)
-            .max(3 * self.interval())
+            .max(3 * self.interval());
+        self.silence.limit(usual)
     }
 
     /// Says that the sink is stuck, at once and then at growing intervals, and that it is not any

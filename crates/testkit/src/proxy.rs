@@ -53,6 +53,8 @@ struct Rules {
     /// Connections numbered below this are cut, in the way of the last cut.
     cut: (u64, Option<Cut>),
     stalled: [bool; 2],
+    /// Connections numbered below this are dead without a word.
+    forgotten: u64,
     delay: [Duration; 2],
     /// Which part of the chunks is late by how much, both ways.
     loss: (f64, Duration),
@@ -171,6 +173,13 @@ impl ChaosProxy {
         self.rules.send_modify(|rules| rules.stalled = [false; 2]);
     }
 
+    /// Forwards nothing more on every connection there is, not even its end, until it is cut: as a
+    /// firewall does that has forgotten them. New ones are served.
+    pub fn forget(&self) {
+        let below = self.shared.accepted.load(Ordering::SeqCst);
+        self.rules.send_modify(|rules| rules.forgotten = below);
+    }
+
     /// Tells the receiver of this direction that no more comes, on every connection there is; the
     /// other direction goes on.
     #[track_caller]
@@ -271,6 +280,7 @@ impl Rules {
             server,
             cut: (0, None),
             stalled: [false; 2],
+            forgotten: 0,
             delay: [Duration::ZERO; 2],
             loss: (0.0, Duration::ZERO),
             rate: [None; 2],
@@ -436,10 +446,17 @@ impl Connection {
             loop {
                 let rate = rules.borrow_and_update().rate[way];
                 let most = rate.map_or(buffer.len(), |_| 4 * 1024);
-                let n = from.read(&mut buffer[..most]).await?;
-                if n == 0 {
-                    return Ok(());
-                }
+                let n = match from.read(&mut buffer[..most]).await {
+                    Ok(0) => {
+                        self.unless_forgotten().await;
+                        return Ok(());
+                    }
+                    Ok(n) => n,
+                    Err(error) => {
+                        self.unless_forgotten().await;
+                        return Err(error);
+                    }
+                };
                 if let Some(rate) = rate {
                     // Before the next read, so that it is the sender who waits.
                     let pause = Duration::from_secs_f64(n as f64 / f64::from(rate.max(1)));
@@ -509,7 +526,14 @@ impl Connection {
     async fn until_flowing(&self, way: usize) {
         let mut rules = self.rules.clone();
         // A closed channel means the proxy ends, which `until_cut` sees.
-        let _ = rules.wait_for(|rules| !rules.stalled[way]).await;
+        let flowing = |rules: &Rules| !rules.stalled[way] && self.id >= rules.forgotten;
+        let _ = rules.wait_for(flowing).await;
+    }
+
+    /// For ever if the connection is forgotten.
+    async fn unless_forgotten(&self) {
+        let mut rules = self.rules.clone();
+        let _ = rules.wait_for(|rules| self.id >= rules.forgotten).await;
     }
 
     async fn until_half_closed(&self, way: usize) {

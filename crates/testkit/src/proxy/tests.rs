@@ -116,6 +116,23 @@ fn a_stall_holds_back_and_loses_nothing() {
 }
 
 #[test]
+fn what_is_forgotten_is_silent_and_new_connections_are_served() {
+    let (proxy, listener, mut client, mut server) = pair();
+    proxy.forget();
+    client.write_all(b"lost").unwrap();
+    assert!(silent(&mut server));
+    // Its end is not told either.
+    drop(server);
+    assert!(silent(&mut client));
+    let mut second = net::TcpStream::connect(proxy.address()).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    second.write_all(b"new").unwrap();
+    assert_eq!(read(&mut server, 3), b"new");
+    proxy.cut(Cut::Reset);
+    assert_eq!(proxy.open(), 0);
+}
+
+#[test]
 fn a_half_close_leaves_the_other_way_open() {
     let (proxy, _listener, mut client, mut server) = pair();
     proxy.half_close(Direction::ToClient);

@@ -237,8 +237,8 @@ pub(super) const KEYS: &[Key] = &[
     key(
         "source.receive_timeout",
         Kind::Duration,
-        Is("30s"),
-        "Reconnect when Postgres has been silent for this long, even when asked for a sign of life; at least 1s.",
+        Unset,
+        "Reconnect when Postgres has been silent for this long although the relay asks for a reply at least once a second; at least 1s. Unset: `wal_sender_timeout`, which is also the least that counts.",
     ),
     key(
         "source.wal_sender_timeout",

@@ -214,10 +214,14 @@ fn source(reader: &mut Reader<'_>) -> Option<Source> {
         Duration::from_millis(10),
         Some(second),
     );
-    let receive_timeout = reader.duration("source.receive_timeout", second, None);
     // GUC_UNIT_MS in a 32-bit integer.
     let most = Duration::from_millis(2_147_483_647);
     let wal_sender_timeout = reader.duration("source.wal_sender_timeout", second, Some(most));
+    let receive_timeout = if reader.has("source.receive_timeout") {
+        reader.duration("source.receive_timeout", second, None)
+    } else {
+        wal_sender_timeout
+    };
     Some(Source {
         url: url?.value,
         password: password.map(|found| found.value),

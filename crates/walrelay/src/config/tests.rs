@@ -94,7 +94,7 @@ fn the_least_gets_the_defaults() {
     assert_eq!(config.source.tables[0].to_string(), "public.outbox");
     assert!(config.source.create);
     assert_eq!(config.source.status_interval, Duration::from_secs(1));
-    assert_eq!(config.source.receive_timeout, Duration::from_secs(30));
+    assert_eq!(config.source.receive_timeout, Duration::from_secs(5));
     assert_eq!(config.source.wal_sender_timeout, Duration::from_secs(5));
     assert_eq!(
         config.router,

@@ -57,7 +57,8 @@ pub struct Source {
     pub retained_wal_warning: u64,
     /// Longest time between two status updates; at most a second.
     pub status_interval: Duration,
-    /// Silence after which the connection counts as dead.
+    /// Silence after which the connection counts as dead; `wal_sender_timeout` unless the file says
+    /// otherwise.
     pub receive_timeout: Duration,
     /// `wal_sender_timeout` of the replication session.
     pub wal_sender_timeout: Duration,

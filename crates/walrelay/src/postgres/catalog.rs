@@ -1,6 +1,6 @@
 use walrelay_lsn::Lsn;
 use walrelay_relay::TableName;
-use walrelay_walsender::{Error, Row, Session, quote_literal};
+use walrelay_walsender::{Error, Row, Rows, Session, quote_literal};
 
 use super::Wanted;
 
@@ -132,15 +132,27 @@ impl SlotFacts {
     }
 }
 
-/// Reads the [`Facts`] over an ordinary session.
+/// Reads the [`Facts`] over an ordinary session, in one round trip.
 pub async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Facts, Error> {
-    let server = server(session).await?;
-    let mut tables = Vec::new();
-    for name in &wanted.tables {
-        tables.push((name.clone(), table(session, name).await?));
-    }
-    let publication = publication(session, &wanted.publication).await?;
-    let slot = slot(session, &wanted.slot).await?;
+    let major = session.server_version().major;
+    let mut statements = vec![
+        SERVER.to_owned(),
+        format!(
+            "SELECT pubinsert FROM pg_catalog.pg_publication WHERE pubname = {}",
+            quote_literal(&wanted.publication)
+        ),
+        published_tables_sql(major, &wanted.publication),
+        slot_sql(major, &wanted.slot),
+    ];
+    statements.extend(wanted.tables.iter().map(table_sql));
+    let mut answers = session.query_all(&statements).await?.into_iter();
+    // One for each statement.
+    let mut next = || answers.next().unwrap_or_default();
+    let server = server(major, &next());
+    let publication = publication(&next(), &next());
+    let slot = slot_facts(&next());
+    let tables = wanted.tables.iter();
+    let tables = tables.map(|name| (name.clone(), table(&next()))).collect();
     Ok(Facts {
         server,
         tables,
@@ -159,23 +171,20 @@ fn names(row: &Row<'_>, column: &str) -> Option<Vec<String>> {
         .and_then(|json| serde_json::from_str(json).ok())
 }
 
-async fn server(session: &mut Session) -> Result<ServerFacts, Error> {
-    let rows = session
-        .query(
-            "SELECT current_setting('wal_level') AS wal_level, current_database() AS database, \
-             pg_catalog.pg_is_in_recovery() AS in_recovery, \
-             CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN \
-              pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_flush_lsn()) END AS segment, \
-             extract(epoch FROM pg_catalog.pg_postmaster_start_time()) AS start, \
-             (SELECT setting FROM pg_catalog.pg_settings \
-              WHERE name = 'max_slot_wal_keep_size') AS keep_size, \
-             CASE WHEN pg_catalog.pg_is_in_recovery() \
-              THEN pg_catalog.pg_last_wal_replay_lsn() \
-              ELSE pg_catalog.pg_current_wal_flush_lsn() END AS wal_end",
-        )
-        .await?;
+const SERVER: &str = "SELECT current_setting('wal_level') AS wal_level, \
+     current_database() AS database, pg_catalog.pg_is_in_recovery() AS in_recovery, \
+     CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN \
+      pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_flush_lsn()) END AS segment, \
+     extract(epoch FROM pg_catalog.pg_postmaster_start_time()) AS start, \
+     (SELECT setting FROM pg_catalog.pg_settings \
+      WHERE name = 'max_slot_wal_keep_size') AS keep_size, \
+     CASE WHEN pg_catalog.pg_is_in_recovery() \
+      THEN pg_catalog.pg_last_wal_replay_lsn() \
+      ELSE pg_catalog.pg_current_wal_flush_lsn() END AS wal_end";
+
+fn server(major: u32, rows: &Rows) -> ServerFacts {
     let mut facts = ServerFacts {
-        major: session.server_version().major,
+        major,
         wal_level: String::new(),
         database: String::new(),
         in_recovery: false,
@@ -184,7 +193,7 @@ async fn server(session: &mut Session) -> Result<ServerFacts, Error> {
         timeline: None,
         start: String::new(),
     };
-    if let Some(row) = rows.iter().next() {
+    if let Some(row) = rows.first() {
         facts.wal_level = text(&row, "wal_level");
         facts.database = text(&row, "database");
         facts.in_recovery = row.get("in_recovery") == Some("t");
@@ -197,11 +206,11 @@ async fn server(session: &mut Session) -> Result<ServerFacts, Error> {
         facts.max_slot_wal_keep_size = megabytes.map(|megabytes| megabytes << 20);
         facts.wal_end = lsn(&row, "wal_end");
     }
-    Ok(facts)
+    facts
 }
 
-async fn table(session: &mut Session, name: &TableName) -> Result<Option<TableFacts>, Error> {
-    let sql = format!(
+fn table_sql(name: &TableName) -> String {
+    format!(
         "SELECT c.relkind::text AS kind, c.relpersistence = 'p' AS permanent, \
          (SELECT json_agg(a.attname ORDER BY a.attnum) FROM pg_catalog.pg_attribute a \
           WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns, \
@@ -215,9 +224,11 @@ async fn table(session: &mut Session, name: &TableName) -> Result<Option<TableFa
          WHERE n.nspname = {} AND c.relname = {} AND c.relkind IN ('r', 'p', 'v', 'm', 'f')",
         quote_literal(&name.schema),
         quote_literal(&name.name),
-    );
-    let rows = session.query(&sql).await?;
-    Ok(rows.iter().next().map(|row| TableFacts {
+    )
+}
+
+fn table(rows: &Rows) -> Option<TableFacts> {
+    rows.first().map(|row| TableFacts {
         columns: names(&row, "columns").unwrap_or_default(),
         types: row
             .get("types")
@@ -226,36 +237,26 @@ async fn table(session: &mut Session, name: &TableName) -> Result<Option<TableFa
         generated: names(&row, "generated").unwrap_or_default(),
         kind: text(&row, "kind"),
         permanent: row.get("permanent") == Some("t"),
-    }))
+    })
 }
 
-async fn publication(session: &mut Session, name: &str) -> Result<Option<PublicationFacts>, Error> {
-    let literal = quote_literal(name);
-    let rows = session
-        .query(&format!(
-            "SELECT pubinsert FROM pg_catalog.pg_publication WHERE pubname = {literal}"
-        ))
-        .await?;
-    let Some(insert) = rows
-        .iter()
-        .next()
-        .map(|row| row.get("pubinsert") == Some("t"))
-    else {
-        return Ok(None);
-    };
+fn published_tables_sql(major: u32, publication: &str) -> String {
     // Column lists and row filters came with 15.
-    let lists = if session.server_version().major >= 15 {
+    let lists = if major >= 15 {
         "to_json(attnames) AS columns, rowfilter"
     } else {
         "NULL AS columns, NULL AS rowfilter"
     };
-    let rows = session
-        .query(&format!(
-            "SELECT schemaname, tablename, {lists} FROM pg_catalog.pg_publication_tables \
-             WHERE pubname = {literal} ORDER BY 1, 2"
-        ))
-        .await?;
-    let tables = rows
+    format!(
+        "SELECT schemaname, tablename, {lists} FROM pg_catalog.pg_publication_tables \
+         WHERE pubname = {} ORDER BY 1, 2",
+        quote_literal(publication)
+    )
+}
+
+fn publication(publications: &Rows, tables: &Rows) -> Option<PublicationFacts> {
+    let insert = publications.first()?.get("pubinsert") == Some("t");
+    let tables = tables
         .iter()
         .map(|row| PublishedTable {
             table: TableName {
@@ -266,7 +267,7 @@ async fn publication(session: &mut Session, name: &str) -> Result<Option<Publica
             row_filter: row.get("rowfilter").map(str::to_owned),
         })
         .collect();
-    Ok(Some(PublicationFacts { insert, tables }))
+    Some(PublicationFacts { insert, tables })
 }
 
 /// The process that reads a slot.
@@ -302,7 +303,12 @@ fn lsn(row: &Row<'_>, column: &str) -> Option<Lsn> {
 }
 
 pub(super) async fn slot(session: &mut Session, name: &str) -> Result<Option<SlotFacts>, Error> {
-    let news = match session.server_version().major {
+    let sql = slot_sql(session.server_version().major, name);
+    Ok(slot_facts(&session.query(&sql).await?))
+}
+
+fn slot_sql(major: u32, name: &str) -> String {
+    let news = match major {
         ..16 => "NULL AS invalidated, NULL AS failover",
         16 => {
             "CASE WHEN conflicting THEN 'conflicting with recovery' END AS invalidated, \
@@ -310,14 +316,16 @@ pub(super) async fn slot(session: &mut Session, name: &str) -> Result<Option<Slo
         }
         17.. => "invalidation_reason AS invalidated, failover",
     };
-    let sql = format!(
+    format!(
         "SELECT slot_type, plugin, database, active_pid, confirmed_flush_lsn, restart_lsn, \
          wal_status, safe_wal_size, catalog_xmin, {news} \
          FROM pg_catalog.pg_replication_slots WHERE slot_name = {}",
         quote_literal(name)
-    );
-    let rows = session.query(&sql).await?;
-    Ok(rows.iter().next().map(|row| {
+    )
+}
+
+fn slot_facts(rows: &Rows) -> Option<SlotFacts> {
+    rows.first().map(|row| {
         let safe: Option<i64> = row.get("safe_wal_size").and_then(|size| size.parse().ok());
         SlotFacts {
             kind: text(&row, "slot_type"),
@@ -332,5 +340,5 @@ pub(super) async fn slot(session: &mut Session, name: &str) -> Result<Option<Slo
             catalog_xmin: row.get("catalog_xmin").and_then(|xid| xid.parse().ok()),
             failover: row.get("failover").map(|failover| failover == "t"),
         }
-    }))
+    })
 }

@@ -168,17 +168,36 @@ impl Session {
     /// [`Error::Server`] for the first error; the session remains usable unless it is FATAL. `COPY`
     /// is answered with a failure.
     pub async fn query(&mut self, sql: &str) -> Result<Rows, Error> {
+        let mut answers = self.query_all(&[sql]).await?;
+        Ok(answers.pop().unwrap_or_default())
+    }
+
+    /// Runs each of `statements` as [`query`](Self::query) does, and returns the rows of each. They
+    /// are sent together, so that all of them take one round trip. They must be short: nothing is
+    /// read before all of them are written.
+    ///
+    /// # Errors
+    /// The error of the first statement that fails. The server runs the others all the same.
+    pub async fn query_all(&mut self, statements: &[impl AsRef<str>]) -> Result<Vec<Rows>, Error> {
         self.settle().await?;
-        self.wire
-            .queue("the statement", |out| frontend::query(sql, out))?;
-        self.owed += 1;
-        let mut rows = Rows::default();
-        match self.answer(Some(&mut rows)).await? {
-            Answer::Done => Ok(rows),
-            Answer::CopyBoth => Err(Error::protocol(
-                "replication must be started with Session::start_replication",
-            )),
+        for sql in statements {
+            self.wire
+                .queue("the statement", |out| frontend::query(sql.as_ref(), out))?;
+            self.owed += 1;
         }
+        let mut answers = Vec::with_capacity(statements.len());
+        for _ in statements {
+            let mut rows = Rows::default();
+            match self.answer(Some(&mut rows)).await? {
+                Answer::Done => answers.push(rows),
+                Answer::CopyBoth => {
+                    return Err(Error::protocol(
+                        "replication must be started with Session::start_replication",
+                    ));
+                }
+            }
+        }
+        Ok(answers)
     }
 
     /// Waits for the end of a command whose future was dropped.

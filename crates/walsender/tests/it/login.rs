@@ -471,6 +471,61 @@ async fn rows_of_the_last_statement_that_had_any() {
     );
 }
 
+/// Several statements take one round trip: all are there before the first answer is sent.
+#[tokio::test]
+async fn statements_that_are_sent_together_are_answered_one_by_one() {
+    let (mut session, mut fake) = session().await;
+    let serving = async {
+        for sql in ["one", "two", "three"] {
+            let sent = format!("{sql}\0").into_bytes();
+            assert_eq!(fake.receive().await, Some((b'Q', sent)));
+        }
+        for (column, values) in [("a", &[Some("1")][..]), ("b", &[]), ("c", &[None])] {
+            let lines: Vec<&[Option<&str>]> = values.iter().map(std::slice::from_ref).collect();
+            let mut bytes = rows(&[column], &lines);
+            bytes.extend(message(b'Z', b"I"));
+            fake.send(&bytes).await;
+        }
+        fake
+    };
+    let statements = ["one", "two", "three"];
+    let (found, mut fake) = tokio::join!(session.query_all(&statements), serving);
+    let found = found.unwrap();
+    let columns: Vec<_> = found
+        .iter()
+        .map(|rows| (rows.columns(), rows.len()))
+        .collect();
+    let expected: [(&[String], usize); 3] = [
+        (&["a".to_owned()], 1),
+        (&["b".to_owned()], 0),
+        (&["c".to_owned()], 1),
+    ];
+    assert_eq!(columns, expected);
+
+    // The first fails: the answers to the others are thrown away before the next command.
+    let serving = async {
+        for _ in 0..2 {
+            fake.receive().await.unwrap();
+        }
+        let mut bytes = error("ERROR", "42P01", "no such table");
+        bytes.extend(message(b'Z', b"I"));
+        bytes.extend(rows(&["late"], &[&[Some("x")]]));
+        bytes.extend(message(b'Z', b"I"));
+        fake.send(&bytes).await;
+        fake
+    };
+    let (result, mut fake) = tokio::join!(session.query_all(&["bad", "good"]), serving);
+    assert_eq!(result.unwrap_err().class(), ErrorClass::Configuration);
+    let serving = async {
+        fake.receive().await.unwrap();
+        let mut bytes = rows(&["next"], &[]);
+        bytes.extend(message(b'Z', b"I"));
+        fake.send(&bytes).await;
+    };
+    let (found, ()) = tokio::join!(session.query("next"), serving);
+    assert_eq!(found.unwrap().columns(), ["next"]);
+}
+
 #[tokio::test]
 async fn a_session_survives_an_error_and_a_dropped_query() {
     let (mut session, mut fake) = session().await;

@@ -236,7 +236,7 @@ fn relay(
         messages: None,
         max_in_flight_records: 65_536,
         status_interval: Duration::from_secs(1),
-        receive_timeout: Duration::from_secs(30),
+        receive_timeout: Duration::from_secs(5),
         drain_timeout: Duration::from_secs(30),
         backoff_initial: Duration::from_millis(100),
         backoff_max: Duration::from_secs(5),
