@@ -140,12 +140,17 @@ pub(crate) fn postgres_forgotten(ctx: &mut Context) -> Outcome {
     let load = ctx.load();
     let wire = Wire { proxy, relay, load };
     strike(ctx, &wire, ChaosProxy::forget);
-    let outcome = finished(ctx, wire, Ragged::No);
-    let limit = Duration::from_secs(6);
+    // By the relay's own clock: a busy machine changes this less than the time until the first record.
+    let log = wire.relay.log();
+    let in_time = log.contains("nothing was received from Postgres for 5.");
+    let outcome = finished(ctx, wire, Ragged::Allowed);
     let slowest = outcome.first.iter().max().copied();
-    outcome.expect(slowest.is_some_and(|slowest| slowest <= limit), || {
-        format!("the first new record came after {slowest:?}")
-    })
+    let limit = Duration::from_secs(10);
+    outcome
+        .expect(in_time, || format!("not given up after 5 s: {log}"))
+        .expect(slowest.is_some_and(|slowest| slowest <= limit), || {
+            format!("the first new record came after {slowest:?}")
+        })
 }
 
 /// 200 ms in each direction, between two stretches without.
