@@ -7,6 +7,7 @@ use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use serde_json::Value;
 use walrelay_testkit::{Db, eventually};
+use walrelay_throwaway::{ChildGuard, Signal};
 
 use crate::rig::{PATIENCE, Rig, SLOT, walrelay};
 
@@ -132,9 +133,13 @@ fn where_nobody_can_be_asked_it_must_be_agreed_before() {
 #[test]
 fn a_signal_ends_it_and_nothing_is_left() {
     for (signal, arguments, at_work) in [
-        ("-INT", ["--rows=100000000", "--only=null"], "DO $load$%"),
         (
-            "-TERM",
+            Signal::Int,
+            ["--rows=100000000", "--only=null"],
+            "DO $load$%",
+        ),
+        (
+            Signal::Term,
             ["--seconds=3600", "--only=latency"],
             "EXECUTE put%",
         ),
@@ -143,12 +148,13 @@ fn a_signal_ends_it_and_nothing_is_left() {
         let db = Db::connect(&rig.postgres.url());
         let log = rig.path("bench.log");
         let file = File::create(&log).expect("a file");
-        let mut child = bench(&rig, &arguments)
-            .arg("--yes")
-            .stdout(Stdio::null())
-            .stderr(file)
-            .spawn()
-            .expect("it runs");
+        let mut child = ChildGuard::spawn(
+            bench(&rig, &arguments)
+                .arg("--yes")
+                .stdout(Stdio::null())
+                .stderr(file),
+        )
+        .expect("it runs");
         let said = || fs::read_to_string(&log).expect("a file");
         eventually(PATIENCE, || {
             let ended = child.try_wait().expect("a child");
@@ -156,9 +162,7 @@ fn a_signal_ends_it_and_nothing_is_left() {
             let sql = "SELECT 1 FROM pg_stat_activity WHERE query LIKE $1";
             !db.query(sql, &[&at_work]).is_empty()
         });
-        let pid = child.id().to_string();
-        let killed = Command::new("kill").args([signal, &pid]).status();
-        assert!(killed.expect("kill runs").success());
+        child.signal(signal).expect("a signal is sent");
         eventually(PATIENCE, || child.try_wait().expect("a child").is_some());
         let status = child.wait().expect("a child");
         let said = said();

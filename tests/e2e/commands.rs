@@ -2,7 +2,7 @@ use std::fs::File;
 use std::process::Stdio;
 
 use walrelay_testkit::{Db, eventually, servers};
-use walrelay_throwaway::PostgresBinaries;
+use walrelay_throwaway::{ChildGuard, PostgresBinaries};
 
 use crate::rig::{PATIENCE, Rig, output, walrelay};
 
@@ -119,12 +119,13 @@ fn standard_output_is_a_sink() {
     let (source, _) = text.split_once("[sink.kafka]").expect("a sink");
     std::fs::write(&config, format!("{source}[sink]\nkind = \"stdout\"\n")).expect("written");
     let lines = rig.path("lines");
-    let mut relay = walrelay(&["run", "--config", config.to_str().expect("text")])
-        .stdin(Stdio::null())
-        .stdout(File::create(&lines).expect("a file"))
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("walrelay runs");
+    let relay = ChildGuard::spawn(
+        walrelay(&["run", "--config", config.to_str().expect("text")])
+            .stdin(Stdio::null())
+            .stdout(File::create(&lines).expect("a file"))
+            .stderr(Stdio::null()),
+    )
+    .expect("walrelay runs");
     eventually(PATIENCE, || {
         rig.slot()
             .read()
@@ -139,8 +140,7 @@ fn standard_output_is_a_sink() {
             .all(|line| line.starts_with('{') && line.ends_with('}')),
         "{text}"
     );
-    relay.kill().expect("killed");
-    relay.wait().expect("reaped");
+    drop(relay);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use walrelay_kafka_sink::letters::LetterWatcher;
 use walrelay_kafka_sink::{KafkaConfig, KafkaOptions};
 use walrelay_sink::{LetterId, Parking, letter};
 use walrelay_testkit::{Db, Delivered, History, Kafka, eventually};
+use walrelay_throwaway::ChildGuard;
 
 use crate::rig::{PATIENCE, Rig, SLOT, TESTS, shared_kafka, walrelay};
 
@@ -229,16 +230,6 @@ impl Desk {
         for result in done.expect("an answer") {
             result.expect("changed");
         }
-    }
-}
-
-/// A child that does not outlive its test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -453,7 +444,7 @@ fn redriving_that_is_killed_goes_on_where_it_was() {
     let bootstrap = desk.kafka.bootstrap_servers();
     let so_far = || History::records(&bootstrap, &desk.prefix, 300, Duration::ZERO).len();
     for wanted in [1, 60, 120] {
-        let running = Running(
+        let running = ChildGuard::spawn(
             walrelay(&[
                 "dlq",
                 "redrive",
@@ -465,10 +456,9 @@ fn redriving_that_is_killed_goes_on_where_it_was() {
             .arg(desk.config())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("walrelay runs"),
-        );
+            .stderr(Stdio::null()),
+        )
+        .expect("walrelay runs");
         eventually(PATIENCE, || so_far() >= wanted);
         // SIGKILL.
         drop(running);

@@ -14,6 +14,7 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use walrelay_testkit::{Db, History, eventually, eventually_some, servers};
+use walrelay_throwaway::{ChildGuard, Signal};
 
 use crate::dlq::{Desk, Draft, draft};
 use crate::rig::{PATIENCE, Relay, Rig, ends, output, shared_kafka, walrelay};
@@ -138,7 +139,7 @@ fn five_minutes_of_the_readme() {
     }
     let log = rig.path("log");
     let stderr = File::create(&log).expect("a log");
-    let mut relay = command("run").stderr(stderr).spawn().expect("it runs");
+    let relay = ChildGuard::spawn(command("run").stderr(stderr)).expect("it runs");
     let says = |words: &str| {
         eventually(PATIENCE, || {
             fs::read_to_string(&log).is_ok_and(|log| log.contains(words))
@@ -160,19 +161,20 @@ fn five_minutes_of_the_readme() {
     assert_eq!(record.topic, "outbox.event.Order");
     assert_eq!(record.key.as_deref(), Some(&b"42"[..]));
     assert_eq!(record.payload.as_deref(), Some(&br#"{"total": 12.5}"#[..]));
-    terminate(&mut relay);
+    terminate(relay);
 
     // Without Kafka, from where the relay before it stopped.
     owner.batch(&block("README.md", "event"));
     let stdout = rig.path("stdout");
-    let mut relay = walrelay(&["run", "--set", "sink.kind=stdout"])
-        .current_dir(&dir)
-        .env("PGPASSWORD", "hunter2")
-        .stdin(Stdio::null())
-        .stdout(File::create(&stdout).expect("a file"))
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("it runs");
+    let relay = ChildGuard::spawn(
+        walrelay(&["run", "--set", "sink.kind=stdout"])
+            .current_dir(&dir)
+            .env("PGPASSWORD", "hunter2")
+            .stdin(Stdio::null())
+            .stdout(File::create(&stdout).expect("a file"))
+            .stderr(Stdio::null()),
+    )
+    .expect("it runs");
     eventually(PATIENCE, || {
         fs::read_to_string(&stdout).is_ok_and(|lines| lines.ends_with('\n'))
     });
@@ -182,7 +184,7 @@ fn five_minutes_of_the_readme() {
         lines.contains(r#""topic":"outbox.event.Order""#) && lines.contains(r#""key":"42""#),
         "{lines}"
     );
-    terminate(&mut relay);
+    terminate(relay);
     assert!(
         text("README.md").contains("walrelay run --set sink.kind=stdout"),
         "the README shows another command"
@@ -197,12 +199,8 @@ fn host(rig: &Rig) -> String {
     format!("127.0.0.1:{}", rig.postgres.port())
 }
 
-fn terminate(relay: &mut std::process::Child) {
-    let pid = relay.id().to_string();
-    let status = std::process::Command::new("kill")
-        .args(["-TERM", &pid])
-        .status();
-    assert!(status.expect("kill runs").success());
+fn terminate(mut relay: ChildGuard) {
+    relay.signal(Signal::Term).expect("a signal is sent");
     assert!(relay.wait().expect("a child").success());
 }
 

@@ -22,6 +22,7 @@
 //! - [`dlq`]: dead letters are listed, shown, redriven and dropped.
 //! - [`emitting`]: events without a table, by `outbox.emit`.
 //! - [`import_debezium`]: a configuration of Debezium's becomes one of walrelay's, which takes its slot over.
+//! - [`children`]: what a test has started ends with the test.
 //! - [`docs`]: what README, OPERATIONS and GUARANTEES say is so.
 //!
 //! One Kafka serves all tests that do not stop it; each has topics of its own.
@@ -34,6 +35,7 @@
 )]
 
 mod bench;
+mod children;
 mod cloud_events;
 mod commands;
 mod confirming;

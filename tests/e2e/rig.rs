@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use walrelay_testkit::{
     History, Kafka, SlotWatch, Verdict, Workload, eventually, eventually_some, servers,
 };
-use walrelay_throwaway::Postgres;
+use walrelay_throwaway::{ChildGuard, Postgres, Signal, end_with_owner};
 
 /// Long enough for a busy machine; nothing waits for it in vain.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -167,17 +167,18 @@ impl Drop for Rig {
 
 /// `walrelay run` in a process of its own. Dropped, it is killed.
 pub(crate) struct Relay {
-    child: Child,
+    child: ChildGuard,
     log: PathBuf,
 }
 
-/// The binary, with arguments.
+/// The binary, with arguments. It is killed when this process ends, also by SIGKILL.
 pub(crate) fn walrelay(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_walrelay"));
     command
         .args(args)
         .env_remove("WALRELAY_CONFIG")
         .env("NO_COLOR", "1");
+    end_with_owner(&mut command).expect("a shell");
     command
 }
 
@@ -203,12 +204,11 @@ impl Relay {
     /// Runs such a command; what it says goes to this file.
     pub(crate) fn spawn(command: &mut Command, log: &Path) -> Self {
         let file = File::create(log).expect("a log file");
-        let child = command
+        command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(file)
-            .spawn()
-            .expect("walrelay runs");
+            .stderr(file);
+        let child = ChildGuard::spawn(command).expect("walrelay runs");
         Self {
             child,
             log: log.to_owned(),
@@ -248,13 +248,18 @@ impl Relay {
         self.child.id()
     }
 
+    /// Sends a signal, named as the program `kill` names it.
     pub(crate) fn signal(&self, name: &str) {
-        let pid = self.pid().to_string();
-        let status = Command::new("kill")
-            .args([name, &pid])
-            .status()
-            .expect("kill runs");
-        assert!(status.success(), "kill {name} {pid}");
+        let signal = match name {
+            "-TERM" => Signal::Term,
+            "-INT" => Signal::Int,
+            "-HUP" => Signal::Hup,
+            "-KILL" => Signal::Kill,
+            "-STOP" => Signal::Stop,
+            "-CONT" => Signal::Cont,
+            other => panic!("{other} is not in this list"),
+        };
+        self.child.signal(signal).expect("a signal is sent");
     }
 
     /// Waits for its end.
@@ -292,13 +297,6 @@ impl Relay {
             .expect("VmHWM");
         let kib = line.split_whitespace().nth(1).expect("a number");
         kib.parse::<u64>().expect("a number") / 1024
-    }
-}
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

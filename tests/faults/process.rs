@@ -150,7 +150,7 @@ pub(crate) fn out_of_descriptors(ctx: &mut Context) -> Outcome {
         let status = Command::new("prlimit")
             .args(["--pid", &pid, &limit])
             .status();
-        assert!(status.expect("prlimit runs").success());
+        assert!(status.expect("prlimit, of util-linux, runs").success());
     };
     for _ in 0..2 {
         ctx.more(&load, 200..600);

@@ -1,7 +1,7 @@
 use std::{
     ffi::OsString,
     fs, io,
-    os::unix::fs::{MetadataExt, PermissionsExt, chown},
+    os::unix::fs::{PermissionsExt, chown},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -28,12 +28,12 @@ impl Account {
 
     /// The account a server must be run as because the present one is root's: `postgres`, else
     /// `nobody`. `None` where the present account will do.
-    pub fn unprivileged() -> io::Result<Option<Self>> {
-        if effective_uid()? != 0 {
-            return Ok(None);
+    pub fn unprivileged() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            return None;
         }
         let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
-        Ok(Some(Self::of("postgres", &passwd).unwrap_or(Self::NOBODY)))
+        Some(Self::of("postgres", &passwd).unwrap_or(Self::NOBODY))
     }
 
     fn of(name: &str, passwd: &str) -> Option<Self> {
@@ -50,17 +50,6 @@ impl Account {
     pub(crate) fn own(self, path: &Path) -> io::Result<()> {
         chown(path, Some(self.uid), Some(self.gid))
     }
-}
-
-/// The effective user id: that of a file this process makes. (`/proc/self` would say root for a
-/// process that may not be dumped, and is not there on every system.)
-pub(crate) fn effective_uid() -> io::Result<u32> {
-    static UID: OnceLock<u32> = OnceLock::new();
-    if let Some(uid) = UID.get() {
-        return Ok(*uid);
-    }
-    let uid = tempfile::tempfile()?.metadata()?.uid();
-    Ok(*UID.get_or_init(|| uid))
 }
 
 /// The same program with the same arguments, environment and directory, run as `account` and, if

@@ -6,7 +6,7 @@ use std::{
 
 use crate::{
     ThrowawayError,
-    account::{effective_uid, find_in_path, is_executable},
+    account::{find_in_path, is_executable},
 };
 
 /// A server's version, as `postgres --version` says it.
@@ -142,7 +142,7 @@ pub fn cache_dir() -> PathBuf {
     if let Some(dir) = set("WALRELAY_CACHE") {
         return dir;
     }
-    if effective_uid().is_ok_and(|uid| uid == 0) {
+    if rustix::process::geteuid().is_root() {
         return "/var/cache/walrelay".into();
     }
     set("XDG_CACHE_HOME")

@@ -197,7 +197,7 @@ impl Builder {
             None => PostgresBinaries::find(None)?,
         };
         let io = |what: &'static str| ThrowawayError::io(what);
-        let account = Account::unprivileged().map_err(io("learn the present account"))?;
+        let account = Account::unprivileged();
         let scratch =
             Scratch::new("walrelay-pg-", account).map_err(io("make a temporary directory"))?;
 

@@ -16,6 +16,7 @@
 //! - [`PostgresBinaries`], [`Version`]: an installed server and where it was found.
 //! - [`Process`], [`Scratch`], [`Account`], [`Signal`]: what any throwaway server is made of. The
 //!   tests' Kafka is built from the same parts.
+//! - [`ChildGuard`], [`end_with_owner`]: a program that ends with whoever started it.
 //! - [`cache_dir`]: where downloaded servers lie. `scripts/fetch-servers.sh` has the same rule.
 //!
 //! # Invariants
@@ -36,6 +37,7 @@
 mod account;
 mod binaries;
 mod builder;
+mod child;
 mod error;
 mod janitor;
 mod postgres;
@@ -45,6 +47,7 @@ mod standby;
 pub use account::Account;
 pub use binaries::{PostgresBinaries, Version, cache_dir};
 pub use builder::{Auth, Builder};
+pub use child::{ChildGuard, end_with_owner};
 pub use error::ThrowawayError;
 pub use janitor::Scratch;
 pub use postgres::{Postgres, Shutdown};

@@ -46,6 +46,21 @@ impl Signal {
             Self::Cont => "CONT",
         }
     }
+
+    /// Sends it to a child that has not been reaped: until then its pid is given to no other process.
+    pub(crate) fn send_to(self, child: &Child) -> io::Result<()> {
+        use rustix::process::{Pid, Signal, kill_process};
+        let signal = match self {
+            Self::Term => Signal::TERM,
+            Self::Int => Signal::INT,
+            Self::Quit => Signal::QUIT,
+            Self::Kill => Signal::KILL,
+            Self::Hup => Signal::HUP,
+            Self::Stop => Signal::STOP,
+            Self::Cont => Signal::CONT,
+        };
+        Ok(kill_process(Pid::from_child(child), signal)?)
+    }
 }
 
 /// A server process that ends when this value is dropped (SIGKILL, unless it has ended before) and
@@ -244,7 +259,7 @@ fn keep(mut child: Child, inbox: &mpsc::Receiver<Order>, janitor: &Janitor, end:
         match inbox.recv_timeout(look) {
             Ok(Order { signal, reply }) => {
                 // `kill` and `try_wait` are of this thread alone, so the pid is still the child's.
-                let _ = reply.send(deliver(&mut child, signal));
+                let _ = reply.send(signal.send_to(&child));
                 if !matches!(signal, Signal::Hup | Signal::Stop | Signal::Cont) {
                     look = LOOK_CLOSELY;
                 }
@@ -265,29 +280,6 @@ fn keep(mut child: Child, inbox: &mpsc::Receiver<Order>, janitor: &Janitor, end:
     // `wait` fails only for a child somebody else has reaped: it has ended, we know not how.
     *end.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status.unwrap_or_default());
     end.came.notify_all();
-}
-
-fn deliver(child: &mut Child, signal: Signal) -> io::Result<()> {
-    if signal == Signal::Kill {
-        return child.kill();
-    }
-    // The shell's own `kill`: not every system has one in a file.
-    let output = Command::new("/bin/sh")
-        .args([
-            "-c",
-            "kill -s \"$1\" \"$2\"",
-            "sh",
-            signal.name(),
-            &child.id().to_string(),
-        ])
-        .stdin(Stdio::null())
-        .output()?;
-    if output.status.success() || child.try_wait()?.is_some() {
-        return Ok(());
-    }
-    Err(io::Error::other(
-        String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-    ))
 }
 
 /// The last 40 lines of a log, or why there are none.

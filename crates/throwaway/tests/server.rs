@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use walrelay_throwaway::{Auth, Postgres, PostgresBinaries, Shutdown, ThrowawayError};
+use walrelay_throwaway::{Auth, ChildGuard, Postgres, PostgresBinaries, Shutdown, ThrowawayError};
 
 fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(15);
@@ -34,12 +34,9 @@ fn runs(pid: u32) -> bool {
             .rsplit_once(") ")
             .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']));
     }
-    let output = Command::new("ps")
-        .args(["-o", "stat=", "-p", &pid.to_string()])
-        .output()
-        .unwrap();
-    let stat = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    !stat.is_empty() && !stat.starts_with('Z')
+    // Elsewhere the system reaps orphans.
+    let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+    rustix::process::test_kill_process(pid).is_ok()
 }
 
 fn dir_of(server: &Postgres) -> PathBuf {
@@ -225,6 +222,56 @@ fn nothing_outlives_a_killed_owner() {
         owner.wait().unwrap();
         eventually("the server ends", || !runs(pid));
         eventually("its directory is removed", || !dir.exists());
+    }
+}
+
+/// The owner of the next test: starts a program that starts another, names both and panics or waits.
+#[test]
+fn owner_of_children() {
+    let Some(end) = env::var_os("WALRELAY_THROWAWAY_CHILDREN") else {
+        return; // not a test by itself; see below
+    };
+    let mut shell = Command::new("/bin/sh");
+    shell
+        .args(["-c", "sleep 600 & echo $!; wait"])
+        .stdout(Stdio::piped());
+    let mut child = ChildGuard::spawn(&mut shell).unwrap();
+    let mut line = String::new();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    stdout.read_line(&mut line).unwrap();
+    println!("\nchildren {} {}", child.id(), line.trim());
+    assert_ne!(end, "panic", "as it must");
+    thread::sleep(Duration::from_secs(60));
+}
+
+#[test]
+fn no_child_outlives_an_owner_that_is_killed_or_panics() {
+    for end in ["kill", "panic"] {
+        let mut owner = ChildGuard::spawn(
+            Command::new(env::current_exe().unwrap())
+                .args(["--exact", "owner_of_children", "--nocapture"])
+                .env("WALRELAY_THROWAWAY_CHILDREN", end)
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null()),
+        )
+        .unwrap();
+        let line = BufReader::new(owner.stdout.take().unwrap())
+            .lines()
+            .map(Result::unwrap)
+            .find(|line| line.starts_with("children "))
+            .expect("the owner names its children");
+        let pids: Vec<u32> = line
+            .split(' ')
+            .skip(1)
+            .map(|word| word.parse().unwrap())
+            .collect();
+        assert_eq!(pids.len(), 2, "{line}");
+        if end == "kill" {
+            assert!(pids.iter().all(|pid| runs(*pid)), "{line}");
+            owner.kill().unwrap();
+        }
+        owner.wait().unwrap();
+        eventually("both end", || !pids.iter().any(|pid| runs(*pid)));
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use walrelay_testkit::{Db, SlotWatch, eventually};
+use walrelay_throwaway::end_with_owner;
 
 use super::{block, succeeded, with};
 use crate::import_debezium::{Answers, Rest, StandIn, connector};
@@ -20,7 +21,8 @@ fn shell(script: &str, folder: &Path, password: &str) -> Output {
     let mut path: OsString = binary.parent().expect("a folder").into();
     path.push(":");
     path.push(env::var_os("PATH").unwrap_or_default());
-    Command::new("sh")
+    end_with_owner(&mut Command::new("sh"))
+        .expect("a shell")
         .args(["-euc", script])
         .current_dir(folder)
         .env("PATH", path)

@@ -50,10 +50,8 @@ pub(crate) fn start(rig: &Rig, slot: &str, prefix: &str, tuned: Tuned) -> Runnin
         .map(|entry| entry.expect("an entry").path())
         .find(|path| path.to_string_lossy().ends_with("runner.jar"))
         .expect("debezium-server-dist-…-runner.jar");
-    let mut command = Command::new("setpriv");
+    let mut command = Command::new(java);
     command
-        .args(["--pdeathsig=KILL", "--"])
-        .arg(java)
         .current_dir(&work)
         .args(["-Xms2g", "-Xmx2g", "-XX:+UseParallelGC", "-cp"])
         .arg(format!("{}:{}/lib/*", runner.display(), home.display()))

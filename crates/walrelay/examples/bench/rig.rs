@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use tokio_postgres::{Row, Statement};
 use walrelay_lsn::Lsn;
 use walrelay_testkit::{Authority, Db, Kafka, eventually, eventually_some, servers};
-use walrelay_throwaway::Postgres;
+use walrelay_throwaway::{ChildGuard, Postgres};
 
 use crate::running::{self, Running};
 
@@ -489,9 +489,7 @@ impl Rig {
 
     /// Starts a program and returns when its log has these words.
     pub(crate) fn spawn(&self, program: &Path, args: &[String], words: &str) -> Running {
-        // The kernel ends it should this program be killed; its drop would not run then.
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig=KILL", "--"]).arg(program);
+        let mut command = Command::new(program);
         command.args(args);
         let mut running = self.start_program(&mut command);
         running.until_said(words);
@@ -504,12 +502,10 @@ impl Rig {
         let log = self.dir.path().join(format!("{}.log", self.files.get()));
         let file = File::create(&log).expect("a log file");
         let both = file.try_clone().expect("a second handle");
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(both)
-            .stderr(file)
-            .spawn()
-            .unwrap_or_else(|error| panic!("setpriv, of util-linux, cannot be run: {error}"));
+        command.stdin(Stdio::null()).stdout(both).stderr(file);
+        let child = ChildGuard::spawn(command).unwrap_or_else(|error| {
+            panic!("{} cannot be run: {error}", command.get_program().display())
+        });
         Running::new(child, log)
     }
 }

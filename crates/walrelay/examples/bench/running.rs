@@ -3,21 +3,20 @@
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
 
 use walrelay_testkit::{eventually, eventually_some};
-use walrelay_throwaway::PostgresBinaries;
+use walrelay_throwaway::{ChildGuard, PostgresBinaries, Signal};
 
 use crate::rig::PATIENCE;
 
 /// A program under measurement. Dropped, it is killed.
 pub(crate) struct Running {
-    child: Child,
+    child: ChildGuard,
     log: PathBuf,
 }
 
 impl Running {
-    pub(crate) fn new(child: Child, log: PathBuf) -> Self {
+    pub(crate) fn new(child: ChildGuard, log: PathBuf) -> Self {
         Self { child, log }
     }
 
@@ -47,16 +46,8 @@ impl Running {
 
     /// SIGTERM; then as [`ended`](Self::ended).
     pub(crate) fn terminate(self) -> String {
-        let kill = Command::new("kill").arg(self.pid().to_string()).status();
-        assert!(kill.expect("kill runs").success(), "kill {}", self.pid());
+        self.child.signal(Signal::Term).expect("a signal is sent");
         self.ended()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
