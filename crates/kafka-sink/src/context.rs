@@ -1,6 +1,5 @@
 //! What the poll thread does with librdkafka's events.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{
     AtomicBool,
     Ordering::{Relaxed, SeqCst},
@@ -189,18 +188,7 @@ impl Context {
 
     /// Lets the sender look again.
     pub(crate) fn wake_sender(&self) {
-        self.tell(Deliveries::capacity);
-    }
-
-    /// Calls the relay. A panic there must not end the poll thread, or the reports that follow would
-    /// never be made: it breaks the sink off instead. False: it panicked.
-    fn tell(&self, call: impl FnOnce(&dyn Deliveries)) -> bool {
-        let told = catch_unwind(AssertUnwindSafe(|| call(&*self.deliveries))).is_ok();
-        if !told {
-            tracing::error!("taking a delivery report panicked; the producer must be rebuilt");
-            self.break_off();
-        }
-        told
+        self.deliveries.capacity();
     }
 
     /// A record that was accepted was not delivered.
@@ -208,24 +196,14 @@ impl Context {
         // Before the relay is told, so that nothing is sent in the meantime; and it is woken after,
         // so that it learns of the cause first.
         let first = self.latch();
-        self.tell(|deliveries| deliveries.failed(seq, error));
+        self.deliveries.failed(seq, error);
         if first {
             self.wake_sender();
         }
     }
 
-    fn delivered(&self, seq: u64, message: &BorrowedMessage<'_>) {
-        if !self.tell(|deliveries| deliveries.delivered(seq)) {
-            // Whether the relay counted it is unknown; that it hears of trouble matters more than
-            // that it hears once.
-            let error = DeliveryError {
-                topic: Arc::from(message.topic()),
-                reason: "its delivery report was not taken".to_owned(),
-                disposition: Disposition::Retryable,
-                poison: None,
-            };
-            self.tell(|deliveries| deliveries.failed(seq, error));
-        }
+    fn delivered(&self, seq: u64) {
+        self.deliveries.delivered(seq);
         if self.trouble.load(SeqCst) && self.trouble.swap(false, SeqCst) {
             tracing::info!("Kafka takes records again");
             self.repetitions.forget();
@@ -300,7 +278,7 @@ impl ProducerContext<NoCustomPartitioner> for Context {
         self.reported.store(true, Relaxed);
         let message = match result {
             Ok(message) if is_acknowledged(message) => {
-                self.delivered(seq, message);
+                self.delivered(seq);
                 // What failed opens nothing: nothing may follow it.
                 if let Some(gate) = ffi::gate_of(message) {
                     let fresh = is_fresh(message);

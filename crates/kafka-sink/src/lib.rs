@@ -27,8 +27,8 @@
 //! - The first record that is not delivered ends the sink: librdkafka's queue is given up at once,
 //!   and nothing more is accepted. A request that is behind the failed one already may still be
 //!   sent; `docs/adr/0007-one-request-in-flight.md` says when, and what comes of it.
-//! - A panic in a [`Deliveries`](walrelay_sink::Deliveries) method ends the sink in the same way and
-//!   silences no other report (where panics unwind; elsewhere it ends the process).
+//! - A panic in the thread that serves librdkafka, also in a [`Deliveries`](walrelay_sink::Deliveries)
+//!   method, ends the process by SIGABRT, in every build profile.
 //! - librdkafka retries for ever (`message.timeout.ms=0`); giving up is the relay's decision. That it does not
 //!   lose sight of the cluster meanwhile is seen to by `rejoin.rs`.
 //! - Our window bounds the memory. librdkafka's own bounds are lifted so that they never decide.

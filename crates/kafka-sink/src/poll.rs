@@ -1,6 +1,5 @@
 //! The thread that serves librdkafka's events: reports, errors, tokens, and what must be given up.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
@@ -57,10 +56,9 @@ impl PollThread {
     /// Ends it, and waits for that.
     pub(crate) fn stop(&mut self) {
         self.stop.store(true, SeqCst);
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread of Kafka's delivery reports panicked");
+        if let Some(thread) = self.thread.take() {
+            // A panic there has ended the process: `AbortOnPanic`.
+            let _ = thread.join();
         }
     }
 }
@@ -71,7 +69,21 @@ impl Drop for PollThread {
     }
 }
 
+/// Ends the process if the thread panics, as the release profile does by itself. Without the poll
+/// thread no record is ever reported again, and the relay would wait for ever; a process that is gone
+/// is started again.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
 fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
+    let _abort = AbortOnPanic;
     let mut broken_since: Option<Instant> = None;
     let started = Instant::now();
     let mut renewed = started;
@@ -93,12 +105,7 @@ fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
         if rejoin.is_due(in_flight, context.take_reported(), Instant::now()) {
             context.rejoin(producer);
         }
-        // Without this thread nothing is ever reported again, and the relay would wait for ever.
-        let turn = catch_unwind(AssertUnwindSafe(|| turn(producer, wait, &mut broken_since)));
-        if turn.is_err() {
-            tracing::error!("serving librdkafka's events panicked; the producer must be rebuilt");
-            context.break_off();
-        }
+        turn(producer, wait, &mut broken_since);
     }
 }
 

@@ -139,6 +139,12 @@ fn exit_codes_and_supervisors_agree() {
     let operations = text("docs/OPERATIONS.md");
     let unit = format!("\nRestartPreventExitStatus={}\n", stay_down.join(" "));
     assert!(operations.contains(&unit), "{unit}");
+    // A panic in any thread ends the released binary by SIGABRT, and systemd starts it again.
+    let workspace: toml::Table = text("Cargo.toml").parse().expect("TOML");
+    let release = &workspace["profile"]["release"];
+    assert_eq!(release["panic"].as_str(), Some("abort"));
+    assert!(operations.contains("134 is SIGABRT, which a panic ends in"));
+    assert!(operations.contains("\nRestart=on-failure\n"));
     for row in table("docs/OPERATIONS.md", "errors") {
         for code in row[1].split(", ") {
             assert!(known.contains(&code), "{row:?}");
