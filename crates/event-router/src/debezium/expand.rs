@@ -138,6 +138,8 @@ impl Expand {
         let mut merged = schemas.next().ok_or(NoSchema)?;
         for schema in schemas {
             merged = merge(merged, schema);
+            // Debezium copies all of a schema but this.
+            merged.optional = false;
         }
         Ok(merged)
     }
@@ -145,7 +147,7 @@ impl Expand {
     /// The value by its schema: Connect checks each against it, and so does this.
     fn data(self, tree: &Tree, schema: &Schema) -> Result<Data<'static>, NoSchema> {
         Ok(match (tree, &schema.kind) {
-            (Tree::Null, _) => Data::Null,
+            (Tree::Null, _) if schema.optional => Data::Null,
             (Tree::Boolean(it), Kind::Boolean) => Data::Boolean(*it),
             (Tree::Integer(it), Kind::Int32) if i32::try_from(*it).is_ok() => Data::Int(*it),
             (Tree::Integer(it), Kind::Int64) if i32::try_from(*it).is_err() => Data::Int(*it),
@@ -190,22 +192,34 @@ impl Expand {
     }
 }
 
-/// The fields of both. Where both have one, the first counts, but bytes give way.
-fn merge(mut left: Schema, right: Schema) -> Schema {
-    // Debezium copies all of a schema but this.
-    left.optional = false;
-    if let (Kind::Struct(fields), Kind::Struct(more)) = (&mut left.kind, right.kind) {
-        for (name, schema) in more {
-            match fields.iter_mut().find(|(known, _)| *known == name) {
-                None => fields.push((name, schema)),
-                Some((_, known)) if known.kind == Kind::Bytes && schema.kind != Kind::Bytes => {
-                    *known = schema;
+/// The schema that has room for the values of both: the fields of both objects, and the other schema
+/// where one stands for a null or for an empty array. Where they contradict each other, the left one:
+/// the values of the right one do not fit it then.
+///
+/// Debezium takes the schemas in the order of their hash codes, which differs from one start to the
+/// next. Of an object or an array within the objects it takes the first schema as it is.
+fn merge(left: Schema, right: Schema) -> Schema {
+    let Schema { kind, .. } = right;
+    let kind = match (left.kind, kind) {
+        (Kind::Bytes, kind) => kind,
+        (Kind::Struct(mut fields), Kind::Struct(more)) => {
+            for (name, schema) in more {
+                match fields.iter_mut().find(|(known, _)| *known == name) {
+                    None => fields.push((name, schema)),
+                    Some((_, known)) => *known = merge(known.clone(), schema),
                 }
-                Some(_) => {}
             }
+            Kind::Struct(fields)
         }
-    }
-    left
+        (Kind::Array(left), Kind::Array(right)) => Kind::Array(match (&left.kind, &right.kind) {
+            // As of an empty array.
+            (Kind::String, _) => right,
+            (_, Kind::String) => left,
+            _ => Box::new(merge(*left, *right)),
+        }),
+        (kind, _) => kind,
+    };
+    Schema { kind, ..left }
 }
 
 impl NameAdjustment {
@@ -289,7 +303,8 @@ mod tests {
             "{\"a\":[null]}",
             "{\"a\":123456789012345678901234567890}",
             "{\"a\":[{\"b\":1},{\"b\":\"x\"}]}",
-            "{\"a\":[{\"b\":{\"c\":1}},{\"b\":{\"d\":1}}]}",
+            "{\"a\":[{\"x\":1},{\"y\":\"z\"},null]}",
+            "{\"a\":[{\"b\":[]},{\"b\":1}]}",
             "{\"\":1}",
             "{\"a\":1",
             " {}",
@@ -303,11 +318,44 @@ mod tests {
         ));
     }
 
+    /// In any order of the objects, whatever is kept of nulls and empty arrays.
     #[test]
     fn unlike_objects_share_the_fields_of_all() {
+        let keep = Expand {
+            keep_nulls: true,
+            keep_empty_arrays: true,
+            ..Expand::default()
+        };
+        for (text, expected) in [
+            (
+                r#"{"a":[{"x":1},{"y":"z"}]}"#,
+                r#"{"a":[{"x":1,"y":null},{"x":null,"y":"z"}]}"#,
+            ),
+            (
+                r#"{"a":[{"x":1},{"x":null,"y":"z"},{"c":[]},{"c":[1]}],"n":[null,1]}"#,
+                r#"{"a":[{"x":1,"y":null,"c":null},{"x":null,"y":"z","c":null},{"x":null,"y":null,"c":[]},{"x":null,"y":null,"c":[1]}],"n":[null,1]}"#,
+            ),
+            (
+                r#"{"a":[{"c":[1]},{"c":[]}]}"#,
+                r#"{"a":[{"c":[1]},{"c":[]}]}"#,
+            ),
+            (
+                r#"{"a":[{"b":{"c":null}},{"b":{"c":1}}]}"#,
+                r#"{"a":[{"b":{"c":null}},{"b":{"c":1}}]}"#,
+            ),
+            (
+                r#"{"a":[{"b":{"c":[[]]}},{"b":{"c":[[2],[]],"d":1}}]}"#,
+                r#"{"a":[{"b":{"c":[[]],"d":null}},{"b":{"c":[[2],[]],"d":1}}]}"#,
+            ),
+        ] {
+            assert_eq!(json(keep, text).as_deref(), Some(expected), "{text}");
+        }
+        let nested = r#"{"a":[{"b":{"c":null}},{"b":{"c":1}},{"b":{"e":[]}},{"b":{"e":[1]}}]}"#;
         assert_eq!(
-            json(Expand::default(), r#"{"a":[{"x":1},{"y":"z"},null]}"#).as_deref(),
-            Some(r#"{"a":[{"x":1,"y":null},{"x":null,"y":"z"},null]}"#)
+            json(Expand::default(), nested).as_deref(),
+            Some(
+                r#"{"a":[{"b":{"c":null,"e":null}},{"b":{"c":1,"e":null}},{"b":{"c":null,"e":[]}},{"b":{"c":null,"e":[1]}}]}"#
+            )
         );
     }
 

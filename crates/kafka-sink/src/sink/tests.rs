@@ -216,6 +216,18 @@ fn assert_refused_as(
     }
 }
 
+/// `timestamp-zero` of docs/MIGRATING-FROM-DEBEZIUM.md: to librdkafka 0 is "now".
+#[test]
+fn the_timestamp_zero_is_sent_as_one() {
+    let at = |timestamp_ms| Record {
+        timestamp_ms,
+        ..record("t", b"k", b"v")
+    };
+    for (given, sent) in [(Some(0), 1), (Some(1), 1), (Some(2), 2), (None, 0)] {
+        assert_eq!(check_record(&at(given)).ok(), Some(sent), "{given:?}");
+    }
+}
+
 #[test]
 fn full_is_followed_by_capacity_under_small_bounds() {
     let cluster = cluster(&[("t", 3)]);
