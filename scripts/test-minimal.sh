@@ -1,0 +1,173 @@
+#!/usr/bin/env bash
+# Runs a newcomer's commands in a fresh minimal Debian 12, which has git, make, curl, ca-certificates and Rust:
+#
+#     scripts/test-minimal.sh                    make demo and some of the tests, as root and as a user
+#     scripts/test-minimal.sh make test          this command, as root
+#     scripts/test-minimal.sh --user make test   this command, as a user without privileges
+#
+# It shows that scripts/bootstrap.sh installs every program that the commands call. The Debian is made by
+# debootstrap from $DEBIAN_MIRROR (http://deb.debian.org/debian). It sees the checkout, Rust and the fetched
+# servers at their own paths, so that nothing is built or fetched twice; what it writes there goes to an
+# overlay and is thrown away.
+#
+# Needed: Linux, root, and the right to mount. Where one of them is missing it says so and ends with status 0.
+#
+# All mounts are made in a mount namespace of their own, and all processes run in a PID namespace. The kernel
+# removes both when the script ends, also when it is interrupted. The files are removed from outside, where
+# no mount is visible, so that the removal cannot reach a mounted directory.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf 'test-minimal: %s\n' "$*"; }
+skip() {
+    say "skipped: $*"
+    exit 0
+}
+
+release=bookworm
+mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+checkout=$PWD
+rustup_home=${RUSTUP_HOME:-$HOME/.rustup}
+cargo_home=${CARGO_HOME:-$HOME/.cargo}
+target=${CARGO_TARGET_DIR:-$checkout/target}
+case $target in /*) ;; *) target=$checkout/$target ;; esac
+servers=${WALRELAY_CACHE:-/var/cache/walrelay}
+
+# --- Inside the namespaces: mounts, then the commands in the minimal root.
+
+# Shows directory $2 at the same path under $1; writes go elsewhere.
+overlay() { # work path
+    local work=$1 path=$2 layer
+    layer=$(mktemp -d "$work/layer.XXXXXX")
+    mkdir -p "$layer/upper" "$layer/work" "$work/root$path"
+    # With metacopy a change of owner does not copy the file.
+    mount -t overlay overlay \
+        -o "lowerdir=$path,upperdir=$layer/upper,workdir=$layer/work,metacopy=on" "$work/root$path"
+}
+
+# A command in the minimal root, with none of this environment but what says where Rust and the cache are.
+inside() { # work account command...
+    local work=$1 account=$2 as=() home=/root
+    shift 2
+    if [ "$account" != root ]; then
+        as=(setpriv --reuid="$account" --regid="$account" --clear-groups)
+        home=/home/$account
+    fi
+    chroot "$work/root" env -i -C "$checkout" HOME="$home" TERM="${TERM:-dumb}" LANG=C.UTF-8 \
+        PATH="$cargo_home/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+        RUSTUP_HOME="$rustup_home" CARGO_HOME="$cargo_home" CARGO_TARGET_DIR="$target" \
+        CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-auto}" WALRELAY_CACHE="$servers" DEMO_SECONDS=10 \
+        ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} \
+        "${as[@]}" "$@"
+}
+
+# Signals, servers, TLS, a panic, the README's steps: what needs programs or libraries of the system.
+some_tests() { # work account
+    inside "$1" "$2" cargo test --quiet --locked --workspace --test server --test testkit
+    inside "$1" "$2" cargo test --quiet --locked --workspace --test e2e -- \
+        bench::a_signal children:: commands:: crashes::by_sigterm crashes::of_one_relay docs::five_minutes \
+        errors::of_access secure::secrets::on_a_command_line secure::kafka::verification \
+        secure::postgres::nothing_is_sent slots::of_a_server_that_went_back topics::are_created
+}
+
+in_namespaces() { # work account command...
+    local work=$1 account=$2 path shown
+    shift 2
+    mount -t proc proc "$work/root/proc"
+    mount --rbind /dev "$work/root/dev"
+    mkdir -p "$target" "$servers"
+    shown=("$checkout" "$cargo_home" "$rustup_home" "$servers")
+    case $target/ in "$checkout"/*) ;; *) shown+=("$target") ;; esac
+    for path in "${shown[@]}"; do overlay "$work" "$path"; done
+    chroot "$work/root" useradd --create-home newcomer
+    chmod a+x "$work/root/root"
+
+    if [ $# = 0 ] || [ "$account" = newcomer ]; then
+        # A user cannot install packages: the administrator has.
+        inside "$work" root scripts/bootstrap.sh test
+    fi
+    if [ $# = 0 ]; then
+        inside "$work" root make demo
+        some_tests "$work" root
+    fi
+    if [ $# = 0 ] || [ "$account" = newcomer ]; then
+        for path in "${shown[@]}"; do chroot "$work/root" chown -R --no-dereference newcomer "$path"; done
+    fi
+    if [ $# = 0 ]; then
+        inside "$work" newcomer make demo
+        some_tests "$work" newcomer
+    else
+        inside "$work" "$account" "$@"
+    fi
+}
+
+if [ "${1:-}" = --in-namespaces ]; then
+    shift
+    in_namespaces "$@"
+    exit
+fi
+
+# --- Outside.
+
+account=root
+if [ "${1:-}" = --user ]; then
+    account=newcomer
+    shift
+    [ $# -gt 0 ] || { say "--user needs a command" >&2; exit 64; }
+fi
+[ "$(uname -s)" = Linux ] || skip "a minimal Debian needs Linux"
+[ "$(id -u)" = 0 ] || skip "chroot and mount need root"
+# A program that is built here may not run there if the C library there is older.
+grep -qs "^VERSION_CODENAME=$release\$" /etc/os-release || target=$checkout/target/minimal
+export CARGO_TARGET_DIR=$target
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/walrelay-minimal.XXXXXX")
+child=
+finish() {
+    local status=$?
+    trap '' INT TERM
+    if [ -n "$child" ]; then
+        kill -s KILL "$child" 2>/dev/null || true
+        wait "$child" 2>/dev/null || true
+    fi
+    if grep -q " $work/" /proc/self/mountinfo; then
+        say "mounts are left below $work: it is not removed" >&2
+    else
+        # A process that was killed with its namespace may still end.
+        rm -rf --one-file-system "$work" 2>/dev/null || { sleep 1 && rm -rf --one-file-system "$work"; }
+    fi
+    exit "$status"
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# Also when this shell is killed, the namespaces end: --kill-child.
+namespaces=(unshare --mount --propagation private --pid --fork --kill-child=KILL)
+mkdir "$work/lower" "$work/upper" "$work/work" "$work/merged"
+"${namespaces[@]}" mount -t overlay overlay -o \
+    "lowerdir=$work/lower,upperdir=$work/upper,workdir=$work/work,metacopy=on" "$work/merged" 2>"$work/refused" ||
+    skip "no overlay can be mounted here: $(tail -n 1 "$work/refused")"
+
+if ! command -v debootstrap >/dev/null; then
+    command -v apt-get >/dev/null || skip "debootstrap is not installed"
+    { apt-get -q -y update && apt-get -q -y install --no-install-recommends debootstrap; } >"$work/apt.log" 2>&1 ||
+        skip "debootstrap cannot be installed: $(tail -n 1 "$work/apt.log")"
+fi
+if ! debootstrap --print-debs --variant=minbase "$release" "$work/probe" "$mirror" >"$work/probe.log" 2>&1; then
+    skip "$mirror cannot be read: $(tail -n 1 "$work/probe.log")"
+fi
+
+say "making a minimal Debian ($release)"
+debootstrap --variant=minbase --include=git,make,curl,ca-certificates "$release" "$work/root" "$mirror" \
+    >"$work/debootstrap.log" 2>&1 || {
+    tail -n 20 "$work/debootstrap.log" >&2
+    exit 1
+}
+cp /etc/resolv.conf /etc/hosts "$work/root/etc/"
+
+"${namespaces[@]}" bash "$0" --in-namespaces "$work" "$account" "$@" &
+child=$!
+wait "$child" || exit
+child=
+say "all passed in a minimal Debian"
