@@ -71,14 +71,14 @@ some_tests() { # work account
 }
 
 in_namespaces() { # work account command...
-    local work=$1 account=$2 path shown
+    local work=$1 account=$2 path written
     shift 2
     mount -t proc proc "$work/root/proc"
     mount --rbind /dev "$work/root/dev"
     mkdir -p "$target" "$servers"
-    shown=("$checkout" "$cargo_home" "$rustup_home" "$servers")
-    case $target/ in "$checkout"/*) ;; *) shown+=("$target") ;; esac
-    for path in "${shown[@]}"; do overlay "$work" "$path"; done
+    written=("$checkout" "$cargo_home")
+    case $target/ in "$checkout"/*) ;; *) written+=("$target") ;; esac
+    for path in "${written[@]}" "$rustup_home" "$servers"; do overlay "$work" "$path"; done
     chroot "$work/root" useradd --create-home newcomer
     chmod a+x "$work/root/root"
 
@@ -91,7 +91,7 @@ in_namespaces() { # work account command...
         some_tests "$work" root
     fi
     if [ $# = 0 ] || [ "$account" = newcomer ]; then
-        for path in "${shown[@]}"; do chroot "$work/root" chown -R --no-dereference newcomer "$path"; done
+        for path in "${written[@]}"; do chroot "$work/root" chown -R --no-dereference newcomer "$path"; done
     fi
     if [ $# = 0 ]; then
         inside "$work" newcomer make demo
