@@ -201,7 +201,6 @@ impl Expand {
 fn merge(left: Schema, right: Schema) -> Schema {
     let Schema { kind, .. } = right;
     let kind = match (left.kind, kind) {
-        (Kind::Bytes, kind) => kind,
         (Kind::Struct(mut fields), Kind::Struct(more)) => {
             for (name, schema) in more {
                 match fields.iter_mut().find(|(known, _)| *known == name) {
@@ -217,7 +216,8 @@ fn merge(left: Schema, right: Schema) -> Schema {
             (_, Kind::String) => left,
             _ => Box::new(merge(*left, *right)),
         }),
-        (kind, _) => kind,
+        // As of a null.
+        (Kind::Bytes, kind) | (kind, _) => kind,
     };
     Schema { kind, ..left }
 }
