@@ -142,8 +142,17 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# Also when this shell is killed, the namespaces end: --kill-child.
+# When `unshare` is killed, everything in its namespaces is: --kill-child.
 namespaces=(unshare --mount --propagation private --pid --fork --kill-child=KILL)
+# Runs a command in them, in the background: a signal to this shell is answered at once.
+in_new_namespaces() {
+    local status=0
+    "${namespaces[@]}" "$@" &
+    child=$!
+    wait "$child" || status=$?
+    child=
+    return "$status"
+}
 mkdir "$work/lower" "$work/upper" "$work/work" "$work/merged"
 "${namespaces[@]}" mount -t overlay overlay -o \
     "lowerdir=$work/lower,upperdir=$work/upper,workdir=$work/work,metacopy=on" "$work/merged" 2>"$work/refused" ||
@@ -159,15 +168,13 @@ if ! debootstrap --print-debs --variant=minbase "$release" "$work/probe" "$mirro
 fi
 
 say "making a minimal Debian ($release)"
-debootstrap --variant=minbase --include=git,make,curl,ca-certificates "$release" "$work/root" "$mirror" \
-    >"$work/debootstrap.log" 2>&1 || {
+# It mounts /proc below the root.
+in_new_namespaces debootstrap --variant=minbase --include=git,make,curl,ca-certificates \
+    "$release" "$work/root" "$mirror" >"$work/debootstrap.log" 2>&1 || {
     tail -n 20 "$work/debootstrap.log" >&2
     exit 1
 }
 cp /etc/resolv.conf /etc/hosts "$work/root/etc/"
 
-"${namespaces[@]}" bash "$0" --in-namespaces "$work" "$account" "$@" &
-child=$!
-wait "$child" || exit
-child=
+in_new_namespaces bash "$0" --in-namespaces "$work" "$account" "$@"
 say "all passed in a minimal Debian"
