@@ -11,6 +11,7 @@
 //!   goes elsewhere, as the policy says.
 //! - [`presets`]: tables that others than Debezium's users have, and routes of one's own; `route` shows
 //!   what `run` sends, `check` compares with the table.
+//! - [`position`]: the header that carries an event's position.
 //! - [`debezium`]: columns of all types arrive as Debezium writes them, with envelope and headers.
 //! - [`registry`]: values by the schemas of a registry, which is away, refuses, or has later ones;
 //!   [`cloud_events`]: records as CloudEvents.
@@ -52,6 +53,7 @@ mod idle;
 mod import_debezium;
 mod large;
 mod poison;
+mod position;
 mod presets;
 mod registry;
 mod rig;

@@ -92,8 +92,11 @@ const BINARY: [&str; 7] = [
     "ce_type",
     "ce_time",
     "ce_subject",
-    "content-type",
+    CONTENT_TYPE,
 ];
+
+/// The header of the media type, in both modes.
+const CONTENT_TYPE: &str = "content-type";
 
 impl CloudEvents {
     /// The columns that its templates name.
@@ -102,6 +105,14 @@ impl CloudEvents {
         let optional = [self.id.as_ref(), self.time.as_ref(), self.subject.as_ref()];
         let templates = templates.into_iter().chain(optional).flatten();
         templates.flat_map(Template::columns).collect()
+    }
+
+    /// Whether the event's own headers include one of this name.
+    pub fn has_header(&self, name: &str) -> bool {
+        match self.mode {
+            CloudEventMode::Binary => BINARY.contains(&name),
+            CloudEventMode::Structured => name == CONTENT_TYPE,
+        }
     }
 
     pub(crate) fn compile(
@@ -187,7 +198,7 @@ impl CloudPlan {
     pub(crate) fn header(&self, place: usize) -> &'static str {
         match self.mode {
             CloudEventMode::Binary => BINARY.get(place).copied().unwrap_or_default(),
-            CloudEventMode::Structured => "content-type",
+            CloudEventMode::Structured => CONTENT_TYPE,
         }
     }
 

@@ -75,6 +75,7 @@ pub mod fuzzing;
 mod message;
 mod part;
 mod plan;
+mod position;
 mod preset;
 mod route;
 mod route_error;

@@ -12,7 +12,7 @@ use crate::confluent::{Encoding, ValueSchema, WireFormat};
 use crate::part::{Event, Fault, Part, Unfit};
 use crate::plan::{Field, Plan, Wreck};
 use crate::topics::Topics;
-use crate::{PlanError, Route, RouteError, TableFacts, debezium};
+use crate::{PlanError, Route, RouteError, TableFacts, debezium, position};
 
 /// Columns and headers that a row may need before it costs an allocation.
 const INLINE_COLUMNS: usize = 12;
@@ -23,6 +23,8 @@ pub struct Router {
     route: Route,
     events: Option<CloudEvents>,
     encoding: Option<Encoding>,
+    /// The name of the header that carries the event's position.
+    position_header: Option<Box<str>>,
     plans: Vec<Plan>,
     /// Places in `plans`.
     tables: RelationMap<usize>,
@@ -32,7 +34,7 @@ pub struct Router {
     wrecks: RelationMap<Wreck>,
     /// The topic of the row that was read last, and others.
     topics: Topics,
-    /// What was rendered for that row.
+    /// What was rendered for that row. It begins with the position, where a header carries it.
     scratch: Vec<u8>,
 }
 
@@ -83,6 +85,7 @@ impl Router {
             route: route.into(),
             events: None,
             encoding: None,
+            position_header: None,
             plans: Vec::new(),
             tables: RelationMap::new(),
             facts: Vec::new(),
@@ -109,6 +112,14 @@ impl Router {
     #[must_use]
     pub fn with_wire_format(mut self, format: Option<WireFormat>) -> Self {
         self.encoding = format.map(Encoding::new);
+        self
+    }
+
+    /// With a header of this name on every record, behind the route's own headers: 16 upper-case
+    /// hexadecimal digits of [`Event::commit_lsn`], `/`, and 8 of [`Event::row`].
+    #[must_use]
+    pub fn with_position_header(mut self, name: Option<String>) -> Self {
+        self.position_header = name.map(String::into_boxed_str);
         self
     }
 
@@ -221,6 +232,9 @@ impl Router {
         let values = &*values;
         let scratch = &mut self.scratch;
         scratch.clear();
+        if self.position_header.is_some() {
+            scratch.extend_from_slice(&position::text(event));
+        }
 
         let mut part = |field: &Field| match field.piece.in_row(values) {
             // By far the most frequent: nothing is rendered.
@@ -292,6 +306,10 @@ impl Router {
                 Part::Absent => continue,
                 part => bytes(part),
             };
+            routed.headers.push(Header { name, value });
+        }
+        if let Some(name) = &self.position_header {
+            let value = self.scratch.get(..position::LENGTH);
             routed.headers.push(Header { name, value });
         }
     }

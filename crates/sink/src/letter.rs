@@ -11,6 +11,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+/// All names of these headers begin so. The rest of a letter's headers are the original record's.
+pub const PREFIX: &str = "walrelay.dlq.";
 /// Why the event is a dead letter: [`Poison::name`](crate::Poison::name) or [`PARKED`].
 pub const CLASS: &str = "walrelay.dlq.class";
 /// The cause in words for people; no row's value.

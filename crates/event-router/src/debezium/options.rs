@@ -188,6 +188,14 @@ impl Additional {
 }
 
 impl Options {
+    /// Whether records have a header of this name: the id's, or that of an additional column.
+    pub fn has_header(&self, name: &str) -> bool {
+        let placed = |additional: &Additional| {
+            additional.placement == Placement::Header && additional.alias == name
+        };
+        name == super::ID_HEADER || self.additional.iter().any(placed)
+    }
+
     /// The columns that a table must have.
     pub fn columns(&self) -> Vec<String> {
         let needed = [

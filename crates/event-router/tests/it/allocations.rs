@@ -6,9 +6,17 @@ use crate::messages::{
 
 const TIMESTAMPTZ: u32 = 1184;
 
-/// Routes all rows twice: the first pass grows buffers, the second allocates nothing.
+/// Routes all rows twice, without and with a position header: the first pass grows buffers, the second
+/// allocates nothing.
 fn nothing_is_allocated(route_by: impl Into<Route>, table: &[u8], rows: &[Vec<u8>]) {
-    let mut router = Router::new(route_by);
+    let route_by = route_by.into();
+    for position_header in [None, Some("walrelay-position".to_owned())] {
+        let router = Router::new(route_by.clone()).with_position_header(position_header);
+        nothing_is_allocated_by(router, table, rows);
+    }
+}
+
+fn nothing_is_allocated_by(mut router: Router, table: &[u8], rows: &[Vec<u8>]) {
     announce(&mut router, table).unwrap();
     let mut payload_bytes = 0;
     let mut all = || {

@@ -9,6 +9,7 @@ mod confluent;
 mod corpus;
 mod golden;
 mod messages;
+mod position;
 mod properties;
 mod recorded_options;
 mod routing;

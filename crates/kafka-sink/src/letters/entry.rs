@@ -6,9 +6,6 @@ use walrelay_sink::{LetterId, letter};
 
 use crate::tail::TailedRecord;
 
-/// Names that are ours begin so. Whatever else a record has in headers is the original record's.
-const PREFIX: &str = "walrelay.dlq.";
-
 /// Where a record lies in the topic of letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Position {
@@ -186,7 +183,7 @@ impl Entry {
             position,
         };
         let mut headers = record.headers;
-        headers.retain(|(name, _)| !name.starts_with(PREFIX));
+        headers.retain(|(name, _)| !name.starts_with(letter::PREFIX));
         Ok(Self::Letter(Box::new(Letter { headers, ..found })))
     }
 }

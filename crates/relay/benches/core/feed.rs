@@ -215,12 +215,17 @@ pub(crate) struct Way {
 
 impl Way {
     pub(crate) fn new(rows: usize, per_transaction: usize) -> Self {
+        let router = Router::new(Options::default());
+        Self::by(router, rows, per_transaction)
+    }
+
+    /// The same with another router.
+    pub(crate) fn by(router: Router, rows: usize, per_transaction: usize) -> Self {
         let table = TableName {
             schema: "public".to_owned(),
             name: "outbox".to_owned(),
         };
         let confirmed = CommitEnd::from_slot(Lsn::new(0x8000));
-        let router = Router::new(Options::default());
         let sink = |deliveries| Taking {
             deliveries,
             reported: 0,

@@ -88,6 +88,7 @@ pub(super) fn router(config: &Config) -> Result<(Router, Option<Messages>), Fail
         .map(|registry| registry.wire.clone());
     let mut router = Router::new(route)
         .with_cloud_events(config.cloud_events.clone())
+        .with_position_header(config.position_header.clone())
         .with_wire_format(wire);
     if let Some(messages) = &messages {
         // What a message lacks it lacks always: said before the first one comes.

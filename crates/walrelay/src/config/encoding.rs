@@ -1,9 +1,10 @@
-//! `[router.cloudevents]`: what records are, beside what the route makes of them; and whether that goes
-//! together with the rest.
+//! `[router.cloudevents]` and `router.position_header`: what records are, beside what the route makes of
+//! them; and whether that goes together with the rest.
 
 use walrelay_event_router::{
     CloudEventMode, CloudEvents, Converter, Lookups, Place, Template, ValueFormat,
 };
+use walrelay_sink::letter;
 
 use super::reader::Reader;
 use super::types::{Registry, Router};
@@ -102,6 +103,45 @@ pub(super) fn agree(
         );
         reader.conflict(path, what);
     }
+}
+
+/// The name of the header that carries positions; `None` when unset, and when a problem was noted.
+pub(super) fn position_header(
+    reader: &mut Reader<'_>,
+    router: Option<&Router>,
+    events: Option<&CloudEvents>,
+) -> Option<String> {
+    let path = "router.position_header";
+    let name = reader.parsed(path, |text| {
+        if text.is_empty() {
+            Err("the name of a header must not be empty".to_owned())
+        } else if text.starts_with(letter::PREFIX) {
+            // `walrelay dlq redrive` removes headers of such names.
+            Err(format!(
+                "names that begin with `{}` are those of dead letters",
+                letter::PREFIX
+            ))
+        } else {
+            Ok(text.to_owned())
+        }
+    })?;
+    let of_route = match router {
+        Some(Router::Debezium(debezium)) => {
+            debezium.options.has_header(&name)
+                || debezium.context_headers && name.starts_with("__debezium.context.")
+        }
+        Some(Router::Templates(templates)) => {
+            templates.headers.iter().any(|(known, _)| *known == name)
+        }
+        None => false,
+    };
+    if of_route || events.is_some_and(|events| events.has_header(&name)) {
+        let what =
+            format!("`{path}` names a header that records have already: choose another name");
+        reader.conflict(path, what);
+        return None;
+    }
+    Some(name)
 }
 
 /// What a value is called that is encoded so.

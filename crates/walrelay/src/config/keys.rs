@@ -268,6 +268,12 @@ pub(super) const KEYS: &[Key] = &[
         "The shape of the outbox tables and of the records made of them.",
     ),
     key(
+        "router.position_header",
+        Kind::Text,
+        Unset,
+        "The name of a header that carries each event's position: commit LSN and row number, which compare as bytes in commit order. Unset: no such header.",
+    ),
+    key(
         "router.route.id",
         Kind::Text,
         Unset,

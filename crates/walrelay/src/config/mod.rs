@@ -150,6 +150,7 @@ fn build(reader: &mut Reader<'_>) -> Option<Config> {
         registry.as_ref(),
         cloud_events.as_ref(),
     );
+    let position_header = encoding::position_header(reader, router.as_ref(), cloud_events.as_ref());
     let sink = sink(reader);
     let delivery = delivery(reader);
     let poison = poison(reader);
@@ -163,6 +164,7 @@ fn build(reader: &mut Reader<'_>) -> Option<Config> {
         source: source?,
         router: router?,
         cloud_events,
+        position_header,
         registry,
         sink: sink?,
         delivery: delivery?,

@@ -932,3 +932,56 @@ fn cloud_events_want_source_and_type() {
         assert!(error.contains(words), "{lines}: {error}");
     }
 }
+
+#[test]
+fn a_position_header_is_none_that_records_have_already() {
+    let text = |lines: &str| {
+        format!(
+            "[source]\nurl = 'postgres://db'\ntables = ['o']\n[sink]\nkind = 'stdout'\n\
+             [router]\n{lines}\n"
+        )
+    };
+    let named = "position_header = 'walrelay-position'\n";
+    let of = |lines: &str| parse(&text(lines)).unwrap().position_header;
+    assert_eq!(of(""), None);
+    for more in ["", "preset = 'outbox'"] {
+        let name = of(&format!("{named}{more}"));
+        assert_eq!(name.as_deref(), Some("walrelay-position"), "{more}");
+    }
+    for (lines, words) in [
+        ("position_header = ''", "must not be empty"),
+        ("position_header = 3", "wants a string"),
+        (
+            "position_header = 'walrelay.dlq.row'",
+            "those of dead letters",
+        ),
+        ("position_header = 'id'", "have already"),
+        (
+            "position_header = 'seen'\n[router.debezium]\n\
+             'table.fields.additional.placement' = 'a:header:seen'",
+            "have already",
+        ),
+        (
+            "position_header = '__debezium.context.taskId'\n[router.debezium]\n\
+             'topic.prefix' = 'srv'\n'extended.headers.enabled' = true",
+            "have already",
+        ),
+        (
+            "position_header = 'aggregate-id'\npreset = 'outbox'",
+            "have already",
+        ),
+        (
+            "position_header = 'ce_id'\n[router.cloudevents]\nmode = 'binary'\nsource = 's'\n\
+             type = 't'",
+            "have already",
+        ),
+        (
+            "position_header = 'content-type'\n[router.cloudevents]\nmode = 'structured'\n\
+             source = 's'\ntype = 't'",
+            "have already",
+        ),
+    ] {
+        let error = parse(&text(lines)).unwrap_err().to_string();
+        assert!(error.contains(words), "{lines}: {error}");
+    }
+}

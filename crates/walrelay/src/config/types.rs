@@ -20,6 +20,8 @@ pub struct Config {
     pub router: Router,
     /// Whether records are CloudEvents.
     pub cloud_events: Option<CloudEvents>,
+    /// The header that carries each event's position; not empty, and no other header of the route.
+    pub position_header: Option<String>,
     /// Whether values are in a schema registry's wire format.
     pub registry: Option<Registry>,
     /// Where records go.

@@ -1,0 +1,64 @@
+//! The header that carries an event's position, over a history with repeats.
+
+use std::collections::HashMap;
+
+use walrelay_testkit::eventually;
+
+use crate::rig::{PATIENCE, Rig};
+
+const NAME: &str = "walrelay-position";
+
+/// SIGKILL makes repeats, and rows are written in transactions of several.
+#[test]
+fn of_a_repeat_is_the_same_and_ascends_per_key() {
+    let rig = Rig::new(18);
+    rig.workload().create_tables();
+    let more = format!("\n[router]\nposition_header = \"{NAME}\"\n");
+    let config = rig.config_with(&rig.postgres.url(), &more);
+    let mut relay = rig.start(&config);
+    relay.streaming();
+    let load = rig.workload().rate(3_000.0).seed(31).start();
+    let mut repeats = 0;
+    for _ in 0..4 {
+        let next = load.written().rows + 700;
+        eventually(PATIENCE, || load.written().rows >= next);
+        relay.kill();
+        repeats += 1;
+        relay = rig.start(&config);
+        relay.streaming();
+    }
+    let written = load.stop();
+    rig.caught_up();
+    let history = rig.history();
+    let verdict = history.check();
+    eprintln!("SIGKILL x{repeats}, {} rows: {verdict}", written.rows);
+    verdict.assert_clean_but_for_ragged();
+    assert!(verdict.duplicates > 0, "nothing was repeated: {verdict}");
+
+    let mut records = history.records;
+    records.sort_by_key(|record| (record.topic.clone(), record.partition, record.offset));
+    let mut of_event: HashMap<String, Vec<u8>> = HashMap::new();
+    let mut highest: HashMap<(String, Vec<u8>), Vec<u8>> = HashMap::new();
+    for record in records {
+        let positions = record.headers.iter().filter(|(name, _)| name == NAME);
+        let positions: Vec<_> = positions.map(|(_, value)| value.clone()).collect();
+        let [Some(position)] = &positions[..] else {
+            panic!("not one position: {:?}", record.headers);
+        };
+        let text = str::from_utf8(position).expect("text");
+        assert!(text.len() == 25 && text.as_bytes()[16] == b'/', "{text}");
+        let id = record.id.expect("an id");
+        if let Some(first) = of_event.get(&id) {
+            assert_eq!(first, position, "the repeat of {id} has another position");
+            continue;
+        }
+        of_event.insert(id, position.clone());
+        if let Some(key) = record.key {
+            let before = highest.insert((record.topic, key), position.clone());
+            assert!(before.is_none_or(|before| before < *position), "{text}");
+        }
+    }
+    let distinct: std::collections::HashSet<_> = of_event.values().collect();
+    assert_eq!(distinct.len(), of_event.len(), "two events have one position");
+    relay.ends_well();
+}
