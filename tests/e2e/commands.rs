@@ -1,10 +1,11 @@
 use std::fs::File;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use walrelay_testkit::{Db, eventually, servers};
-use walrelay_throwaway::{ChildGuard, PostgresBinaries};
+use walrelay_throwaway::PostgresBinaries;
 
-use crate::rig::{PATIENCE, Rig, output, walrelay};
+use crate::rig::{PATIENCE, Relay, Rig, SLOT, ends, eventually_or, output, walrelay};
 
 fn stdout(args: &[&str]) -> String {
     let output = output(args);
@@ -109,38 +110,134 @@ fn a_dry_run_connects_to_nothing() {
     }
 }
 
-/// Standard output as a sink: one JSON object a line, confirmed when it is written.
+/// `walrelay run` that prints, and where its lines go.
+struct Printing {
+    relay: Relay,
+    lines: PathBuf,
+}
+
+impl Printing {
+    fn start(rig: &Rig, config: &Path, more: &[&str]) -> Self {
+        let number = crate::rig::TESTS.fetch_add(1, Ordering::Relaxed);
+        let lines = rig.path(&format!("lines-{number}"));
+        let mut command = Relay::command(config);
+        command.args(["--set", "sink.kind=stdout"]).args(more);
+        let log = rig.path(&format!("printing-{number}.log"));
+        let stdout = File::create(&lines).expect("a file");
+        let relay = Relay::spawn_to(&mut command, stdout, &log);
+        Self { relay, lines }
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(&self.lines).expect("lines");
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn prints(&self, lines: u64) {
+        let printed = || self.lines().len() as u64;
+        eventually_or(PATIENCE, || printed() >= lines, || self.relay.log());
+        assert_eq!(printed(), lines, "{}", self.relay.log());
+    }
+}
+
+/// Asked to, it confirms: one JSON object a line, confirmed when it is written.
 #[test]
 fn standard_output_is_a_sink() {
     let rig = Rig::with(servers::postgres(15), String::from("127.0.0.1:9"));
     rig.workload().create_tables();
-    let config = rig.config();
-    let text = std::fs::read_to_string(&config).expect("the configuration");
-    let (source, _) = text.split_once("[sink.kafka]").expect("a sink");
-    std::fs::write(&config, format!("{source}[sink]\nkind = \"stdout\"\n")).expect("written");
-    let lines = rig.path("lines");
-    let relay = ChildGuard::spawn(
-        walrelay(&["run", "--config", config.to_str().expect("text")])
-            .stdin(Stdio::null())
-            .stdout(File::create(&lines).expect("a file"))
-            .stderr(Stdio::null()),
-    )
-    .expect("walrelay runs");
-    eventually(PATIENCE, || {
-        rig.slot()
-            .read()
-            .is_some_and(|slot| slot.active_pid.is_some())
-    });
+    let printing = Printing::start(&rig, &rig.config(), &["--set", "sink.stdout.confirm=true"]);
+    printing.relay.streaming();
     let written = rig.workload().rows(500).run();
     rig.caught_up();
-    let text = std::fs::read_to_string(&lines).expect("lines");
-    assert_eq!(text.lines().count() as u64, written.rows);
+    printing.prints(written.rows);
+    let lines = printing.lines();
     assert!(
-        text.lines()
+        lines
+            .iter()
             .all(|line| line.starts_with('{') && line.ends_with('}')),
-        "{text}"
+        "{lines:?}"
     );
-    drop(relay);
+}
+
+/// A try-out takes nothing away: Kafka gets every event that was printed.
+fn printing_confirms_nothing(major: u32) {
+    let rig = Rig::new(major);
+    rig.workload().create_tables();
+    let state = rig.path("state");
+    let config = rig.config();
+    let with_state = format!("source.state_file={}", state.display());
+    rig.relay().ends_well();
+    let slot = rig.slot();
+    let before = slot.read().expect("the slot is there").confirmed_flush;
+    let first = rig.workload().rows(300).seed(1).run().rows;
+    let printing = Printing::start(&rig, &config, &["--set", &with_state]);
+    printing.relay.says("reading a temporary copy of the slot");
+    printing.prints(first);
+    assert_eq!(
+        slot.read().expect("the slot is there").confirmed_flush,
+        before
+    );
+
+    // Beside a relay that reads the slot.
+    let relay = rig.relay();
+    let second = rig.workload().rows(200).seed(2).run().rows;
+    rig.caught_up();
+    printing.prints(first + second);
+    let third = Printing::start(&rig, &config, &[]);
+    third.relay.streaming();
+    let last = rig.workload().rows(100).seed(3).run().rows;
+    third.prints(last);
+    rig.caught_up();
+    let log = printing.relay.ends_well();
+    assert!(log.contains("the slot stands where it stood"), "{log}");
+    third.relay.ends_well();
+    assert!(!state.exists(), "a state file was written");
+    let verdict = rig.verdict();
+    verdict.assert_clean();
+    assert_eq!(verdict.committed as u64, first + second + last);
+    assert_eq!(verdict.duplicates, 0, "{verdict}");
+    relay.ends_well();
+    let slots = Db::connect(&rig.postgres.url())
+        .text("SELECT string_agg(slot_name, ',') FROM pg_replication_slots");
+    assert_eq!(slots.as_deref(), Some(SLOT));
+}
+
+#[test]
+fn standard_output_confirms_nothing_on_15() {
+    printing_confirms_nothing(15);
+}
+
+#[test]
+fn standard_output_confirms_nothing_on_18() {
+    printing_confirms_nothing(18);
+}
+
+/// Nothing that outlives the try-out is created.
+#[test]
+fn standard_output_needs_no_slot() {
+    let rig = Rig::with(servers::postgres(15), String::from("127.0.0.1:9"));
+    rig.workload().create_tables();
+    let config = rig.config();
+    let db = Db::connect(&rig.postgres.url());
+    let made = || {
+        let sql = "SELECT concat((SELECT count(*) FROM pg_replication_slots), ' ', \
+                   (SELECT count(*) FROM pg_publication))";
+        db.text(sql).expect("two numbers")
+    };
+    let mut refused = Printing::start(&rig, &config, &[]);
+    ends(&mut refused.relay, 78, "publication-missing");
+    assert_eq!(made(), "0 0");
+
+    db.batch("CREATE PUBLICATION walrelay FOR TABLE public.outbox WITH (publish = 'insert')");
+    let printing = Printing::start(&rig, &config, &[]);
+    printing.relay.says("the slot does not exist");
+    printing.relay.streaming();
+    let written = rig.workload().rows(50).run();
+    printing.prints(written.rows);
+    printing.relay.ends_well();
+    eventually(PATIENCE, || made() == "0 1");
+    let mut gap = Printing::start(&rig, &config, &["--accept-gap"]);
+    ends(&mut gap.relay, 64, "accept-gap-unused");
 }
 
 #[test]

@@ -59,6 +59,10 @@ fn of_a_repeat_is_the_same_and_ascends_per_key() {
         }
     }
     let distinct: std::collections::HashSet<_> = of_event.values().collect();
-    assert_eq!(distinct.len(), of_event.len(), "two events have one position");
+    assert_eq!(
+        distinct.len(),
+        of_event.len(),
+        "two events have one position"
+    );
     relay.ends_well();
 }

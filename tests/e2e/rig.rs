@@ -203,10 +203,15 @@ impl Relay {
 
     /// Runs such a command; what it says goes to this file.
     pub(crate) fn spawn(command: &mut Command, log: &Path) -> Self {
+        Self::spawn_to(command, Stdio::null(), log)
+    }
+
+    /// The same, with standard output going somewhere.
+    pub(crate) fn spawn_to(command: &mut Command, stdout: impl Into<Stdio>, log: &Path) -> Self {
         let file = File::create(log).expect("a log file");
         command
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(stdout)
             .stderr(file);
         let child = ChildGuard::spawn(command).expect("walrelay runs");
         Self {

@@ -39,7 +39,7 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Ended {
         SinkConfig::Kafka(sink) => kafka(sink, &config.delivery)
             .map_err(|failure| failures.push(failure))
             .ok(),
-        SinkConfig::Stdout => None,
+        SinkConfig::Stdout { .. } => None,
     };
     if failures.is_empty() {
         say("configuration: fine");
@@ -66,9 +66,12 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Ended {
                 Some(path) => read_state_file(path)?,
                 None => None,
             };
-            let moment = Moment::Start {
-                known: kept.map(|kept| kept.confirmed),
-                accept_gap: false,
+            let moment = match config.sink {
+                SinkConfig::Stdout { confirm: false } => Moment::Print,
+                _ => Moment::Start {
+                    known: kept.map(|kept| kept.confirmed),
+                    accept_gap: false,
+                },
             };
             let plan = plan(&wanted, &facts, moment)?;
             replication.close().await;

@@ -5,7 +5,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 use walrelay_kafka_sink::GearedSinkFactory;
 use walrelay_kafka_sink::letters::LetterWatcher;
-use walrelay_relay::{Outcome, Pipeline, PipelineError};
+use walrelay_relay::{Outcome, Pipeline, PipelineError, Source};
 use walrelay_sink::{Parking, SinkFactory};
 
 use super::connect::{block_on, conn_info, kafka, router, schemas, settings, wanted};
@@ -13,9 +13,15 @@ use super::{Ended, Env, load};
 use crate::cli::{Exit, Failure, RunArgs};
 use crate::config::{Config, SinkConfig};
 use crate::failures::{self, SinkFailure};
-use crate::postgres::{PostgresSource, SourceOptions};
+use crate::postgres::{CopySource, PostgresError, PostgresSource, SourceOptions};
 use crate::sinks::StdoutSinkFactory;
 use crate::telemetry::{World, log_to_stderr};
+
+/// What a run that drained says at its end.
+const CONFIRMED: &str = "drained: everything that was sent is confirmed";
+/// The same of a run that read a temporary copy of the slot.
+const PRINTED: &str =
+    "drained: everything that was read is printed; the slot stands where it stood";
 
 /// `walrelay run`.
 pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Ended {
@@ -37,53 +43,87 @@ pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Ended {
                 })
                 .transpose()
                 .map_err(|error| failures::kafka_client(&error))?;
-            relay(
-                &config,
-                args.accept_gap,
-                env,
-                GearedSinkFactory::new(kafka),
-                parking,
-            )?;
+            let source = of_slot(&config, args.accept_gap, env)?;
+            let factory = GearedSinkFactory::new(kafka);
+            relay(&config, env, source, factory, parking, CONFIRMED)?;
         }
-        SinkConfig::Stdout => {
+        SinkConfig::Stdout { confirm } => {
             let factory = StdoutSinkFactory::new(&config.delivery);
             // Nothing can be read back from there: keys are parked for as long as the relay runs.
             let parking = config.poison.park_key.then(|| Arc::new(Parking::new()));
             if let Some(parking) = &parking {
                 parking.set_ready();
             }
-            relay(&config, args.accept_gap, env, factory, parking)?;
+            if *confirm {
+                let source = of_slot(&config, args.accept_gap, env)?;
+                relay(&config, env, source, factory, parking, CONFIRMED)?;
+            } else {
+                let source = of_copies(&config, args.accept_gap, env)?;
+                relay(&config, env, source, factory, parking, PRINTED).map_err(of_a_copy)?;
+            }
         }
     }
     Ok(())
 }
 
-fn relay<F>(
-    config: &Config,
-    accept_gap: bool,
-    env: Env<'_>,
-    factory: F,
-    parking: Option<Arc<Parking>>,
-) -> Result<(), Failure>
-where
-    F: SinkFactory,
-    F::Error: SinkFailure,
-{
-    let info = conn_info(&config.source, env)?;
-    info!(
-        version = env!("CARGO_PKG_VERSION"),
-        source = %info.redacted(),
-        slot = config.source.slot,
-        publication = config.source.publication,
-        "starting"
-    );
+/// The configured slot, in which positions are confirmed.
+fn of_slot(config: &Config, accept_gap: bool, env: Env<'_>) -> Result<PostgresSource, Failure> {
     let options = SourceOptions {
         wal_sender_timeout: config.source.wal_sender_timeout,
         state_file: config.source.state_file.clone(),
         accept_gap,
         retained_wal_warning: config.source.retained_wal_warning,
     };
-    let source = PostgresSource::new(info, wanted(config), options);
+    let info = conn_info(&config.source, env)?;
+    Ok(PostgresSource::new(info, wanted(config), options))
+}
+
+/// Temporary copies of that slot, so that nothing is confirmed in it.
+fn of_copies(config: &Config, accept_gap: bool, env: Env<'_>) -> Result<CopySource, Failure> {
+    if accept_gap {
+        return Err(Failure::new(
+            "accept-gap-unused",
+            Exit::Usage,
+            "--accept-gap has no effect with sink.kind = \"stdout\": the slot is not touched",
+        )
+        .remedy("leave it out, or set sink.stdout.confirm = true as well"));
+    }
+    let info = conn_info(&config.source, env)?;
+    let timeout = config.source.wal_sender_timeout;
+    Ok(CopySource::of_configured(info, wanted(config), timeout))
+}
+
+/// A slot that moves on belongs to a relay that is at work, and a copy of it is read by nobody else.
+fn of_a_copy(failure: Failure) -> Failure {
+    if failure.id != "slot-moved" {
+        return failure;
+    }
+    failure.remedy(
+        "the connection was lost, and the slot has moved on since: another relay confirmed what \
+         was committed meanwhile, and it is not printed. Start again to print what follows",
+    )
+}
+
+fn relay<S, F>(
+    config: &Config,
+    env: Env<'_>,
+    source: S,
+    factory: F,
+    parking: Option<Arc<Parking>>,
+    drained: &'static str,
+) -> Result<(), Failure>
+where
+    S: Source<Error = PostgresError>,
+    F: SinkFactory,
+    F::Error: SinkFailure,
+{
+    info!(
+        version = env!("CARGO_PKG_VERSION"),
+        source = %conn_info(&config.source, env)?.redacted(),
+        slot = config.source.slot,
+        publication = config.source.publication,
+        "starting"
+    );
     let (router, messages) = router(config)?;
     let schemas = schemas(config)?;
     let mut pipeline = Pipeline::new(
@@ -98,15 +138,16 @@ where
         Ok::<_, Failure>(pipeline.run(stop).await)
     })??;
     pipeline.surroundings().summarise(&pipeline.counts());
-    ended(result)
+    ended(result, drained)
 }
 
 fn ended<K: SinkFailure>(
-    result: Result<Outcome, PipelineError<crate::postgres::PostgresError, K>>,
+    result: Result<Outcome, PipelineError<PostgresError, K>>,
+    drained: &'static str,
 ) -> Result<(), Failure> {
     match result {
         Ok(Outcome::Drained { confirmed }) => {
-            info!(%confirmed, "drained: everything that was sent is confirmed");
+            info!(%confirmed, "{drained}");
             Ok(())
         }
         // Nothing was ever sent, so nothing is owed.

@@ -31,6 +31,7 @@ fn section_of(key: &Key) -> &'static str {
         "router.registry",
         "router.debezium",
         "router.converters",
+        "sink.stdout",
         "sink.oauthbearer",
         "sink.topics",
     ]

@@ -806,6 +806,12 @@ pub(super) const KEYS: &[Key] = &[
         "Where records go: to Kafka, or to standard output, one JSON object a line.",
     ),
     key(
+        "sink.stdout.confirm",
+        Kind::Bool,
+        Is("false"),
+        "Whether `kind = \"stdout\"` reads the slot itself and confirms what it prints there: Kafka never gets those events.",
+    ),
+    key(
         "sink.oauthbearer.token_file",
         Kind::Text,
         Unset,

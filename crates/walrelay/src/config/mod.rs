@@ -294,6 +294,7 @@ fn sink(reader: &mut Reader<'_>) -> Option<SinkConfig> {
     let properties = KafkaProperties(reader.properties());
     let bearer = oauthbearer::bearer(reader);
     let create = reader.boolean("sink.topics.create");
+    let confirm = reader.boolean("sink.stdout.confirm");
     let partitions = reader.integer("sink.topics.partitions", &(1..=100_000));
     let replication_factor = reader.integer("sink.topics.replication_factor", &(1..=1_000));
     for path in ["sink.topics.partitions", "sink.topics.replication_factor"] {
@@ -304,13 +305,7 @@ fn sink(reader: &mut Reader<'_>) -> Option<SinkConfig> {
     }
     // Kafka's settings may stay in the file while one tries things out on standard output.
     if kind? == 1 {
-        return Some(SinkConfig::Stdout);
-    }
-    let named = ["bootstrap.servers", "metadata.broker.list"]
-        .into_iter()
-        .any(|name| reader.has(&format!("{}.{name}", keys::PASS_THROUGH)));
-    if !named {
-        reader.missing("sink.kafka.bootstrap.servers", "\"localhost:9092\"");
+        return Some(SinkConfig::Stdout { confirm });
     }
     Some(SinkConfig::Kafka(KafkaSink {
         properties,

@@ -791,9 +791,12 @@ fn secrets_come_from_files_too() {
 fn standard_output_needs_no_broker() {
     let config =
         parse("[source]\nurl='postgres://db'\ntables=['o']\n[sink]\nkind='stdout'").unwrap();
-    assert!(matches!(config.sink, SinkConfig::Stdout));
+    assert!(matches!(config.sink, SinkConfig::Stdout { confirm: false }));
     let config = parse_set(LEAST, &["sink.kind=stdout"]).unwrap();
-    assert!(matches!(config.sink, SinkConfig::Stdout));
+    assert!(matches!(config.sink, SinkConfig::Stdout { confirm: false }));
+    let confirming = ["sink.kind=stdout", "sink.stdout.confirm=true"];
+    let config = parse_set(LEAST, &confirming).unwrap();
+    assert!(matches!(config.sink, SinkConfig::Stdout { confirm: true }));
 }
 
 #[test]

@@ -151,7 +151,10 @@ pub enum SinkConfig {
     /// To Kafka.
     Kafka(KafkaSink),
     /// To standard output, one JSON object a line.
-    Stdout,
+    Stdout {
+        /// Whether the slot is read itself, and what is printed confirmed in it.
+        confirm: bool,
+    },
 }
 
 /// `[sink.kafka]` and `[sink.topics]`.

@@ -6,10 +6,12 @@
 //! - [`Retention`]: how much WAL the server keeps for the slot, looked at while it is read.
 //! - [`script`]: the SQL that creates things, as `init --dry-run` prints and `migrations/` holds it.
 //! - [`PostgresSource`]: the replication connection, with a control connection beside it.
+//! - [`CopySource`]: the same over temporary copies of a slot, which stays where it is.
 //! - [`SetupError`], [`PostgresError`]: what can be wrong, and what to do about it.
 
 mod catalog;
 mod columns;
+mod copy;
 mod error;
 mod keeper;
 mod looks;
@@ -25,6 +27,7 @@ pub use catalog::{
     Facts, PublicationFacts, ServerFacts, SlotFacts, SlotReader, TableFacts, inspect,
 };
 pub(crate) use columns::describe;
+pub(crate) use copy::{CopySource, Original};
 pub(crate) use error::{GO_ON, PUBLISH};
 pub use error::{Gap, PostgresError, SetupError};
 pub use plan::{Action, Moment, Plan, Wanted, plan};

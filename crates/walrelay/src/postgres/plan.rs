@@ -28,6 +28,8 @@ pub struct Wanted {
 pub enum Moment {
     /// `walrelay init`: somebody wants made what is missing.
     Init,
+    /// A process reads a copy of the slot and prints it. Only a temporary slot may be made.
+    Print,
     /// A process starts.
     Start {
         /// Up to where it was relayed before, as far as it is known.
@@ -46,7 +48,7 @@ impl Moment {
     /// Up to where it was relayed before, as far as it is known.
     pub(super) fn known(self) -> Option<Lsn> {
         match self {
-            Moment::Init => None,
+            Moment::Init | Moment::Print => None,
             Moment::Start { known, .. } => known,
             Moment::Relayed { upto } => Some(upto),
         }
@@ -94,7 +96,7 @@ pub fn plan(wanted: &Wanted, facts: &Facts, moment: Moment) -> Result<Plan, Setu
     tables(wanted, facts)?;
     let mut plan = Plan::default();
     // The publication first, see `Action`.
-    publication(wanted, facts, &mut plan)?;
+    publication(wanted, facts, moment, &mut plan)?;
     slot(wanted, facts, moment, &mut plan)?;
     Ok(plan)
 }
@@ -165,7 +167,7 @@ fn no_slot(
         Moment::Start { .. } if !wanted.create => {
             return Err(SetupError::SlotMissing { slot, gap: None });
         }
-        Moment::Init | Moment::Start { .. } => {}
+        Moment::Init | Moment::Print | Moment::Start { .. } => {}
     }
     plan.actions.push(Action::CreateSlot);
     Ok(())
@@ -216,14 +218,22 @@ fn slot(wanted: &Wanted, facts: &Facts, moment: Moment, plan: &mut Plan) -> Resu
              copy of it"
         ));
     }
-    if let Some(pid) = slot.active_pid {
+    // A relay that starts is told so by the server when it asks for the slot, and waits.
+    if moment == Moment::Init
+        && let Some(pid) = slot.active_pid
+    {
         plan.notes
             .push(format!("slot {name} is being read by server process {pid}"));
     }
     Ok(())
 }
 
-fn publication(wanted: &Wanted, facts: &Facts, plan: &mut Plan) -> Result<(), SetupError> {
+fn publication(
+    wanted: &Wanted,
+    facts: &Facts,
+    moment: Moment,
+    plan: &mut Plan,
+) -> Result<(), SetupError> {
     let name = &wanted.publication;
     let Some(publication) = &facts.publication else {
         // Postgres decodes with the catalogs of the time of each change: rows committed while there
@@ -234,7 +244,7 @@ fn publication(wanted: &Wanted, facts: &Facts, plan: &mut Plan) -> Result<(), Se
                 slot: wanted.slot.clone(),
             });
         }
-        if !wanted.create {
+        if !wanted.create || moment == Moment::Print {
             return Err(SetupError::PublicationMissing {
                 publication: name.clone(),
             });

@@ -14,10 +14,10 @@ use walrelay_relay::{Pipeline, Settings, State, Surroundings};
 use walrelay_sink::SinkFactory;
 
 use super::meter::{Meter, Metered};
-use super::source::{CopySource, Original};
 use super::usage;
 use crate::cli::{Exit, Failure};
 use crate::failures::{self, SinkFailure};
+use crate::postgres::{CopySource, Original};
 use crate::telemetry::{Latencies, wall_clock};
 
 /// Nothing comes for twice as long: the rest is not waited for.

@@ -18,9 +18,9 @@ use walrelay_relay::{Pipeline, Settings};
 
 use super::drain::{Watch, incomplete};
 use super::load::{Schedule, Writers, clock_offset};
-use super::source::{CopySource, Original};
 use crate::cli::Failure;
 use crate::failures;
+use crate::postgres::{CopySource, Original};
 use crate::telemetry::Latencies;
 
 const BROKER_PATIENCE: Duration = Duration::from_secs(15);

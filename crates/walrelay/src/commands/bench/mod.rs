@@ -18,7 +18,6 @@ mod load;
 mod meter;
 mod null;
 mod report;
-mod source;
 mod stage;
 mod usage;
 
@@ -37,11 +36,11 @@ use super::{Ended, Env, load};
 use crate::cli::{BenchArgs, BenchPart, Exit, Failure};
 use crate::config::{Config, Log, LogLevel, SinkConfig};
 use crate::failures;
+use crate::postgres::Original;
 use crate::telemetry::log_to_stderr;
 use drain::{Drained, drain};
 use null::NullSinkFactory;
 use report::{Machine, Report};
-use source::Original;
 use stage::{Stage, failure_of};
 
 const TO_NOTHING: &str = "walrelay, to nothing";
@@ -72,7 +71,7 @@ pub(crate) fn bench(args: &BenchArgs, env: Env<'_>) -> Ended {
             };
             Some((connect::kafka(sink, &config.delivery)?, creation))
         }
-        SinkConfig::Stdout => None,
+        SinkConfig::Stdout { .. } => None,
     };
     if kafka.is_none()
         && [BenchPart::Kafka, BenchPart::Latency]

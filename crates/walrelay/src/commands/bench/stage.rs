@@ -8,9 +8,9 @@ use walrelay_kafka_sink::{KafkaConfig, KafkaError, PassingTopics, TopicCreation}
 use walrelay_relay::TableName;
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, SlotOptions, quote_ident};
 
-use super::source::Original;
 use crate::cli::{Exit, Failure};
 use crate::failures;
+use crate::postgres::Original;
 use crate::postgres::script;
 
 /// For one answer of the cluster.
