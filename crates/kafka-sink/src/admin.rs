@@ -350,12 +350,14 @@ impl Connection {
                 None => Attempt::Later("the broker did not say what became of it".to_owned()),
                 Some(outcome) => {
                     if outcome.is_ok() {
-                        let TopicCreation {
-                            partitions,
-                            replication_factor,
-                            ..
-                        } = creation;
-                        tracing::info!(topic = %name, partitions, replication_factor, "created a topic");
+                        // -1 is the broker's default, which is not known here.
+                        let given = |number: i32| (number > 0).then_some(number);
+                        tracing::info!(
+                            topic = %name,
+                            partitions = given(creation.partitions),
+                            replication_factor = given(creation.replication_factor),
+                            "created a topic"
+                        );
                     }
                     judge(name, *outcome)
                 }

@@ -14,10 +14,11 @@ const QUIET: Duration = Duration::from_secs(30);
 pub(crate) struct Repetitions(Mutex<HashMap<String, (Instant, u64)>>);
 
 impl Repetitions {
-    /// How many lines of this kind were held back since the last one that passed; `None` to hold
-    /// this one back too.
-    pub(crate) fn pass(&self, kind: &str) -> Option<u64> {
-        self.pass_at(kind, Instant::now())
+    /// How many lines of this kind were held back since the last one that passed, for a log line, which
+    /// leaves a zero out; `None` to hold this one back too.
+    pub(crate) fn pass(&self, kind: &str) -> Option<Option<u64>> {
+        let held_back = self.pass_at(kind, Instant::now())?;
+        Some((held_back > 0).then_some(held_back))
     }
 
     fn pass_at(&self, kind: &str, now: Instant) -> Option<u64> {
@@ -42,6 +43,13 @@ impl Repetitions {
             .unwrap_or_else(PoisonError::into_inner)
             .clear();
     }
+}
+
+/// Whether librdkafka gives the same words to [`ClientContext::error`](rdkafka::ClientContext::error), too:
+/// `rd_kafka_broker_set_error` does so for failed connections.
+pub(crate) fn is_also_an_error(level: RDKafkaLogLevel, facility: &str) -> bool {
+    use RDKafkaLogLevel as L;
+    facility == "FAIL" && matches!(level, L::Emerg | L::Alert | L::Critical | L::Error)
 }
 
 /// A line of librdkafka's log. `facility` is its kind (`FAIL`, `SASL`, …).
@@ -92,5 +100,18 @@ mod tests {
         assert_eq!(repetitions.pass_at("FAIL", start + QUIET), Some(2));
         repetitions.forget();
         assert_eq!(repetitions.pass_at("FAIL", start + QUIET), Some(0));
+    }
+    #[test]
+    fn only_what_librdkafka_reports_as_an_error_is_left_to_it() {
+        use RDKafkaLogLevel as L;
+        assert!(is_also_an_error(L::Error, "FAIL"));
+        // A connection that an idle broker closed.
+        assert!(!is_also_an_error(L::Info, "FAIL"));
+        assert!(!is_also_an_error(L::Error, "SSL"));
+    }
+
+    #[test]
+    fn a_line_before_which_none_was_held_back_has_no_count() {
+        assert_eq!(Repetitions::default().pass("FAIL"), Some(None));
     }
 }

@@ -13,6 +13,7 @@ mod rules;
 
 use rules::{ALIASES, RULES, SECRETS};
 
+use crate::client_log::Repetitions;
 use crate::ffi;
 use crate::tokens::{Keeper, TokenSource, chain};
 
@@ -106,6 +107,8 @@ pub struct KafkaConfig {
     properties: BTreeMap<String, String>,
     options: KafkaOptions,
     tokens: Option<Arc<Keeper>>,
+    /// Of log lines about the cluster, by any producer of this configuration.
+    repetitions: Arc<Repetitions>,
 }
 
 /// Why a configuration was refused. No variant holds a value: it may be a secret.
@@ -221,25 +224,44 @@ impl KafkaConfig {
         tokens: Option<Arc<dyn TokenSource>>,
     ) -> Result<Self, KafkaConfigError> {
         check_options(&options)?;
-        for (property, value) in &properties {
-            check_property(property, value)?;
-        }
-        for aliases in ALIASES {
-            let mut given = aliases.iter().filter(|a| properties.contains_key(**a));
-            if let (Some(first), Some(second)) = (given.next(), given.next()) {
-                return Err(KafkaConfigError::Twice {
-                    first: (*first).to_owned(),
-                    second: (*second).to_owned(),
-                });
-            }
+        if let Some((_, error)) = Self::problems(&properties).into_iter().next() {
+            return Err(error);
         }
         let config = Self {
             properties,
             options,
             tokens: tokens.map(Keeper::new),
+            repetitions: Arc::default(),
         };
         config.check_together()?;
         Ok(config)
+    }
+
+    /// What is wrong with single properties, and with pairs that are two names of one: each by the name that
+    /// was given. Touches neither network nor files.
+    pub fn problems(properties: &BTreeMap<String, String>) -> Vec<(String, KafkaConfigError)> {
+        let mut problems = Vec::new();
+        for (property, value) in properties {
+            if let Err(error) = check_property(property, value) {
+                problems.push((property.clone(), error));
+            }
+        }
+        for aliases in ALIASES {
+            let mut given = aliases.iter().filter(|a| properties.contains_key(**a));
+            if let (Some(first), Some(second)) = (given.next(), given.next()) {
+                let error = KafkaConfigError::Twice {
+                    first: (*first).to_owned(),
+                    second: (*second).to_owned(),
+                };
+                problems.push(((*second).to_owned(), error));
+            }
+        }
+        problems
+    }
+
+    /// Which log lines were written lately.
+    pub(crate) fn repetitions(&self) -> &Repetitions {
+        &self.repetitions
     }
 
     /// The bounds and the creation of topics.
@@ -554,12 +576,19 @@ fn check_property(property: &str, value: &str) -> Result<(), KafkaConfigError> {
             property: property.to_owned(),
             reason: match error {
                 _ if is_secret(property) => "librdkafka does not accept the value".to_owned(),
-                ClientError::ClientConfig(_, reason, ..) => reason,
+                ClientError::ClientConfig(_, reason, ..) => as_given(property, reason),
                 ClientError::Nul(_) => "the value contains a NUL".to_owned(),
                 other => other.to_string(),
             },
         }),
     }
+}
+
+/// librdkafka's words with the name that was given, where they have another name of the property.
+fn as_given(property: &str, reason: String) -> String {
+    names_of(property).iter().fold(reason, |reason, name| {
+        reason.replace(&format!("\"{name}\""), &format!("\"{property}\""))
+    })
 }
 
 fn nearest(property: &str) -> Option<String> {

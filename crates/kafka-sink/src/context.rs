@@ -49,7 +49,6 @@ pub(crate) struct Context {
     trouble: AtomicBool,
     /// A record was reported since the poll thread last looked, which is the thread that reports.
     reported: AtomicBool,
-    repetitions: Repetitions,
     config: KafkaConfig,
     /// A broker refused who we are since the poll thread last looked.
     refused: AtomicBool,
@@ -85,7 +84,6 @@ impl Context {
             producer: OnceLock::new(),
             trouble: AtomicBool::new(false),
             reported: AtomicBool::new(false),
-            repetitions: Repetitions::default(),
             config,
             refused: AtomicBool::new(false),
             tokenless: AtomicBool::new(false),
@@ -94,6 +92,11 @@ impl Context {
             called: AtomicBool::new(false),
             stale: AtomicBool::new(false),
         }
+    }
+
+    /// Shared by all producers of a configuration: they talk to the same brokers.
+    fn repetitions(&self) -> &Repetitions {
+        self.config.repetitions()
     }
 
     /// A token that a broker refused is not used to its end: somebody may have mended what makes
@@ -123,7 +126,7 @@ impl Context {
 
     fn complain_of_tokens(&self, reason: &str) {
         self.tokenless.store(true, SeqCst);
-        if let Some(held_back) = self.repetitions.pass("OAUTHBEARER") {
+        if let Some(held_back) = self.repetitions().pass("OAUTHBEARER") {
             tracing::warn!(held_back, "no OAUTHBEARER token for Kafka: {reason}");
         }
     }
@@ -206,7 +209,7 @@ impl Context {
         self.deliveries.delivered(seq);
         if self.trouble.load(SeqCst) && self.trouble.swap(false, SeqCst) {
             tracing::info!("Kafka takes records again");
-            self.repetitions.forget();
+            self.repetitions().forget();
         }
     }
 }
@@ -231,12 +234,12 @@ impl ClientContext for Context {
     }
 
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        client_log::line(
-            &self.repetitions,
-            level,
-            facility,
-            &self.config.scrub(message),
-        );
+        let message = self.config.scrub(message);
+        if client_log::is_also_an_error(level, facility) {
+            tracing::debug!(target: "librdkafka", facility, "{message}");
+            return;
+        }
+        client_log::line(self.repetitions(), level, facility, &message);
     }
 
     // Without this rdkafka would parse each statistics document and print it.
@@ -257,7 +260,7 @@ impl ClientContext for Context {
         }
         // rdkafka calls twice for each error event, which the filter hides.
         let kind = code.map_or_else(|| "error".to_owned(), |code| format!("{code:?}"));
-        if let Some(held_back) = self.repetitions.pass(&kind) {
+        if let Some(held_back) = self.repetitions().pass(&kind) {
             let reason = self.config.scrub(reason);
             let remedy = remedy(code, &reason, &self.config);
             tracing::warn!(kind, held_back, "Kafka: {reason}{remedy}");

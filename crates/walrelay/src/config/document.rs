@@ -208,7 +208,7 @@ impl<'a> Document<'a> {
     /// One `--set key=value`.
     fn set(&mut self, argument: &str) {
         let (path, text) = argument.split_once('=').unwrap_or((argument, ""));
-        let path = path.trim();
+        let path = &unquoted(path.trim());
         let shown = if keys::is_secret(path) {
             format!("--set {path}=…")
         } else {
@@ -313,6 +313,15 @@ fn joined(prefix: &str, name: &str) -> String {
         name.to_owned()
     } else {
         format!("{prefix}.{name}")
+    }
+}
+
+/// The path of an override. Quotes around a name with dots say nothing, but where [`joined`] keeps them.
+fn unquoted(path: &str) -> String {
+    if keys::below(path, keys::MEMBERS).is_some() {
+        path.to_owned()
+    } else {
+        path.replace('"', "")
     }
 }
 

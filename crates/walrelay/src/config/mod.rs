@@ -22,6 +22,7 @@ mod excerpt;
 mod expand;
 #[doc(hidden)]
 pub mod fuzzing;
+mod kafka;
 mod keys;
 mod messages;
 mod oauthbearer;
@@ -293,8 +294,8 @@ fn sink(reader: &mut Reader<'_>) -> Option<SinkConfig> {
     let kind = reader.choice("sink.kind");
     let properties = KafkaProperties(reader.properties());
     let bearer = oauthbearer::bearer(reader);
-    let create = reader.boolean("sink.topics.create");
     let confirm = reader.boolean("sink.stdout.confirm");
+    let create = reader.boolean("sink.topics.create");
     let partitions = reader.integer("sink.topics.partitions", &(1..=100_000));
     let replication_factor = reader.integer("sink.topics.replication_factor", &(1..=1_000));
     for path in ["sink.topics.partitions", "sink.topics.replication_factor"] {
@@ -307,6 +308,7 @@ fn sink(reader: &mut Reader<'_>) -> Option<SinkConfig> {
     if kind? == 1 {
         return Some(SinkConfig::Stdout { confirm });
     }
+    kafka::check(reader, &properties);
     Some(SinkConfig::Kafka(KafkaSink {
         properties,
         topics: TopicCreation {

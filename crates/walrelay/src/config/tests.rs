@@ -173,7 +173,7 @@ table.field.event.key = "agg"                 # without quotes TOML nests; it me
 kind = "kafka"
 [sink.kafka]
 "bootstrap.servers" = "a:1,b:2"
-"linger.ms" = 5
+"batch.num.messages" = 5
 "socket.keepalive.enable" = true
 "queue.buffering.max.ms" = 0.5
 "sasl.password_file" = "/run/secrets/crlf"
@@ -239,7 +239,7 @@ format = "json"
         [
             ("bootstrap.servers", "a:1,b:2"),
             ("client.id", "${HOST}"),
-            ("linger.ms", "5"),
+            ("batch.num.messages", "5"),
             ("queue.buffering.max.ms", "0.5"),
             ("sasl.password", PASSWORD),
             ("socket.keepalive.enable", "true"),
@@ -987,4 +987,90 @@ fn a_position_header_is_none_that_records_have_already() {
         let error = parse(&text(lines)).unwrap_err().to_string();
         assert!(error.contains(words), "{lines}: {error}");
     }
+}
+
+#[test]
+fn properties_of_kafka_are_refused_where_they_stand() {
+    let with = |lines: &str| {
+        let text =
+            format!("[source]\nurl = 'postgres://db'\ntables = ['o']\n[sink.kafka]\n{lines}\n");
+        parse(&text).unwrap_err()
+    };
+    let servers = "'bootstrap.servers' = 'b:9092'\n";
+    for (lines, line, words, help) in [
+        (
+            "'linger.ms' = 'five'",
+            6,
+            "\"linger.ms\"",
+            "CONFIGURATION.md",
+        ),
+        (
+            "'queue.buffering.max.ms' = 'five'",
+            6,
+            "\"queue.buffering.max.ms\"",
+            "CONFIGURATION.md",
+        ),
+        ("'linger.ms' = 5000000", 6, "linger.ms", "CONFIGURATION.md"),
+        (
+            "'acks' = '1'",
+            6,
+            "acks: a record",
+            "the relay sets acks=all",
+        ),
+        (
+            "'lingr.ms' = 5",
+            6,
+            "lingr.ms is not a property",
+            "did you mean linger.ms?",
+        ),
+        ("'group.id' = 'x'", 6, "a consumer property", "remove it"),
+        (
+            "'linger.ms' = 1\n'queue.buffering.max.ms' = 2",
+            7,
+            "two names of one property",
+            "keep one of them",
+        ),
+    ] {
+        let error = with(&format!("{servers}{lines}"));
+        let [problem] = error.problems() else {
+            panic!("{lines}: {error}");
+        };
+        assert_eq!(problem.id, "kafka-property");
+        assert!(problem.what.contains(words), "{lines}: {problem}");
+        let said = problem.to_string();
+        assert!(said.contains(&format!("walrelay.toml:{line}:")), "{said}");
+        assert!(problem.help.as_ref().unwrap().contains(help), "{problem:?}");
+    }
+    // The brokers are named, if by a name that there is not.
+    let error = with("'bootstrap.server' = 'b:9092'");
+    let [problem] = error.problems() else {
+        panic!("{error}");
+    };
+    assert_eq!(
+        problem.help.as_deref(),
+        Some("did you mean bootstrap.servers?")
+    );
+    // What the environment and files hold is not shown.
+    for lines in ["'linger.ms' = '${SECRET}'", "'linger.ms_file' = 'a'"] {
+        let text = format!(
+            "[source]\nurl = 'postgres://db'\ntables = ['o']\n[sink.kafka]\n{servers}{lines}\n"
+        );
+        let env = |_: &str| Some("hunter2".to_owned());
+        let files = |_: &Path| Ok("hunter2".to_owned());
+        let error = parse_with(&text, "walrelay.toml", &[], &env, &files).unwrap_err();
+        let said = format!("{error} {error:?}");
+        assert!(said.contains("does not accept the value"), "{said}");
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+    // Unread with another sink.
+    assert!(parse_set(&format!("{LEAST}\n'lingr.ms' = 5"), &["sink.kind=stdout"]).is_ok());
+}
+
+#[test]
+fn names_of_overrides_may_be_quoted() {
+    let config = parse_set(LEAST, &["sink.kafka.\"compression.type\"=zstd"]).unwrap();
+    let SinkConfig::Kafka(sink) = config.sink else {
+        panic!("not Kafka");
+    };
+    assert_eq!(sink.properties.0["compression.type"], "zstd");
 }
