@@ -33,10 +33,15 @@ pub enum CoreError {
         source: Box<PlanError>,
     },
     /// A row cannot be made a record.
-    #[error("a row of {table} cannot be routed, in transaction {xid} that commits at {commit}")]
+    #[error(
+        "a row of {table}{} cannot be routed, in transaction {xid} that commits at {commit}",
+        with_id(event_id.as_deref())
+    )]
     Route {
         /// The table.
         table: TableName,
+        /// The event's id, where it can be read.
+        event_id: Option<String>,
         /// The transaction.
         xid: Xid,
         /// Where its commit record starts, for finding it in the log.
@@ -186,6 +191,10 @@ pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
         /// How long.
         silent_for: std::time::Duration,
     },
+}
+
+fn with_id(event_id: Option<&str>) -> String {
+    event_id.map_or_else(String::new, |id| format!(" with the event id {id:?}"))
 }
 
 fn place(event: Option<LetterId>) -> String {

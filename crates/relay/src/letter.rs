@@ -42,7 +42,7 @@ impl<'a> Body<'a> {
         }
     }
 
-    fn event_id(&self) -> Option<&'a [u8]> {
+    pub(crate) fn event_id(&self) -> Option<&'a [u8]> {
         match self {
             Body::Routed(routed) => routed.event_id(),
             Body::Salvaged(salvage, _) => salvage.event_id,

@@ -137,7 +137,7 @@ struct OpenTransaction {
 struct Offered {
     event: LetterId,
     /// It is a letter, for this reason.
-    letter: Option<Verdict>,
+    letter: Option<Diverted>,
 }
 
 /// The state of one pipeline, from the creation of its sink to that sink's end.
@@ -348,7 +348,7 @@ impl Core {
         // No letter: it would be lost as easily.
         let action = PoisonAction::Skip;
         self.diverted
-            .push(Diverted::new(id, Verdict { action, ..verdict }));
+            .push(Diverted::new(id, Verdict { action, ..verdict }, None));
         Ok(())
     }
 
@@ -459,7 +459,10 @@ impl Core {
                     self.verdicts.of_unroutable(poison?, cause)
                 });
                 let Some(verdict) = verdict else {
-                    return Err(error.at(table, &open.begin));
+                    let row = insert.as_ref().ok();
+                    let salvage = row.map(|row| self.router.salvage(row.relation, &row.tuple));
+                    let event_id = salvage.and_then(|salvage| salvage.event_id);
+                    return Err(error.at(table, &open.begin, event_id));
                 };
                 let salvage = match insert {
                     Ok(insert) => self.router.salvage(insert.relation, &insert.tuple),
@@ -478,7 +481,8 @@ impl Core {
             if let Some(open) = &mut self.open {
                 open.rows += 1;
             }
-            self.diverted.push(Diverted::new(event, verdict));
+            let diverted = Diverted::new(event, verdict, body.event_id());
+            self.diverted.push(diverted);
             return Ok(Step::Consumed);
         }
         let policy = self.verdicts.policy();
@@ -489,7 +493,7 @@ impl Core {
         let class = verdict.class;
         self.offered = Some(Offered {
             event,
-            letter: Some(verdict),
+            letter: Some(Diverted::new(event, verdict, body.event_id())),
         });
         let what = What::Letter(Letter::new(&self.texts, class, &body));
         Ok(Step::Send(Outgoing { what, seq, event }))
@@ -651,12 +655,12 @@ impl Core {
         }
         if let Some(Offered { event, letter }) = self.offered.take() {
             self.places.push(seq.get(), event);
-            if let Some(verdict) = letter {
-                match verdict.class {
+            if let Some(diverted) = letter {
+                match diverted.class {
                     Class::Parked => self.counts.parked += 1,
                     Class::Poison(_) => self.counts.dead_letters += 1,
                 }
-                self.diverted.push(Diverted::new(event, verdict));
+                self.diverted.push(diverted);
             }
         }
         Ok(())

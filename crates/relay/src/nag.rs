@@ -31,6 +31,13 @@ pub(crate) struct Due {
     pub(crate) held_back: u64,
 }
 
+impl Due {
+    /// For a log line, which leaves a zero out.
+    pub(crate) fn not_said(&self) -> Option<u64> {
+        (self.held_back > 0).then_some(self.held_back)
+    }
+}
+
 impl Nag {
     /// Something is wrong, at `now`. Something else than before is said at once.
     pub(crate) fn about(&mut self, what: &str, now: Instant) -> Option<Due> {

@@ -175,12 +175,15 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
     /// Says why nothing moves: once, and then at growing intervals.
     fn complain(&mut self, error: &PipelineError<S::Error, F::Error>, delay: Duration) {
         let why = Chain(error).to_string();
-        if let Some(due) = self.nag.about(&why, Instant::now()) {
+        // A relay that stands by is no trouble: `Surroundings` tells of that state.
+        if !is_busy(error)
+            && let Some(due) = self.nag.about(&why, Instant::now())
+        {
             warn!(
                 error = why,
                 retry_in_ms = delay.as_millis() as u64,
                 lasts_s = due.lasts.as_secs(),
-                not_said = due.held_back,
+                not_said = due.not_said(),
                 "trying again"
             );
         }

@@ -272,6 +272,16 @@ impl Verdicts {
     }
 }
 
+/// Longest id of an event in a log line or an error, in characters.
+const LONGEST_ID: usize = 100;
+
+/// An event's id as people read it. An id is an identifier: no other value of a row is ever shown.
+pub(crate) fn id_text(id: &[u8]) -> String {
+    let text = String::from_utf8_lossy(id);
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    text.chars().take(LONGEST_ID).map(plain).collect()
+}
+
 /// An event that did not go where it was bound for.
 #[derive(Debug, Clone)]
 pub struct Diverted {
@@ -283,12 +293,15 @@ pub struct Diverted {
     pub cause: Arc<str>,
     /// A dead letter, or passed over.
     pub action: PoisonAction,
+    /// The event's id, for people, where it is known.
+    pub event_id: Option<String>,
 }
 
 impl Diverted {
-    pub(crate) fn new(id: LetterId, verdict: Verdict) -> Self {
+    pub(crate) fn new(id: LetterId, verdict: Verdict, event_id: Option<&[u8]>) -> Self {
         Self {
             id,
+            event_id: event_id.map(id_text),
             class: verdict.class,
             cause: verdict.cause,
             action: verdict.action,

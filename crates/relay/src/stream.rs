@@ -349,7 +349,7 @@ where
                     warn!(
                         error = why,
                         lasts_s = due.lasts.as_secs(),
-                        not_said = due.held_back,
+                        not_said = due.not_said(),
                         "waiting for a schema: nothing is sent meanwhile, the slot keeps what follows"
                     );
                 }
@@ -492,6 +492,7 @@ where
                 class,
                 cause,
                 action,
+                event_id,
             } = diverted;
             *named += 1;
             let lsn = walrelay_lsn::Lsn::new(id.lsn);
@@ -501,11 +502,11 @@ where
                 }
                 _ if *named > NAMED => {}
                 (PoisonAction::Skip, _) => warn!(
-                    %lsn, row = id.row, %class, %cause,
+                    %lsn, row = id.row, event_id, %class, %cause,
                     "skipped an event that cannot be delivered"
                 ),
                 (_, _) => warn!(
-                    %lsn, row = id.row, %class, %cause,
+                    %lsn, row = id.row, event_id, %class, %cause,
                     "made a dead letter of an event that cannot be delivered"
                 ),
             }
@@ -549,6 +550,7 @@ where
         feedback: &mut Feedback,
         source: &mut S,
     ) -> Result<(), T::Error> {
+        self.surroundings.progress(&self.running.core.counts());
         let confirmed = source.note(self.running.core.confirmed())?;
         self.stream.queue_status(StatusUpdate {
             written: self.running.core.received(),

@@ -3,6 +3,8 @@ use std::fmt;
 use walrelay_lsn::CommitEnd;
 use walrelay_pgoutput::PgTimestamp;
 
+use crate::Counts;
+
 /// What a pipeline is doing, for logs and for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
@@ -109,5 +111,11 @@ pub trait Surroundings: Send {
     /// that it costs nothing per row.
     fn acknowledged(&mut self, end: CommitEnd, committed: PgTimestamp) {
         let _ = (end, committed);
+    }
+    /// The figures since the sink was made, at each status update to the server: every
+    /// [`Settings::status_interval`](crate::Settings::status_interval) at least. With a new sink they
+    /// begin at zero.
+    fn progress(&mut self, counts: &Counts) {
+        let _ = counts;
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use walrelay_event_router::{MessageError, Messages, PlanError, RouteError};
 use walrelay_pgoutput::{Begin, Insert, LogicalMessage};
 
+use crate::poison::id_text;
 use crate::{CoreError, TableName};
 
 /// An event as it stands in the log.
@@ -31,11 +32,12 @@ pub(crate) enum RowError {
 }
 
 impl RowError {
-    pub(crate) fn at(self, table: &TableName, begin: &Begin) -> CoreError {
+    pub(crate) fn at(self, table: &TableName, begin: &Begin, event_id: Option<&[u8]>) -> CoreError {
         let table = table.clone();
         match self {
             RowError::Route(error) => CoreError::Route {
                 table,
+                event_id: event_id.map(id_text),
                 xid: begin.xid,
                 commit: begin.final_lsn,
                 source: Box::new(error),

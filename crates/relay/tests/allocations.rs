@@ -17,7 +17,7 @@ fn rows_in_transactions_of(rows: usize, position_header: Option<&str>) {
     let mut way = None;
     let router =
         Router::new(Options::default()).with_position_header(position_header.map(str::to_owned));
-    let first = allocation_counter::measure(|| way = Some(Way::by(router, 2_000, rows)));
+    let first = allocation_counter::measure(|| way = Some(Way::new(router, 2_000, rows)));
     assert!(first.count_total > 0, "the counter counts: {first:?}");
     let mut way = way.expect("it was made");
     assert!(way.memory.bytes().len() > 2_000 * 270, "rows as they are");

@@ -27,6 +27,7 @@ mod failures;
 mod http;
 mod json;
 pub mod postgres;
+mod progress;
 mod registry;
 mod sinks;
 mod telemetry;

@@ -1,7 +1,7 @@
 //! Logging, and what a run tells about itself.
 
 use std::io::{self, IsTerminal};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hdrhistogram::Histogram;
 use tokio::sync::oneshot;
@@ -13,6 +13,7 @@ use walrelay_relay::{Counts, Point, State, Surroundings};
 
 use crate::cli::colours;
 use crate::config::{Log, LogFormat, LogLevel};
+use crate::progress::{Progress, Summary};
 
 /// Sends log lines to standard error. Called once; a second call changes nothing.
 pub(crate) fn log_to_stderr(log: Log, env: &dyn Fn(&str) -> Option<String>) {
@@ -85,7 +86,12 @@ impl Latencies {
 #[derive(Debug)]
 pub(crate) struct World {
     latencies: Latencies,
+    progress: Progress,
     state: State,
+    /// The slot was read at least once.
+    streamed: bool,
+    /// Another process reads the slot, and the log says so.
+    stands_by: bool,
     /// Told once, when the stream has started for the first time.
     ready: Option<oneshot::Sender<()>>,
     die_at: DieAt,
@@ -134,7 +140,10 @@ impl World {
     pub(crate) fn new(env: &dyn Fn(&str) -> Option<String>) -> Self {
         Self {
             latencies: Latencies::new(),
+            progress: Progress::new(),
             state: State::Connecting,
+            streamed: false,
+            stands_by: false,
             ready: None,
             die_at: DieAt::from_env(env),
         }
@@ -152,8 +161,11 @@ impl World {
         &self.latencies
     }
 
-    /// The line a run ends with.
+    /// The line a run ends with, if it read the slot at all.
     pub(crate) fn summarise(&self, counts: &Counts) {
+        if !self.streamed {
+            return;
+        }
         info!(
             records = counts.records,
             transactions = counts.transactions,
@@ -178,6 +190,18 @@ impl Surroundings for World {
     }
 
     fn state(&mut self, state: State) {
+        self.streamed |= state == State::Streaming;
+        // Once until it streams: looking again and again is no news.
+        if let State::WaitingForSlot { why } = &state
+            && !self.stands_by
+        {
+            self.stands_by = true;
+            info!(
+                reader = why,
+                "standing by: this relay takes the slot over when its reader is gone"
+            );
+        }
+        self.stands_by &= state != State::Streaming;
         if state == State::Streaming
             && let Some(ready) = self.ready.take()
         {
@@ -194,9 +218,35 @@ impl Surroundings for World {
         self.die_at.reached(point);
     }
 
-    fn acknowledged(&mut self, _: CommitEnd, committed: PgTimestamp) {
+    fn acknowledged(&mut self, end: CommitEnd, committed: PgTimestamp) {
         // Clocks of two machines may disagree by more than the latency: not below zero.
         let micros = wall_clock().get().saturating_sub(committed.get()).max(0);
-        self.latencies.record(Duration::from_micros(micros as u64));
+        let latency = Duration::from_micros(micros as u64);
+        if self.latencies.samples() == 0 {
+            info!(
+                position = %end,
+                commit_to_ack_ms = micros as f64 / 1000.0,
+                "the first event is relayed"
+            );
+        }
+        self.latencies.record(latency);
+        self.progress.acknowledged(latency);
+    }
+
+    fn progress(&mut self, counts: &Counts) {
+        if let Some(summary) = self.progress.at(counts, Instant::now()) {
+            let Summary {
+                records,
+                transactions,
+                commit_to_ack_ms,
+            } = summary;
+            info!(
+                records,
+                transactions,
+                commit_to_ack_p50_ms = commit_to_ack_ms.map(|(p50, _)| p50),
+                commit_to_ack_p99_ms = commit_to_ack_ms.map(|(_, p99)| p99),
+                "relayed since the last summary"
+            );
+        }
     }
 }

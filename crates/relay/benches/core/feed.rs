@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use walrelay_event_router::{Options, Router};
+use walrelay_event_router::Router;
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
 use walrelay_relay::measuring::Walker;
@@ -214,13 +214,7 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    pub(crate) fn new(rows: usize, per_transaction: usize) -> Self {
-        let router = Router::new(Options::default());
-        Self::by(router, rows, per_transaction)
-    }
-
-    /// The same with another router.
-    pub(crate) fn by(router: Router, rows: usize, per_transaction: usize) -> Self {
+    pub(crate) fn new(router: Router, rows: usize, per_transaction: usize) -> Self {
         let table = TableName {
             schema: "public".to_owned(),
             name: "outbox".to_owned(),

@@ -31,7 +31,7 @@ pub(crate) const PARTS: &[Part] = &[
 ];
 
 fn whole(per_transaction: usize) -> Pass {
-    let mut way = Way::new(ROWS, per_transaction);
+    let mut way = Way::new(Router::new(Options::default()), ROWS, per_transaction);
     Box::new(move || way.pass())
 }
 

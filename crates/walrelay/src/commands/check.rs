@@ -187,6 +187,12 @@ fn say_postgres(wanted: &Wanted, facts: &Facts, plan: &Plan) {
     for note in &plan.notes {
         say(&format!("  note: {note}"));
     }
+    if let Some(pid) = facts.slot.as_ref().and_then(|slot| slot.active_pid) {
+        let slot = &wanted.slot;
+        say(&format!(
+            "  note: slot {slot} is being read by server process {pid}"
+        ));
+    }
 }
 
 fn say_retention(facts: &Facts, warn_above: u64) {

@@ -416,7 +416,10 @@ fn a_row_filter_and_a_reader_are_noted() {
     facts.publication.as_mut().expect("a publication").tables[0].row_filter =
         Some("(id > 1)".into());
     facts.slot.as_mut().expect("a slot").active_pid = Some(42);
-    let notes = plan(&wanted(), &facts, FIRST).expect("fine").notes;
+    // A relay that starts says by itself that it stands by.
+    let of_run = plan(&wanted(), &facts, FIRST).expect("fine").notes;
+    assert_eq!(of_run.len(), 1, "{of_run:?}");
+    let notes = plan(&wanted(), &facts, Moment::Init).expect("fine").notes;
     assert_eq!(notes.len(), 2);
     assert!(
         notes[0].contains("(id > 1)") && notes[1].contains("42"),
