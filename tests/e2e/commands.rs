@@ -58,7 +58,20 @@ fn a_newcomer_needs() {
     assert!(!log.contains("hunter2"), "{log}");
 }
 
-/// `migrations/` do by themselves what `init` does.
+/// Statements one by one, as psql sends them: a slot cannot be made in a transaction that has written.
+fn psql(db: &Db, script: &str) {
+    let code: Vec<&str> = script
+        .lines()
+        .map(|line| line.split("--").next().unwrap_or(line).trim_end())
+        .collect();
+    for statement in code.join("\n").split(";\n") {
+        if !statement.trim().is_empty() {
+            db.batch(statement);
+        }
+    }
+}
+
+/// `migrations/` do by themselves what `init` does, and can be run again.
 #[test]
 fn the_migration_prepares() {
     let postgres = servers::postgres(15);
@@ -67,26 +80,176 @@ fn the_migration_prepares() {
         "/../../migrations/0001_outbox.sql"
     );
     let db = Db::connect(&postgres.url());
-    // A session's slot cannot be made in a transaction that has written; psql sends statements one
-    // by one too.
     let text = std::fs::read_to_string(script).expect("the migration");
-    let code: String = text
-        .lines()
-        .map(|line| line.split(" -- ").next().unwrap_or(line))
-        .collect::<Vec<_>>()
-        .join("\n");
-    for statement in code
-        .split(";\n")
-        .filter(|statement| !statement.trim().is_empty())
-    {
-        db.batch(statement);
-    }
+    psql(&db, &text);
+    psql(&db, &text);
     let rig = Rig::with(postgres, String::from("127.0.0.1:9"));
     let config = rig.config();
     let config = config.to_str().expect("text");
     assert_eq!(
         stdout(&["init", "--config", config]),
         "everything is there already\n"
+    );
+}
+
+/// A dry run's script makes the role that the URL names, and goes on after a failure in its middle.
+#[test]
+fn the_script_of_a_dry_run_makes_the_role_of_the_url() {
+    let rig = Rig::with(servers::postgres(18), String::from("127.0.0.1:9"));
+    let owner = rig.postgres.url();
+    let url = rig
+        .postgres
+        .url_tcp_for("o'relay", Some("hunter2"), "postgres")
+        .expect("TCP");
+    let config = rig.config_with(&url, "");
+    let config = config.to_str().expect("text");
+    let script = stdout(&["init", "--dry-run", "--config", config]);
+    let db = Db::connect(&owner);
+    let (first, _) = script
+        .split_once("-- From here on")
+        .expect("the slot's part");
+    psql(&db, first);
+    psql(&db, &script);
+    psql(&db, &script);
+    db.batch("ALTER ROLE \"o'relay\" PASSWORD 'hunter2'");
+    assert_eq!(
+        db.text("SELECT count(*)::text FROM pg_replication_slots")
+            .as_deref(),
+        Some("1")
+    );
+    let check = output(&["check", "--config", config]);
+    let said = String::from_utf8_lossy(&check.stdout);
+    assert!(said.contains("postgres: fine"), "{check:?}");
+    let named = stdout(&["init", "--dry-run", "--role", "other", "--config", config]);
+    assert!(named.contains("CREATE ROLE \"other\""), "{named}");
+}
+
+/// `check` says beforehand what `run` would end with.
+#[test]
+fn check_knows_who_may_create_the_publication() {
+    let rig = Rig::with(servers::postgres(15), String::from("127.0.0.1:9"));
+    rig.workload().create_tables();
+    let db = Db::connect(&rig.postgres.url());
+    db.batch("CREATE ROLE relay LOGIN REPLICATION PASSWORD 'hunter2'");
+    let url = rig
+        .postgres
+        .url_tcp_for("relay", Some("hunter2"), "postgres")
+        .expect("TCP");
+    let config = rig.config_with(&url, "");
+    let config = config.to_str().expect("text");
+    let check = || {
+        let check = output(&["check", "--config", config]);
+        let said = [&check.stdout[..], &check.stderr].concat();
+        (check.status.code(), String::from_utf8(said).expect("text"))
+    };
+    let (code, said) = check();
+    assert_eq!(code, Some(77), "{said}");
+    for words in [
+        "[privilege]",
+        "CREATE on database postgres",
+        "ownership of table public.outbox",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(!said.contains("postgres: fine"), "{said}");
+    let run = output(&["run", "--config", config]);
+    assert_eq!(run.status.code(), Some(77), "{run:?}");
+    db.batch("GRANT CREATE ON DATABASE postgres TO relay");
+    let (_, said) = check();
+    assert!(
+        !said.contains("CREATE on database") && said.contains("ownership"),
+        "{said}"
+    );
+    db.batch("ALTER TABLE outbox OWNER TO relay");
+    let (_, said) = check();
+    assert!(
+        said.contains("run creates it") && !said.contains("[privilege]"),
+        "{said}"
+    );
+}
+
+/// What a run says of itself: the first event, nothing when nothing was ever streamed.
+#[test]
+fn a_run_says_that_it_is_well() {
+    let rig = Rig::new(15);
+    rig.workload().create_tables();
+    let relay = rig.relay();
+    assert!(!relay.log().contains("the first event is relayed"));
+    rig.workload().rows(100).run();
+    relay.says("the first event is relayed");
+    rig.caught_up();
+    let second = rig.start(&rig.config());
+    second.says("standing by");
+    second.says("is being read by server process");
+    let (code, stood_by) = second.terminate();
+    assert_eq!(code, Some(0), "{stood_by}");
+    assert_eq!(stood_by.matches("standing by").count(), 1, "{stood_by}");
+    for noise in ["\"records\":0", "trying again", "held_back", "not_said"] {
+        assert!(!stood_by.contains(noise), "{noise}: {stood_by}");
+    }
+    let log = relay.ends_well();
+    assert_eq!(
+        log.matches("the first event is relayed").count(),
+        1,
+        "{log}"
+    );
+    for noise in ["\"held_back\":0", "\"not_said\":0", "\"partitions\":-1"] {
+        assert!(!log.contains(noise), "{noise}: {log}");
+    }
+}
+
+/// One trouble with the brokers is one line, of both producers and of librdkafka's two channels.
+#[test]
+fn a_broker_that_is_away_is_named_once() {
+    let rig = Rig::with(servers::postgres(15), String::from("127.0.0.1:9"));
+    rig.workload().create_tables();
+    let relay = rig.relay();
+    rig.workload().rows(100).run();
+    relay.says("Connection refused");
+    relay.says("AllBrokersDown");
+    let log = relay.log();
+    for words in ["Connection refused", "\"kind\":\"AllBrokersDown\""] {
+        assert_eq!(log.matches(words).count(), 1, "{words}: {log}");
+    }
+    relay.kill();
+}
+
+/// The remedy of a table without a column that the preset reads works when it is followed.
+#[test]
+fn the_remedy_of_a_missing_column_works() {
+    let rig = Rig::with(servers::postgres(15), String::from("127.0.0.1:9"));
+    let db = Db::connect(&rig.postgres.url());
+    db.batch(
+        "CREATE TABLE outbox (id uuid PRIMARY KEY, aggregate_type text, aggregate_id text, \
+         event_type text, payload jsonb, created_at timestamptz)",
+    );
+    let config = rig.config();
+    let text = std::fs::read_to_string(&config).expect("the configuration");
+    let (source, rest) = text.split_once("[router.debezium]").expect("a route");
+    let (_, rest) = rest.split_once("[log]").expect("a log");
+    let with = |more: &str| {
+        let text = format!("{source}{more}\n[log]{rest}");
+        std::fs::write(&config, text).expect("written");
+        let check = output(&["check", "--config", config.to_str().expect("text")]);
+        let said = [&check.stdout[..], &check.stderr].concat();
+        String::from_utf8(said).expect("text")
+    };
+    let said = with("[router]\npreset = \"outbox\"\n");
+    assert!(
+        said.contains("[column-missing]") && said.contains("no column metadata"),
+        "{said}"
+    );
+    assert!(!said.contains("[router.debezium]"), "{said}");
+    let (_, value) = said.split_once("[router.route.value]").expect("a remedy");
+    let (value, _) = value.split_once("\n\n").expect("its end");
+    let said = with(&format!(
+        "[router]\npreset = \"outbox\"\n[router.route.value]{value}"
+    ));
+    assert!(said.contains("routes: fine"), "{said}");
+    let said = with("");
+    assert!(
+        said.contains("preset \"outbox\" fits but for its value"),
+        "{said}"
     );
 }
 

@@ -115,9 +115,12 @@ fn five_minutes_of_the_readme() {
     let mut lines = commands
         .lines()
         .map(|line| line.split('#').next().unwrap_or(line).trim());
-    assert_eq!(lines.next(), Some("export PGPASSWORD=…"));
+    assert_eq!(lines.next(), Some("export RELAY_PASSWORD=…"));
     let mut command = |expected: &str| {
-        let line = lines.next().expect("one more command");
+        let line = lines
+            .find(|line| !line.starts_with("psql "))
+            .expect("one more command");
+        let line = line.split(" > ").next().unwrap_or(line);
         let mut words = line.split_whitespace();
         assert_eq!(words.next(), Some("walrelay"), "{line}");
         let words: Vec<&str> = words.collect();
@@ -125,12 +128,17 @@ fn five_minutes_of_the_readme() {
         let mut command = walrelay(&words);
         command
             .current_dir(&dir)
-            .env("PGPASSWORD", "hunter2")
+            .env("RELAY_PASSWORD", "hunter2")
             .stdin(Stdio::null());
         command
     };
 
     let sql = succeeded(&command("init --dry-run").output().expect("it runs"));
+    for psql in ["-f init.sql", "-c '\\password walrelay'"] {
+        let line = format!("psql postgres://postgres@db.example.com:5432/app {psql}");
+        let line = line.replace(" -f", " -v ON_ERROR_STOP=1 -f");
+        assert!(commands.contains(&line), "{commands}");
+    }
     psql(&owner, &sql);
     owner.batch("ALTER ROLE walrelay PASSWORD 'hunter2'");
     let checked = succeeded(&command("check").output().expect("it runs"));
@@ -169,7 +177,7 @@ fn five_minutes_of_the_readme() {
     let relay = ChildGuard::spawn(
         walrelay(&["run", "--set", "sink.kind=stdout"])
             .current_dir(&dir)
-            .env("PGPASSWORD", "hunter2")
+            .env("RELAY_PASSWORD", "hunter2")
             .stdin(Stdio::null())
             .stdout(File::create(&stdout).expect("a file"))
             .stderr(Stdio::null()),

@@ -79,7 +79,7 @@ fn of_access() {
         "",
         "password",
         77,
-        &[],
+        &["a role that does not exist"],
     );
     refused(
         &rig,
@@ -207,7 +207,7 @@ fn of_the_configuration() {
         "\"acks\" = \"1\"\n",
         "kafka-property",
         78,
-        &["acks"],
+        &["walrelay.toml:", "acks"],
     );
     refused(
         &rig,

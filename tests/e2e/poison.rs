@@ -68,21 +68,22 @@ fn stops(poison: &str, more: &str, id: &str, words: &str) {
 #[test]
 fn without_a_topic_to_go_to() {
     stops(
-        "INSERT INTO outbox VALUES (gen_random_uuid(), NULL, 'key', 'T', '\"secret-value\"')",
+        "INSERT INTO outbox VALUES ('018f5a3e-7c1d-7b1a-9c55-0123456789ab', NULL, 'key', 'T', \
+         '\"secret-value\"')",
         "",
         "unroutable",
-        "public.outbox",
+        "a row of public.outbox with the event id \"018f5a3e-7c1d-7b1a-9c55-0123456789ab\" cannot be",
     );
 }
 
 #[test]
 fn too_large_for_kafka() {
     stops(
-        "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'large', 'T', \
+        "INSERT INTO outbox VALUES ('018f5a3e-7c1d-7b1a-9c55-0123456789ab', 'order', 'large', 'T', \
          jsonb_build_object('number', 1, 'text', repeat('secret-value', 200000)))",
         "",
         "delivery",
-        "order",
+        "a record with the event id \"018f5a3e-7c1d-7b1a-9c55-0123456789ab\" was not delivered",
     );
 }
 

@@ -314,7 +314,7 @@ fn check_compiles_the_routes_for_the_table() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.code(), said)
     };
-    let (code, said) = check("sink.kind=stdout");
+    let (code, said) = check("log.level=info");
     assert_eq!(code, Some(78), "{said}");
     assert!(said.contains("[column-missing]"), "{said}");
     assert!(

@@ -157,10 +157,12 @@ pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
     #[error("the sink could not be opened")]
     Sink(#[source] K),
     /// A record was not delivered, and everything after it was not confirmed.
-    #[error("a record was not delivered{}", place(*event))]
+    #[error("a record{} was not delivered{}", with_id(event_id.as_deref()), place(*event))]
     Delivery {
         /// The event it stands for, where it is known.
         event: Option<LetterId>,
+        /// That event's id: known where the sink refused the record on the spot.
+        event_id: Option<String>,
         /// Why, and to which topic.
         #[source]
         source: DeliveryError,

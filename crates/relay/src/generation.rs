@@ -7,6 +7,7 @@ use walrelay_walsender::Frame;
 
 use crate::deliveries::Reports;
 use crate::machine::{Core, Step};
+use crate::poison::id_text;
 use crate::{CoreError, PipelineError, WalStream};
 
 /// A sink, the ring it acknowledges into and the machine that reads the ring: made together,
@@ -66,7 +67,7 @@ impl<K: Sink> Generation<K> {
                     walk.wanted = true;
                     break;
                 }
-                Offer::Refused(event, source) => {
+                Offer::Refused(event, event_id, source) => {
                     // Nobody but this record was asked about: the verdict needs no second look, and
                     // the frame is taken again under it.
                     if source.disposition != Disposition::Retryable
@@ -77,6 +78,7 @@ impl<K: Sink> Generation<K> {
                     }
                     return Err(PipelineError::Delivery {
                         event: Some(event),
+                        event_id,
                         source,
                     });
                 }
@@ -102,7 +104,10 @@ impl<K: Sink> Generation<K> {
                 match self.sink.try_send(&outgoing.record(), seq.get()) {
                     Ok(()) => Offer::Taken(seq),
                     Err(SendError::Full) => Offer::Blocked,
-                    Err(SendError::Refused(source)) => Offer::Refused(outgoing.event(), source),
+                    Err(SendError::Refused(source)) => {
+                        let event_id = outgoing.event_id().map(id_text);
+                        Offer::Refused(outgoing.event(), event_id, source)
+                    }
                 }
             }
         })
@@ -120,6 +125,6 @@ enum Offer {
     Blocked,
     /// The same, once there is a schema.
     Wanted,
-    /// The sink will not have its record.
-    Refused(LetterId, DeliveryError),
+    /// The sink will not have its record; with the event's id for people.
+    Refused(LetterId, Option<String>, DeliveryError),
 }

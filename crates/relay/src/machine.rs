@@ -68,6 +68,14 @@ impl Outgoing<'_> {
         self.event
     }
 
+    /// The event's id as it stands in the row; `None` for a letter, or where it is unknown.
+    pub fn event_id(&self) -> Option<&[u8]> {
+        match &self.what {
+            What::Event(routed) => routed.event_id(),
+            What::Letter(_) => None,
+        }
+    }
+
     /// Whether it is a dead letter in the event's stead.
     pub fn is_letter(&self) -> bool {
         matches!(self.what, What::Letter(_))

@@ -213,7 +213,12 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         };
         let reports = Arc::clone(&running.reports);
         let core = self.close(running, Duration::ZERO).await;
-        let PipelineError::Delivery { source, event } = &mut error else {
+        let PipelineError::Delivery {
+            source,
+            event,
+            event_id,
+        } = &mut error
+        else {
             self.keep(core);
             if let (PipelineError::OtherTimeline { .. }, Some((_, verdicts))) =
                 (&error, &mut self.router)
@@ -230,6 +235,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         {
             *source = failure.error;
             *event = core.event_of(Seq::new(failure.seq));
+            *event_id = None;
             last = core.event_of(Seq::new(failure.last));
             certain = false;
         }

@@ -213,6 +213,7 @@ where
             if let Some(failure) = self.running.reports.failure() {
                 return Err(PipelineError::Delivery {
                     event: None,
+                    event_id: None,
                     source: failure.error,
                 });
             }

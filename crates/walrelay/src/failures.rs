@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use walrelay_event_router::{PlanError, RouteError};
+use walrelay_event_router::{PlanError, Role, RouteError};
 use walrelay_kafka_sink::letters::DeskError;
 use walrelay_kafka_sink::{KafkaConfigError, KafkaError};
 use walrelay_relay::{CoreError, LogError, PipelineError, SchemaError, SchemaFailure};
@@ -10,7 +10,7 @@ use walrelay_sink::Disposition;
 use walrelay_walsender::{ConnInfoError, ErrorClass};
 
 use crate::cli::{Exit, Failure};
-use crate::postgres::{GO_ON, PUBLISH, PostgresError, SetupError};
+use crate::postgres::{GO_ON, PUBLISH, PostgresError, SetupError, columns_remedy};
 
 /// An error of a sink factory.
 pub(crate) trait SinkFailure: Error + Send + Sync + Sized + 'static {
@@ -243,7 +243,8 @@ fn connection(error: walrelay_walsender::Error) -> Failure {
             Exit::Denied,
             "Postgres does not accept the user's password",
             "correct user and password in [source] url (special characters are percent-encoded), \
-             or put the password into password_file",
+             or put the password into password_file. Postgres says the same of a role that does not \
+             exist, or that has no password: \\du in psql lists roles, \\password sets one",
         ),
         (_, "28000") => (
             "access",
@@ -373,9 +374,16 @@ const COLUMNS: &str = "name the table's columns in [router.debezium] or [router.
 
 /// A table and the configured routes do not fit each other.
 pub(crate) fn plan(what: &str, error: impl Into<Box<PlanError>>) -> Failure {
+    let error = error.into();
+    let remedy = match &*error {
+        PlanError::MissingColumn { columns, role, .. } => {
+            columns_remedy(columns, matches!(role, Role::Template(_)))
+        }
+        _ => COLUMNS.to_owned(),
+    };
     Failure::new("column-missing", Exit::Config, what)
-        .caused_by(error.into())
-        .remedy(COLUMNS)
+        .caused_by(error)
+        .remedy(remedy)
 }
 
 /// The registry does not have a schema of the configuration.
@@ -433,13 +441,13 @@ const LATER: &str = "A relay that stopped has confirmed what was sent, and goes 
 fn core(error: CoreError) -> Failure {
     let what = error.to_string();
     match error {
-        CoreError::Plan { source, .. } => Failure {
-            remedy: Some(format!(
-                "{COLUMNS}. What was sent is confirmed; the relay goes on from here when started \
-                 again"
-            )),
-            ..plan(&what, source)
-        },
+        CoreError::Plan { source, .. } => {
+            let failure = plan(&what, source);
+            let remedy = failure.remedy.clone().unwrap_or_default();
+            failure.remedy(format!(
+                "what was sent is confirmed; the relay goes on from here when started again. {remedy}"
+            ))
+        }
         CoreError::ForeignTable { .. } => {
             Failure::new("publication-foreign-table", Exit::Config, what).remedy(
                 "add it to [source] tables if it is an outbox, or take it out of the publication",

@@ -336,3 +336,34 @@ fn arrows_of_the_architecture_are_those_of_cargo() {
     let folders = fs::read_dir(root().join("crates")).expect("crates").count();
     assert_eq!(above.len(), folders, "each crate has a row");
 }
+
+/// The heading as GitHub makes a link of it.
+fn anchor(heading: &str) -> String {
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
+    let text: String = heading.to_lowercase().chars().filter(kept).collect();
+    text.replace(' ', "-")
+}
+
+#[test]
+fn contents_list_every_section() {
+    for document in ["docs/CONFIGURATION.md", "docs/OPERATIONS.md"] {
+        let text = text(document);
+        let mut sections = String::new();
+        let mut in_block = false;
+        for line in text.lines() {
+            in_block ^= line.starts_with("```");
+            let heading = line.trim_start_matches('#');
+            let level = line.len() - heading.len();
+            let heading = heading.trim();
+            if !in_block && (2..=3).contains(&level) {
+                let indent = "  ".repeat(level - 2);
+                sections += &format!("{indent}- [{heading}](#{})\n", anchor(heading));
+            }
+        }
+        let (_, rest) = text.split_once("<!-- contents -->\n").expect("contents");
+        let (listed, _) = rest
+            .split_once("<!-- end of contents -->")
+            .expect("the end of the contents");
+        assert_eq!(listed, sections, "{document}");
+    }
+}

@@ -9,12 +9,12 @@ use walrelay_walsender::{Session, SessionKind};
 
 use super::connect::{block_on, conn_info, kafka, registry, router, wanted};
 use super::{Ended, Env, load};
-use crate::cli::{CheckArgs, Failure};
+use crate::cli::{CheckArgs, Exit, Failure};
 use crate::config::{Config, SinkConfig};
 use crate::failures;
 use crate::postgres::{
-    Action, Facts, Moment, Plan, PostgresError, Retention, Wanted, describe, inspect, plan,
-    read_state_file,
+    Action, Facts, Moment, Plan, PostgresError, Retention, Wanted, describe, inspect,
+    lacking_to_publish, plan, read_state_file,
 };
 use crate::registry::{Known, Registry};
 
@@ -74,13 +74,22 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Ended {
                 },
             };
             let plan = plan(&wanted, &facts, moment)?;
+            let lacking = if plan.actions.contains(&Action::CreatePublication) {
+                lacking_to_publish(&mut session, &wanted).await?
+            } else {
+                Vec::new()
+            };
             replication.close().await;
             session.close().await;
-            Ok::<_, PostgresError>((facts, plan, described))
+            Ok::<_, PostgresError>((facts, plan, described, lacking))
         })?;
         match seen {
-            Ok((facts, plan, described)) => {
-                say_postgres(&wanted, &facts, &plan);
+            Ok((facts, plan, described, lacking)) => {
+                if lacking.is_empty() {
+                    say_postgres(&config.sink, &wanted, &facts, &plan);
+                } else {
+                    failures.push(cannot_publish(&wanted, &lacking));
+                }
                 if let Some((router, _)) = router {
                     failures.extend(routes(router, &facts, described));
                 }
@@ -165,7 +174,19 @@ fn routes(mut router: Router, facts: &Facts, described: Vec<TableFacts>) -> Vec<
     failed
 }
 
-fn say_postgres(wanted: &Wanted, facts: &Facts, plan: &Plan) {
+/// `run` would have to create the publication, and could not.
+fn cannot_publish(wanted: &Wanted, lacking: &[String]) -> Failure {
+    let publication = &wanted.publication;
+    let what = format!("publication {publication} does not exist, and the role may not create it");
+    Failure::new("privilege", Exit::Denied, what)
+        .caused_by(format!("the role lacks {}", lacking.join(" and ")))
+        .remedy(
+            "run walrelay init, or the SQL of walrelay init --dry-run, as an administrator; the relay \
+             itself then needs REPLICATION only",
+        )
+}
+
+fn say_postgres(sink: &SinkConfig, wanted: &Wanted, facts: &Facts, plan: &Plan) {
     say(&format!(
         "postgres: fine, database {}",
         facts.server.database
@@ -177,10 +198,11 @@ fn say_postgres(wanted: &Wanted, facts: &Facts, plan: &Plan) {
                 wanted.publication
             )),
             Action::CreateSlot | Action::RecreateSlot => {
-                say(&format!(
-                    "  slot {} does not exist: run creates it",
-                    wanted.slot
-                ));
+                let how = match sink {
+                    SinkConfig::Stdout { confirm: false } => "run prints from then on",
+                    _ => "run creates it",
+                };
+                say(&format!("  slot {} does not exist: {how}", wanted.slot));
             }
         }
     }

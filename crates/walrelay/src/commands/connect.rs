@@ -140,6 +140,7 @@ pub(super) fn wanted(config: &Config) -> Wanted {
         publication: config.source.publication.clone(),
         tables: config.source.tables.clone(),
         columns,
+        by_templates: matches!(config.router, config::Router::Templates(_)),
         messages: config.source.messages.clone(),
         create: config.source.create,
         failover: config.source.failover,

@@ -9,9 +9,6 @@ use crate::config::Router;
 use crate::failures;
 use crate::postgres::{Action, Moment, SetupError, Wanted, inspect, plan, script, turn};
 
-/// The role that the printed script creates where none is named. The relay itself takes whatever
-/// role its URL names.
-const ROLE: &str = "walrelay";
 /// Above the function in scripts.
 const EMIT: &str = "An outbox without a table: services call outbox.emit in the transaction of their data, and the\n\
                     -- event goes into the log alone. Needs prefix = \"outbox\" in [source.messages].";
@@ -25,15 +22,13 @@ pub(crate) fn init(args: &InitArgs, env: Env<'_>) -> Ended {
     };
     // The outbox of Debezium's shape is ours to make; whoever relays another one has it.
     let ours = matches!(config.router, Router::Debezium(_));
+    let info = conn_info(&config.source, env)?;
     if args.dry_run {
-        print(&whole_script(
-            &wanted,
-            args.role.as_deref().unwrap_or(ROLE),
-            ours,
-        ))?;
+        // The relay logs in as the role that its URL names.
+        let role = args.role.as_deref().unwrap_or(&info.user);
+        print(&whole_script(&wanted, role, ours))?;
         return Ok(());
     }
-    let info = conn_info(&config.source, env)?;
     let done = block_on(async {
         let mut session = Session::connect(&info, SessionKind::Sql, &[]).await?;
         create(&mut session, &wanted, args.role.as_deref(), ours).await
@@ -69,16 +64,17 @@ pub(crate) fn whole_script(wanted: &Wanted, role: &str, ours: bool) -> String {
     let others = [
         (
             seen,
-            script::create_publication(&wanted.publication, &wanted.tables),
+            script::ensure_publication(&wanted.publication, &wanted.tables),
         ),
         (
-            "Who the relay is: may replicate, owns nothing, reads no table.",
-            script::create_role(role),
+            "Who the relay is: may replicate, owns nothing, reads no table. Give it a password by\n\
+             -- \\password, or by what your service has.",
+            script::ensure_role(role),
         ),
         (
             "From here on Postgres keeps the log until the relay has confirmed it: last, and not\n\
              -- long before the relay is started.",
-            script::create_slot(&wanted.slot, wanted.failover),
+            script::ensure_slot(&wanted.slot, wanted.failover),
         ),
     ];
     let parts = tables.into_iter().chain(emit).chain(others);
@@ -184,6 +180,7 @@ mod tests {
                 name: "outbox".into(),
             }],
             columns: Vec::new(),
+            by_templates: false,
             messages: None,
             create: true,
             failover: false,
@@ -194,10 +191,10 @@ mod tests {
     #[test]
     fn the_migration_is_what_a_dry_run_prints_by_default() {
         let migration = include_str!("../../../../migrations/0001_outbox.sql");
-        assert_eq!(whole_script(&wanted(), ROLE, true), migration);
+        assert_eq!(whole_script(&wanted(), "walrelay", true), migration);
         let (outbox, rest) = migration.split_once("-- What the relay sees").unwrap();
         assert!(outbox.contains("CREATE TABLE"));
-        let without = whole_script(&wanted(), ROLE, false);
+        let without = whole_script(&wanted(), "walrelay", false);
         assert_eq!(without, format!("-- What the relay sees{rest}"));
     }
 
@@ -208,10 +205,10 @@ mod tests {
             ..wanted()
         };
         let migration = include_str!("../../../../migrations/0002_emit.sql");
-        let whole = whole_script(&messages, ROLE, true);
+        let whole = whole_script(&messages, "walrelay", true);
         assert!(whole.contains(migration), "{whole}");
         let rest = whole.replace(&format!("{migration}\n"), "");
-        assert_eq!(rest, whole_script(&wanted(), ROLE, true));
+        assert_eq!(rest, whole_script(&wanted(), "walrelay", true));
         // Other prefixes are quoted, whatever they are.
         let sql = script::create_emit("it's");
         assert!(sql.contains("emit_message(true, 'it''s', "), "{sql}");
@@ -229,10 +226,10 @@ mod tests {
             tables: Vec::new(),
             ..wanted()
         };
-        let script = whole_script(&messages, ROLE, true);
+        let script = whole_script(&messages, "walrelay", true);
         assert!(!script.contains("TABLE"), "{script}");
         assert!(
-            script.contains("CREATE PUBLICATION \"walrelay\"\n    WITH ("),
+            script.contains("CREATE PUBLICATION \"walrelay\"\n        WITH ("),
             "{script}"
         );
     }

@@ -237,9 +237,9 @@ format = "json"
     assert_eq!(
         properties,
         [
+            ("batch.num.messages", "5"),
             ("bootstrap.servers", "a:1,b:2"),
             ("client.id", "${HOST}"),
-            ("batch.num.messages", "5"),
             ("queue.buffering.max.ms", "0.5"),
             ("sasl.password", PASSWORD),
             ("socket.keepalive.enable", "true"),

@@ -42,6 +42,8 @@ pub enum SetupError {
         missing: Vec<String>,
         /// What is there.
         present: Vec<String>,
+        /// Whether templates name the columns, and not Debezium's options.
+        by_templates: bool,
     },
     /// There is no publication and none may be created.
     #[error("publication {publication} does not exist")]
@@ -245,12 +247,11 @@ impl SetupError {
             SetupError::TableKind { .. } => "name an ordinary or partitioned table that is not \
                 UNLOGGED in [source] tables"
                 .to_owned(),
-            SetupError::ColumnsMissing { present, .. } => format!(
-                "the table has the columns {}; name yours in [router.debezium], such as \
-                 \"table.field.event.payload\" = \"…\", or choose another [router] preset and \
-                 say in [router.route] what differs from it",
-                present.join(", ")
-            ),
+            SetupError::ColumnsMissing {
+                present,
+                by_templates,
+                ..
+            } => super::columns_remedy(present, *by_templates),
             SetupError::PublicationMissing { .. } => "run walrelay init".to_owned(),
             SetupError::SlotMissing { .. } => format!(
                 "on the first day run walrelay init. If the slot was there before, find out who \

@@ -14,6 +14,8 @@ pub struct Wanted {
     pub tables: Vec<TableName>,
     /// Columns the router reads of each.
     pub columns: Vec<String>,
+    /// Whether templates name them, and not Debezium's options.
+    pub by_templates: bool,
     /// The prefix of the messages that are events, too.
     pub messages: Option<String>,
     /// Whether what is missing may be created.
@@ -124,6 +126,7 @@ fn tables(wanted: &Wanted, facts: &Facts) -> Result<(), SetupError> {
                 table: name.clone(),
                 missing,
                 present: table.columns.clone(),
+                by_templates: wanted.by_templates,
             });
         }
     }

@@ -21,6 +21,7 @@ fn wanted() -> Wanted {
         publication: "pub".into(),
         tables: vec![outbox()],
         columns: columns(),
+        by_templates: false,
         messages: None,
         create: true,
         failover: false,

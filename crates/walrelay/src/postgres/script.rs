@@ -58,9 +58,41 @@ pub fn is_emit(body: &str, prefix: &str) -> bool {
 
 /// Creates the role the relay connects as: it may replicate and log in, and owns and reads nothing.
 pub fn create_role(role: &str) -> String {
+    format!("CREATE ROLE {} LOGIN REPLICATION;", quote_ident(role))
+}
+
+/// The statement, unless `found` finds a row: so a script can be run again after a failure in its
+/// middle. For statements that have no IF NOT EXISTS.
+fn unless(found: &str, statement: &str) -> String {
+    let statement = statement.replace('\n', "\n    ");
+    format!("DO $do$ BEGIN IF NOT EXISTS ({found}) THEN\n    {statement} END IF; END $do$;")
+}
+
+/// [`create_publication`], if there is none of that name.
+pub fn ensure_publication(publication: &str, tables: &[TableName]) -> String {
+    let name = quote_literal(publication);
+    unless(
+        &format!("SELECT FROM pg_catalog.pg_publication WHERE pubname = {name}"),
+        &create_publication(publication, tables),
+    )
+}
+
+/// [`create_role`], if there is none of that name.
+pub fn ensure_role(role: &str) -> String {
+    let name = quote_literal(role);
+    unless(
+        &format!("SELECT FROM pg_catalog.pg_roles WHERE rolname = {name}"),
+        &create_role(role),
+    )
+}
+
+/// [`create_slot`], if there is none of that name.
+pub fn ensure_slot(slot: &str, failover: bool) -> String {
+    let name = quote_literal(slot);
+    let create = create_slot(slot, failover);
     format!(
-        "CREATE ROLE {} LOGIN REPLICATION; -- then: \\password {role}",
-        quote_ident(role)
+        "{}\n    WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {name});",
+        create.trim_end_matches(';')
     )
 }
 

@@ -227,6 +227,7 @@ fn relay(
             router_options.payload.clone(),
             router_options.event_id.clone(),
         ],
+        by_templates: false,
         messages: None,
         create: true,
         failover: false,
