@@ -13,12 +13,22 @@ const QUIET: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub(crate) struct Repetitions(Mutex<HashMap<String, (Instant, u64)>>);
 
+/// How many lines were held back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HeldBack(u64);
+
+impl HeldBack {
+    /// For a log line, which leaves a zero out.
+    pub(crate) fn shown(self) -> Option<u64> {
+        (self.0 > 0).then_some(self.0)
+    }
+}
+
 impl Repetitions {
-    /// How many lines of this kind were held back since the last one that passed, for a log line, which
-    /// leaves a zero out; `None` to hold this one back too.
-    pub(crate) fn pass(&self, kind: &str) -> Option<Option<u64>> {
-        let held_back = self.pass_at(kind, Instant::now())?;
-        Some((held_back > 0).then_some(held_back))
+    /// How many lines of this kind were held back since the last one that passed; `None` to hold
+    /// this one back too.
+    pub(crate) fn pass(&self, kind: &str) -> Option<HeldBack> {
+        self.pass_at(kind, Instant::now()).map(HeldBack)
     }
 
     fn pass_at(&self, kind: &str, now: Instant) -> Option<u64> {
@@ -73,14 +83,14 @@ pub(crate) fn line(
     };
     match level {
         L::Emerg | L::Alert | L::Critical => {
-            tracing::error!(target: "librdkafka", facility, held_back, "{message}");
+            tracing::error!(target: "librdkafka", facility, held_back = held_back.shown(), "{message}");
         }
         // A connection that fails is librdkafka's "error" and an operator's warning: it is retried.
         L::Error | L::Warning => {
-            tracing::warn!(target: "librdkafka", facility, held_back, "{message}");
+            tracing::warn!(target: "librdkafka", facility, held_back = held_back.shown(), "{message}");
         }
         L::Notice | L::Info | L::Debug => {
-            tracing::info!(target: "librdkafka", facility, held_back, "{message}");
+            tracing::info!(target: "librdkafka", facility, held_back = held_back.shown(), "{message}");
         }
     }
 }
@@ -112,6 +122,8 @@ mod tests {
 
     #[test]
     fn a_line_before_which_none_was_held_back_has_no_count() {
-        assert_eq!(Repetitions::default().pass("FAIL"), Some(None));
+        let passed = Repetitions::default().pass("FAIL");
+        assert_eq!(passed.map(HeldBack::shown), Some(None));
+        assert_eq!(HeldBack(2).shown(), Some(2));
     }
 }

@@ -502,7 +502,7 @@ impl fmt::Debug for KafkaConfig {
             .field("properties", &shown)
             .field("options", &self.options)
             .field("tokens", &self.tokens.is_some())
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

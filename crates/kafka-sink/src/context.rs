@@ -127,7 +127,10 @@ impl Context {
     fn complain_of_tokens(&self, reason: &str) {
         self.tokenless.store(true, SeqCst);
         if let Some(held_back) = self.repetitions().pass("OAUTHBEARER") {
-            tracing::warn!(held_back, "no OAUTHBEARER token for Kafka: {reason}");
+            tracing::warn!(
+                held_back = held_back.shown(),
+                "no OAUTHBEARER token for Kafka: {reason}"
+            );
         }
     }
 
@@ -263,7 +266,11 @@ impl ClientContext for Context {
         if let Some(held_back) = self.repetitions().pass(&kind) {
             let reason = self.config.scrub(reason);
             let remedy = remedy(code, &reason, &self.config);
-            tracing::warn!(kind, held_back, "Kafka: {reason}{remedy}");
+            tracing::warn!(
+                kind,
+                held_back = held_back.shown(),
+                "Kafka: {reason}{remedy}"
+            );
             if code == Some(RDKafkaErrorCode::SSL) {
                 crate::tls::explain(&self.config);
             }

@@ -90,8 +90,8 @@ pub(crate) struct World {
     state: State,
     /// The slot was read at least once.
     streamed: bool,
-    /// Another process reads the slot, and the log says so.
-    stands_by: bool,
+    /// The reader of the slot that the log named last, while this relay stands by.
+    stands_by: Option<String>,
     /// Told once, when the stream has started for the first time.
     ready: Option<oneshot::Sender<()>>,
     die_at: DieAt,
@@ -143,7 +143,7 @@ impl World {
             progress: Progress::new(),
             state: State::Connecting,
             streamed: false,
-            stands_by: false,
+            stands_by: None,
             ready: None,
             die_at: DieAt::from_env(env),
         }
@@ -191,17 +191,18 @@ impl Surroundings for World {
 
     fn state(&mut self, state: State) {
         self.streamed |= state == State::Streaming;
-        // Once until it streams: looking again and again is no news.
-        if let State::WaitingForSlot { why } = &state
-            && !self.stands_by
-        {
-            self.stands_by = true;
-            info!(
-                reader = why,
-                "standing by: this relay takes the slot over when its reader is gone"
-            );
+        match &state {
+            // Once for each reader: looking again and again is no news.
+            State::WaitingForSlot { why } if self.stands_by.as_ref() != Some(why) => {
+                info!(
+                    reader = why,
+                    "standing by: this relay takes the slot over when its reader is gone"
+                );
+                self.stands_by = Some(why.clone());
+            }
+            State::Streaming => self.stands_by = None,
+            _ => {}
         }
-        self.stands_by &= state != State::Streaming;
         if state == State::Streaming
             && let Some(ready) = self.ready.take()
         {

@@ -348,7 +348,7 @@ fn anchor(heading: &str) -> String {
 fn contents_list_every_section() {
     for document in ["docs/CONFIGURATION.md", "docs/OPERATIONS.md"] {
         let text = text(document);
-        let mut sections = String::new();
+        let mut sections = Vec::new();
         let mut in_block = false;
         for line in text.lines() {
             in_block ^= line.starts_with("```");
@@ -357,13 +357,14 @@ fn contents_list_every_section() {
             let heading = heading.trim();
             if !in_block && (2..=3).contains(&level) {
                 let indent = "  ".repeat(level - 2);
-                sections += &format!("{indent}- [{heading}](#{})\n", anchor(heading));
+                sections.push(format!("{indent}- [{heading}](#{})", anchor(heading)));
             }
         }
         let (_, rest) = text.split_once("<!-- contents -->\n").expect("contents");
         let (listed, _) = rest
             .split_once("<!-- end of contents -->")
             .expect("the end of the contents");
+        let listed: Vec<&str> = listed.lines().collect();
         assert_eq!(listed, sections, "{document}");
     }
 }

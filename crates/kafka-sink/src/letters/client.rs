@@ -259,7 +259,10 @@ struct Context {
 impl Context {
     fn complain_of_tokens(&self, reason: &str) {
         if let Some(held_back) = self.repetitions.pass("OAUTHBEARER") {
-            tracing::warn!(held_back, "no OAUTHBEARER token for Kafka: {reason}");
+            tracing::warn!(
+                held_back = held_back.shown(),
+                "no OAUTHBEARER token for Kafka: {reason}"
+            );
         }
     }
 }

@@ -233,7 +233,7 @@ impl Watch {
                         partition = position.partition,
                         offset = position.offset,
                         why,
-                        held_back,
+                        held_back = held_back.shown(),
                         "a record among the dead letters is none"
                     );
                 }
@@ -252,7 +252,7 @@ impl Watch {
                 topic = self.topic,
                 %error,
                 waiting,
-                held_back,
+                held_back = held_back.shown(),
                 "dead letters: {what}"
             );
         }
