@@ -361,9 +361,11 @@ fn printing_confirms_nothing(major: u32) {
     assert_eq!(verdict.committed as u64, first + second + last);
     assert_eq!(verdict.duplicates, 0, "{verdict}");
     relay.ends_well();
-    let slots = Db::connect(&rig.postgres.url())
-        .text("SELECT string_agg(slot_name, ',') FROM pg_replication_slots");
-    assert_eq!(slots.as_deref(), Some(SLOT));
+    let db = Db::connect(&rig.postgres.url());
+    eventually(PATIENCE, || {
+        let slots = db.text("SELECT string_agg(slot_name, ',') FROM pg_replication_slots");
+        slots.as_deref() == Some(SLOT)
+    });
 }
 
 #[test]
