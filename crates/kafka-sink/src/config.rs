@@ -15,6 +15,7 @@ use rules::{ALIASES, RULES, SECRETS};
 
 use crate::client_log::Repetitions;
 use crate::ffi;
+use crate::gate::Requests;
 use crate::tokens::{Keeper, TokenSource, chain};
 
 /// What we set where librdkafka's default is not what a relay wants. Overridable within the rules.
@@ -42,7 +43,7 @@ const FIXED: &[(&str, &str)] = &[
     // A request that is repeated must not find a later one there already. Idempotence alone does
     // not see to that where a broker has no state of the producer, as with the first request of a
     // partition. docs/adr/0007-one-request-in-flight.md has the whole story. Where gates see to it there
-    // may be more: `of_several_requests`.
+    // may be more: `of_gates`.
     ("max.in.flight", "1"),
     // A batch that fails for good ends the producer; otherwise librdkafka goes on behind it.
     ("enable.gapless.guarantee", "true"),
@@ -429,10 +430,13 @@ impl KafkaConfig {
 
     /// One of these for a sink whose topics have gates, which choose partitions in librdkafka's stead; and
     /// for how long a gate sticks to one with records that have no key.
-    pub(crate) fn of_several_requests(
+    pub(crate) fn of_gates(
         mut config: ClientConfig,
+        requests: Requests,
     ) -> (ClientConfig, Option<Duration>) {
-        config.set("max.in.flight", SEVERAL_REQUESTS);
+        if requests == Requests::Several {
+            config.set("max.in.flight", SEVERAL_REQUESTS);
+        }
         let hashes_all = config.get("partitioner") == Some("murmur2");
         let sticks = config.get(STICKS).and_then(|ms| ms.parse().ok());
         config.set(STICKS, "0");

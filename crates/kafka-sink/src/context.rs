@@ -4,7 +4,7 @@ use std::sync::atomic::{
     AtomicBool,
     Ordering::{Relaxed, SeqCst},
 };
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use rdkafka::ClientContext;
@@ -12,19 +12,17 @@ use rdkafka::client::OAuthToken;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError as ClientError;
 use rdkafka::message::{BorrowedMessage, DeliveryResult, Headers, Message, Timestamp};
-use rdkafka::producer::{
-    BaseProducer, NoCustomPartitioner, Producer, ProducerContext, PurgeConfig,
-};
+use rdkafka::producer::{BaseProducer, NoCustomPartitioner, Producer, ProducerContext};
 use rdkafka::types::RDKafkaErrorCode;
-use walrelay_sink::{Deliveries, DeliveryError, Disposition, Record};
+use walrelay_sink::{DeliveryError, Disposition, Record};
 
 use crate::client_log::{self, Repetitions};
 use crate::config::KafkaConfig;
 use crate::error::{is_refusal, remedy};
-use crate::ffi::{self, Keeper};
-use crate::gate::{Gate, OPEN};
+use crate::ffi::{self, Keeper, TopicContext};
+use crate::gate::OPEN;
 use crate::outcome::delivery_error;
-use crate::window::Window;
+use crate::shared::Shared;
 
 /// librdkafka's own memory for a queued record, roughly (its author's figure, librdkafka#2114; 185 were
 /// measured).
@@ -34,17 +32,9 @@ const HEADERS_OVERHEAD: u64 = 96;
 /// And for each header, which it allocates singly (measured: 57 to 66).
 const HEADER_OVERHEAD: u64 = 60;
 
-/// What the sink and its poll thread share, and rdkafka calls into.
+/// What a producer and its poll thread share, and rdkafka calls into.
 pub(crate) struct Context {
-    pub(crate) deliveries: Arc<dyn Deliveries>,
-    pub(crate) window: Window,
-    /// librdkafka said that its queue was full although ours was not: the poll thread wakes the
-    /// sender at its next turn.
-    pub(crate) queue_full: AtomicBool,
-    /// Something that was accepted was not delivered: nothing more may be sent.
-    broken: AtomicBool,
-    /// The producer whose context this is, to purge it. Weak, or it would never be dropped.
-    producer: OnceLock<Weak<BaseProducer<Context>>>,
+    pub(crate) shared: Arc<Shared>,
     /// All brokers were down since the last delivery.
     trouble: AtomicBool,
     /// A record was reported since the poll thread last looked, which is the thread that reports.
@@ -54,43 +44,27 @@ pub(crate) struct Context {
     refused: AtomicBool,
     /// The last attempt to get a token failed.
     tokenless: AtomicBool,
-    /// Of topics: librdkafka calls into them until it is destroyed, which is before this goes.
-    gates: Mutex<Vec<Arc<Gate>>>,
-    /// Topics whose gates have called, and whether there are any.
-    calls: Mutex<Vec<usize>>,
-    called: AtomicBool,
-    /// A record was acknowledged whose timestamp opens no gate.
-    stale: AtomicBool,
+    /// librdkafka calls into them until it is destroyed, which is before this goes.
+    topics: Mutex<Vec<Arc<TopicContext>>>,
 }
 
 impl Keeper for Context {
-    fn keep(&self, gate: Arc<Gate>) {
-        let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
-        gates.push(gate);
+    fn keep(&self, topic: Arc<TopicContext>) {
+        let mut topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
+        topics.push(topic);
     }
 }
 
 impl Context {
-    pub(crate) fn new(
-        deliveries: Arc<dyn Deliveries>,
-        window: Window,
-        config: KafkaConfig,
-    ) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, config: KafkaConfig) -> Self {
         Self {
-            deliveries,
-            window,
-            queue_full: AtomicBool::new(false),
-            broken: AtomicBool::new(false),
-            producer: OnceLock::new(),
+            shared,
             trouble: AtomicBool::new(false),
             reported: AtomicBool::new(false),
             config,
             refused: AtomicBool::new(false),
             tokenless: AtomicBool::new(false),
-            gates: Mutex::default(),
-            calls: Mutex::default(),
-            called: AtomicBool::new(false),
-            stale: AtomicBool::new(false),
+            topics: Mutex::default(),
         }
     }
 
@@ -134,82 +108,8 @@ impl Context {
         }
     }
 
-    /// Tells the context of `producer` whose it is.
-    pub(crate) fn attach(producer: &Arc<BaseProducer<Self>>) {
-        // Set once, by the one that made both.
-        let _ = producer.context().producer.set(Arc::downgrade(producer));
-    }
-
-    /// Has the lines of a topic tried again by the sender, once it is woken.
-    pub(crate) fn call(&self, topic: usize) {
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        calls.push(topic);
-        self.called.store(true, SeqCst);
-    }
-
-    /// The topics that were named since the last time. None twice: a gate that has called must be heard first.
-    pub(crate) fn calls(&self) -> Vec<usize> {
-        if !self.called.load(SeqCst) {
-            return Vec::new();
-        }
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        self.called.store(false, SeqCst);
-        std::mem::take(&mut *calls)
-    }
-
-    #[cfg(test)]
-    pub(crate) fn set_stale(&self) {
-        self.stale.store(true, SeqCst);
-    }
-
-    /// Whether records come with timestamps that open no gate.
-    pub(crate) fn is_stale(&self) -> bool {
-        self.stale.load(SeqCst)
-    }
-
-    /// Whether [`break_off`](Self::break_off) was called.
-    pub(crate) fn broken(&self) -> bool {
-        self.broken.load(SeqCst)
-    }
-
-    /// From now on nothing is accepted, and what is queued is given up at once: whatever was sent
-    /// after a record that failed would overtake it.
-    pub(crate) fn break_off(&self) {
-        if self.latch() {
-            self.wake_sender();
-        }
-    }
-
-    /// The same, but for waking the sender. True: that is to be done.
-    fn latch(&self) -> bool {
-        if self.broken.swap(true, SeqCst) {
-            return false;
-        }
-        // There is none left while it is being dropped, and then it purges by itself.
-        if let Some(producer) = self.producer.get().and_then(Weak::upgrade) {
-            producer.purge(PurgeConfig::default().queue().non_blocking());
-        }
-        true
-    }
-
-    /// Lets the sender look again.
-    pub(crate) fn wake_sender(&self) {
-        self.deliveries.capacity();
-    }
-
-    /// A record that was accepted was not delivered.
-    pub(crate) fn failed(&self, seq: u64, error: DeliveryError) {
-        // Before the relay is told, so that nothing is sent in the meantime; and it is woken after,
-        // so that it learns of the cause first.
-        let first = self.latch();
-        self.deliveries.failed(seq, error);
-        if first {
-            self.wake_sender();
-        }
-    }
-
     fn delivered(&self, seq: u64) {
-        self.deliveries.delivered(seq);
+        self.shared.delivered(seq);
         if self.trouble.load(SeqCst) && self.trouble.swap(false, SeqCst) {
             tracing::info!("Kafka takes records again");
             self.repetitions().forget();
@@ -290,20 +190,17 @@ impl ProducerContext<NoCustomPartitioner> for Context {
             Ok(message) if is_acknowledged(message) => {
                 self.delivered(seq);
                 // What failed opens nothing: nothing may follow it.
-                if let Some(gate) = ffi::gate_of(message) {
+                if let Some(topic) = ffi::topic_of(message) {
                     let fresh = is_fresh(message);
                     if !fresh {
-                        self.stale.store(true, SeqCst);
+                        self.shared.set_stale();
                     }
-                    calls = gate.delivered(seq, message.partition(), fresh, Instant::now());
-                    if calls {
-                        self.call(gate.topic());
-                    }
+                    calls = topic.delivered(seq, message.partition(), fresh, Instant::now());
                 }
                 message
             }
             Ok(message) => {
-                if !self.broken() {
+                if !self.shared.broken() {
                     tracing::error!(
                         topic = message.topic(),
                         "librdkafka only infers that a record was delivered; the producer must be \
@@ -316,17 +213,18 @@ impl ProducerContext<NoCustomPartitioner> for Context {
                     disposition: Disposition::Retryable,
                     poison: None,
                 };
-                self.failed(seq, error);
+                self.shared.failed(seq, error);
                 message
             }
             Err((error, message)) => {
                 let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
-                self.failed(seq, delivery_error(message.topic(), code));
+                self.shared
+                    .failed(seq, delivery_error(message.topic(), code));
                 message
             }
         };
-        if self.window.give_back(weight_of_message(message)) || calls {
-            self.wake_sender();
+        if self.shared.window.give_back(weight_of_message(message)) || calls {
+            self.shared.wake_sender();
         }
     }
 }
@@ -343,7 +241,7 @@ fn is_acknowledged(message: &BorrowedMessage<'_>) -> bool {
     message.offset() >= 0
 }
 
-/// Whether the record's timestamp is of the last half hour: [`Gate::delivered`]. That of a topic with
+/// Whether the record's timestamp is of the last half hour: [`Gate::delivered`](crate::gate::Gate::delivered). That of a topic with
 /// `message.timestamp.type=LogAppendTime` is the broker's own, of this moment.
 fn is_fresh(message: &BorrowedMessage<'_>) -> bool {
     let written = match message.timestamp() {

@@ -14,6 +14,7 @@
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,8 @@ use rdkafka::{ClientConfig, ClientContext};
 use walrelay_sink::Record;
 
 use crate::Token;
-use crate::gate::{Gate, Line};
+use crate::gate::{Gate, Line, Offer, Producer as GateProducer};
+use crate::shared::Shared;
 
 // A delivery report must give back the whole sequence number.
 const _: () = assert!(usize::BITS >= u64::BITS);
@@ -40,15 +42,65 @@ const UNASSIGNED: i32 = -1;
 /// before the client it belongs to, as librdkafka demands.
 pub(crate) struct Topic<C: ProducerContext<DeliveryOpaque = usize> + 'static> {
     handle: NonNull<sys::rd_kafka_topic_t>,
-    gate: Option<Arc<Gate>>,
+    context: Option<Arc<TopicContext>>,
     producer: Arc<BaseProducer<C>>,
 }
 
+/// A topic with a gate, as the callbacks of one producer need it: the opaque of the topic's handle.
+pub(crate) struct TopicContext {
+    gate: Arc<Gate>,
+    producer: GateProducer,
+    shared: Arc<Shared>,
+    /// This producer has known the topic's partitions: its partitioner was asked, or a record was acknowledged.
+    knows: AtomicBool,
+}
+
+impl TopicContext {
+    /// Of a producer that does not know the topic yet.
+    pub(crate) fn new(gate: Arc<Gate>, producer: GateProducer, shared: Arc<Shared>) -> Self {
+        Self {
+            gate,
+            producer,
+            shared,
+            knows: AtomicBool::new(false),
+        }
+    }
+
+    /// A broker has acknowledged a record of the topic: see [`Gate::delivered`]. True: the sender is to be woken.
+    #[must_use]
+    pub(crate) fn delivered(&self, seq: u64, partition: i32, fresh: bool, now: Instant) -> bool {
+        self.knows.store(true, Relaxed);
+        let calls = self
+            .gate
+            .delivered(seq, partition, self.producer, fresh, now);
+        if calls {
+            self.shared.call(self.gate.topic());
+        }
+        calls
+    }
+
+    /// The partition that murmur2 gives the key among so many.
+    fn hash(record: &Record<'_>, count: i32) -> i32 {
+        let (key, key_len) = as_memory(record.key);
+        // SAFETY: the key is readable for its length; librdkafka's function looks at nothing but key and count.
+        unsafe {
+            sys::rd_kafka_msg_partitioner_murmur2(
+                ptr::null(),
+                key,
+                key_len,
+                count,
+                ptr::null_mut(),
+                ptr::null_mut(),
+            )
+        }
+    }
+}
+
 /// The context of a producer whose topics may have gates. What is kept lives until after the client is
-/// destroyed, as contexts do: librdkafka's threads call into gates.
+/// destroyed, as contexts do: librdkafka's threads call into it.
 pub(crate) trait Keeper {
-    /// Holds on to a gate.
-    fn keep(&self, gate: Arc<Gate>);
+    /// Holds on to a topic's context.
+    fn keep(&self, topic: Arc<TopicContext>);
 }
 
 /// Why a record was not queued.
@@ -66,7 +118,7 @@ enum Turn {
     /// It is producing none.
     None,
     /// It has entered, and the partitioner was not asked yet.
-    Entered,
+    Entered(Offer),
     Placed(i32),
     Held(Line),
 }
@@ -89,26 +141,26 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Topic<C> {
     pub(crate) fn new(
         producer: &Arc<BaseProducer<C>>,
         name: &str,
-        gate: Option<Arc<Gate>>,
+        context: Option<Arc<TopicContext>>,
     ) -> Result<Self, RDKafkaErrorCode>
     where
         C: Keeper,
     {
         let name = CString::new(name).map_err(|_| RDKafkaErrorCode::InvalidTopic)?;
         let client = producer.client().native_ptr();
-        let config = match &gate {
+        let config = match &context {
             // Means the client's default.
             None => ptr::null_mut(),
-            Some(gate) => {
-                producer.context().keep(Arc::clone(gate));
+            Some(context) => {
+                producer.context().keep(Arc::clone(context));
                 // SAFETY: the client is alive. The copy of its topic configuration is ours until
                 // rd_kafka_topic_new takes it. `place` has the type that rdkafka.h asks for; its
-                // opaque is the gate, which the context keeps alive for longer than the client.
+                // opaque is the topic's context, which the client's keeps alive for longer than the client.
                 unsafe {
                     let config = sys::rd_kafka_default_topic_conf_dup(client);
                     sys::rd_kafka_topic_conf_set_opaque(
                         config,
-                        Arc::as_ptr(gate).cast_mut().cast(),
+                        Arc::as_ptr(context).cast_mut().cast(),
                     );
                     sys::rd_kafka_topic_conf_set_partitioner_cb(config, Some(place));
                     config
@@ -122,7 +174,7 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Topic<C> {
         NonNull::new(handle)
             .map(|handle| Self {
                 handle,
-                gate,
+                context,
                 producer: Arc::clone(producer),
             })
             // SAFETY: reads the calling thread's last error, set by the call above.
@@ -141,38 +193,46 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Topic<C> {
         opaque: usize,
         from: Option<Line>,
     ) -> Result<(), NotQueued> {
-        let Some(gate) = &self.gate else {
+        let Some(TopicContext {
+            gate,
+            producer,
+            knows,
+            ..
+        }) = self.context.as_deref()
+        else {
             return self
                 .queue(record, timestamp_ms, opaque)
                 .map_err(NotQueued::Refused);
         };
-        let (entered, turn) = match record.partition {
-            None => (gate.enter(opaque as u64, from), Turn::Entered),
-            Some(partition) => (
-                gate.enter_at(partition, from, Instant::now()),
-                Turn::Placed(partition),
-            ),
+        let offer = Offer {
+            seq: opaque as u64,
+            producer: *producer,
+            from,
+            now: Instant::now(),
         };
-        entered.map_err(NotQueued::Held)?;
-        TURN.set(turn);
-        let result = self.queue(record, timestamp_ms, opaque);
+        let entered = match record.partition {
+            Some(partition) => gate.enter_at(partition, offer).map(|()| Some(partition)),
+            None => gate.enter(offer, knows.load(Relaxed), record.key.is_some(), |count| {
+                TopicContext::hash(record, count)
+            }),
+        };
+        let partition = entered.map_err(NotQueued::Held)?;
+        TURN.set(partition.map_or(Turn::Entered(offer), Turn::Placed));
+        let record = Record {
+            partition,
+            ..*record
+        };
+        let result = self.queue(&record, timestamp_ms, opaque);
         let turn = TURN.replace(Turn::None);
         result.map_err(|code| {
             let placed = match turn {
                 Turn::Held(line) => return NotQueued::Held(line),
                 Turn::Placed(partition) => Some(partition),
-                Turn::Entered | Turn::None => None,
+                Turn::Entered(_) | Turn::None => None,
             };
-            gate.withdraw(placed);
+            gate.withdraw(*producer, placed);
             NotQueued::Refused(code)
         })
-    }
-
-    /// The gate's call was heard.
-    pub(crate) fn heard(&self) {
-        if let Some(gate) = &self.gate {
-            gate.heard();
-        }
     }
 
     fn queue(
@@ -240,11 +300,12 @@ unsafe extern "C" fn place(
     key_len: usize,
     count: i32,
     opaque: *mut c_void,
-    _: *mut c_void,
+    message: *mut c_void,
 ) -> i32 {
-    // SAFETY: `Topic::new` set the opaque to a gate that outlives the client. Only shared references
+    // SAFETY: `Topic::new` set the opaque to a context that outlives the client. Only shared references
     // to it exist.
-    let gate = unsafe { &*opaque.cast::<Gate>() };
+    let context = unsafe { &*opaque.cast::<TopicContext>() };
+    let gate = &context.gate;
     let murmur2 = if gate.hashes_all() {
         sys::rd_kafka_msg_partitioner_murmur2
     } else {
@@ -253,11 +314,16 @@ unsafe extern "C" fn place(
     // SAFETY: topic, key and count are those that librdkafka passed to this partitioner, whose type is that
     // of its own. They do not look at the opaques.
     let choice = unsafe { murmur2(topic, key, key_len, count, ptr::null_mut(), ptr::null_mut()) };
-    // A record that was unplaced until now, the only one of its topic: the gate knows of it.
-    if !matches!(TURN.get(), Turn::Entered) {
+    context.knows.store(true, Relaxed);
+    let Turn::Entered(offer) = TURN.get() else {
+        // A record that was unplaced until now. Its opaque is the sequence number.
+        if gate.placed_late(message as u64, choice, count) {
+            context.shared.call(gate.topic());
+            context.shared.wake_sender();
+        }
         return choice;
-    }
-    match gate.place(choice, !key.is_null(), count, Instant::now()) {
+    };
+    match gate.place(offer, choice, !key.is_null(), count) {
         Ok(partition) => {
             TURN.set(Turn::Placed(partition));
             partition
@@ -269,16 +335,18 @@ unsafe extern "C" fn place(
     }
 }
 
-/// The gate of the topic that a report is about.
-pub(crate) fn gate_of<'a>(message: &'a BorrowedMessage<'_>) -> Option<&'a Gate> {
+/// The topic that a report is about, if it has a gate.
+pub(crate) fn topic_of<'a>(message: &'a BorrowedMessage<'_>) -> Option<&'a TopicContext> {
     // SAFETY: the message is alive, and holds its topic. A topic's opaque is null or was set by
-    // `Topic::new` to a gate that outlives the client, whose message this is; nothing else sets one.
+    // `Topic::new` to a context that outlives the client, whose message this is; nothing else sets one.
     unsafe {
         let topic = (*message.ptr()).rkt;
         if topic.is_null() {
             return None;
         }
-        sys::rd_kafka_topic_opaque(topic).cast::<Gate>().as_ref()
+        sys::rd_kafka_topic_opaque(topic)
+            .cast::<TopicContext>()
+            .as_ref()
     }
 }
 

@@ -1,43 +1,47 @@
-//! Which records of a topic may be on their way together, where several requests may.
+//! Which records of a topic may be in flight together, and in which producer.
 //!
-//! A broker puts an idempotent producer's requests to a partition in order by their sequence numbers,
-//! **if it has state of the producer there**. Where it has none it takes any number as the first
-//! (KIP-360), and a request that must be repeated comes after those behind it
-//! (docs/adr/0007-one-request-in-flight.md).
+//! The sink has two producers, and each may have several requests in flight. Order per partition rests on two
+//! rules, which one lock per topic enforces (docs/adr/0021-one-owner-per-partition.md):
 //!
-//! So a partition is *open* when this producer had a record acknowledged there a short while ago: then
-//! the broker has its state. To one that is not open a record goes only **when none is on its way**, so that
-//! the first request is alone, whatever comes of it (docs/adr/0015-several-requests.md).
-//!
-//! # Unplaced records
-//! While librdkafka does not know a topic's partitions it keeps records aside and places them later, by
-//! itself. Only one record of a topic may be in that state: nobody knows yet which partition it will take.
+//! 1. **One owner.** All records of a partition that are in flight are in one producer, the partition's owner. The
+//!    owner changes only while no record of the partition is in flight.
+//! 2. **The first record is alone.** A producer with several requests in flight sends a second record to a partition
+//!    only if the partition is *open* for it: a broker acknowledged a record of this producer there within [`OPEN`].
+//!    Then the broker has state of the producer and orders its requests by sequence number. A broker without
+//!    that state takes any number as the first (KIP-360), and a request that must be repeated would come after those
+//!    behind it (docs/adr/0007-one-request-in-flight.md).
 //!
 //! # Lines
-//! Who is held back stands in a [`Line`]: for its partition, or for all of the topic while that of an unplaced
-//! one is not known. The gate counts them, [`Lines`](crate::lines::Lines) has them. **Nobody passes a line**: what
-//! comes for a partition whose line is not empty is held back too, also if the partition is open by now.
+//! A record that a rule holds back is queued in a [`Line`]: that of its partition, or that of the topic while its
+//! partition is not known. The gate counts the queued records, [`Lines`](crate::lines::Lines) keeps them. **No record
+//! passes a line**: what is offered for a partition whose line is not empty is queued behind it.
+//!
+//! # Unplaced records
+//! librdkafka keeps a record aside while it does not know the topic's partitions, and chooses the partition later, on
+//! a thread of its own. Such a record is *unplaced*. It is alone in its topic: nothing else of the topic is in
+//! flight in any producer when it is queued, and nothing is admitted until it is [placed](Gate::placed_late) or
+//! acknowledged. If something is in flight, and this producer may not know the topic or another producer has records
+//! in it, then the gate chooses the partition itself, by the number of partitions that a partitioner saw last.
 //!
 //! # No lost wake-up
-//! Who is held back is counted in under the lock under which reports are entered. Something of the same
-//! partition, or the one that is unplaced, is on its way then, and its report calls. Once a call was
-//! made there is none until it was [heard](Gate::heard), after which each line is tried again. A failure does not
-//! open anything: the sink is broken and says so itself.
+//! A record is queued under the lock under which reports are entered. Something that it waits for is in
+//! flight then, and the report about that calls. After a call there is no other until it was
+//! [heard](Gate::heard); then each line is tried again. A failure admits nothing: the sink is broken and says so.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// For how long an acknowledgement proves that the broker has state of the producer. It drops what was not
-/// used for `producer.id.expiration.ms`, which is a day unless somebody shortened it, and reckons that
-/// from the records' timestamps, which may be as old again: see [`Gate::delivered`]. Not shorter: while a
-/// partition has no leader, what goes to others passes for so long.
+/// How long an acknowledgement proves that the broker has state of the producer. The broker drops the state of a
+/// producer that was silent for `producer.id.expiration.ms`: a day by default, reckoned from the
+/// records' timestamps, which may be as old again (see [`Gate::delivered`]). A shorter time would hold back records
+/// of partitions that were silent for that long.
 pub(crate) const OPEN: Duration = Duration::from_secs(30 * 60);
 
-/// The gate of one topic of one producer.
+/// The gate of one topic, for all producers of a sink.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    /// The topic's number, whoever numbers them.
+    /// The topic's number in the sink.
     topic: usize,
     /// How long records without a key go to one partition before another is chosen. `None`: they are
     /// hashed like all others.
@@ -45,7 +49,7 @@ pub(crate) struct Gate {
     state: Mutex<State>,
 }
 
-/// Where a record stands that is held back.
+/// Where a record is queued that is held back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Line {
     /// Its partition is not known, or that of one before it is not.
@@ -54,57 +58,152 @@ pub(crate) enum Line {
     Partition(i32),
 }
 
+/// How many requests a producer may have in flight to a broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Requests {
+    /// One: none is ever behind another that must be repeated.
+    One,
+    /// Several: the second rule is needed.
+    Several,
+}
+
+/// A producer, as gates know it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Producer {
+    /// Unique in the sink, from 1: a producer that is made anew has state at no broker.
+    pub(crate) id: u32,
+    pub(crate) requests: Requests,
+}
+
+/// A record that is offered to a producer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Offer {
+    pub(crate) seq: u64,
+    pub(crate) producer: Producer,
+    /// The line that the record is the first of.
+    pub(crate) from: Option<Line>,
+    pub(crate) now: Instant,
+}
+
 #[derive(Debug, Default)]
 struct State {
-    /// All that are on their way.
-    in_flight: u64,
-    /// The one whose partition is not known.
-    unplaced: Option<u64>,
-    /// Who stands in [`Line::Topic`].
+    in_flight: InFlight,
+    /// The record whose partition is not known, and its producer.
+    unplaced: Option<(u64, u32)>,
+    /// How many partitions there were when a partitioner was last asked. 0: none was asked yet.
+    count: i32,
+    /// Records queued in [`Line::Topic`].
     standing: u64,
-    /// Who stands in any line.
+    /// Records queued in any line.
     all_standing: u64,
     /// Those that were used. Not a list: a row may name any number.
     partitions: BTreeMap<i32, Partition>,
     /// Where records without a key go, and since when.
     keyless: Option<(i32, Instant)>,
-    /// Who was held back may be so no longer, and nobody has heard of it yet.
+    /// A line may go on, and the sender has not heard of it yet.
     called: bool,
+}
+
+/// Records of a topic in flight, by producer.
+#[derive(Debug, Default)]
+struct InFlight(Vec<(u32, u64)>);
+
+impl InFlight {
+    fn add(&mut self, producer: u32) {
+        match self.0.iter_mut().find(|(id, _)| *id == producer) {
+            Some((_, records)) => *records += 1,
+            None => self.0.push((producer, 1)),
+        }
+    }
+
+    fn remove(&mut self, producer: u32) {
+        if let Some(at) = self.0.iter().position(|(id, _)| *id == producer) {
+            self.0[at].1 -= 1;
+            if self.0[at].1 == 0 {
+                self.0.swap_remove(at);
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether none is in another producer.
+    fn only_in(&self, producer: u32) -> bool {
+        self.0.iter().all(|(id, _)| *id == producer)
+    }
 }
 
 #[derive(Debug, Default)]
 struct Partition {
+    /// All of them in the owner.
     in_flight: u64,
-    /// Who stands in its line.
+    /// Records queued in its line.
     standing: u64,
+    owner: Owner,
+    /// The owner before. The partition may still be open for it.
+    former: Owner,
+}
+
+/// A producer at a partition.
+#[derive(Debug, Default)]
+struct Owner {
+    /// 0: nobody.
+    producer: u32,
+    /// The last acknowledgement, if that opens the partition.
     acknowledged: Option<Instant>,
 }
 
+impl Partition {
+    /// Whether the producer may send a record there now. If nothing is in flight it becomes the owner.
+    fn takes(&mut self, producer: Producer, now: Instant) -> bool {
+        if self.in_flight == 0 {
+            self.own(producer.id);
+            return true;
+        }
+        let open = || {
+            let acknowledged = self.owner.acknowledged;
+            acknowledged.is_some_and(|at| now.saturating_duration_since(at) < OPEN)
+        };
+        self.owner.producer == producer.id && (producer.requests == Requests::One || open())
+    }
+
+    fn own(&mut self, producer: u32) {
+        if self.owner.producer == producer {
+            return;
+        }
+        std::mem::swap(&mut self.owner, &mut self.former);
+        if self.owner.producer != producer {
+            self.owner = Owner {
+                producer,
+                acknowledged: None,
+            };
+        }
+    }
+}
+
 impl State {
-    /// Counts a record in: on its way to a partition, if it may go there now, or else in the line. `from`: where
-    /// it stood until now.
-    fn admit(&mut self, partition: i32, from: Option<Line>, now: Instant) -> Result<(), Line> {
+    /// Counts a record in: in flight to a partition, if a producer may send it there now, or else in the line.
+    fn admit(&mut self, partition: i32, offer: Offer) -> Result<(), Line> {
         let there = self.partitions.entry(partition).or_default();
-        let open = there
-            .acknowledged
-            .is_some_and(|at| now.saturating_duration_since(at) < OPEN);
         let own = Line::Partition(partition);
-        let first = there.standing == 0 || from == Some(own);
-        if first && (open || there.in_flight == 0) {
+        let first = there.standing == 0 || offer.from == Some(own);
+        if first && there.takes(offer.producer, offer.now) {
             there.in_flight += 1;
-            self.in_flight += 1;
-            self.leave(from);
+            self.in_flight.add(offer.producer.id);
+            self.leave(offer.from);
             return Ok(());
         }
-        self.stand(own, from);
+        self.stand(own, offer.from);
         Err(own)
     }
 
-    /// Whether a record may go on to its partition: nothing is unplaced, and whoever stands in the line of the
-    /// topic came after it. If not it stands there, or where it stood.
+    /// Whether a record may go on to its partition: no record is unplaced, and what is queued in the topic's line
+    /// came after it. If not it is queued there, or stays where it was.
     fn passes_topic(&mut self, from: Option<Line>) -> Result<(), Line> {
         if self.unplaced.is_some() || (from.is_none() && self.standing > 0) {
-            // One that is first in its partition's line stays there.
+            // The first of its partition's line stays there.
             let line = from.unwrap_or(Line::Topic);
             self.stand(line, from);
             return Err(line);
@@ -112,29 +211,54 @@ impl State {
         Ok(())
     }
 
+    /// The partition of a record for which hashing chooses `choice` of `count`.
+    fn choose(&mut self, choice: i32, keyed: bool, sticks: Option<Duration>, now: Instant) -> i32 {
+        let (false, Some(sticks)) = (keyed, sticks) else {
+            return choice;
+        };
+        match self.keyless {
+            Some((last, since))
+                if last < self.count && now.saturating_duration_since(since) < sticks =>
+            {
+                last
+            }
+            _ => {
+                self.keyless = Some((choice, now));
+                choice
+            }
+        }
+    }
+
     fn stand(&mut self, line: Line, from: Option<Line>) {
         if from != Some(line) {
             self.leave(from);
-            *self.count(line) += 1;
+            *self.queued(line) += 1;
             self.all_standing += 1;
         }
     }
 
     fn leave(&mut self, line: Option<Line>) {
         if let Some(line) = line {
-            let count = self.count(line);
-            *count = count.saturating_sub(1);
+            let queued = self.queued(line);
+            *queued = queued.saturating_sub(1);
             self.all_standing = self.all_standing.saturating_sub(1);
         }
     }
 
-    fn count(&mut self, line: Line) -> &mut u64 {
+    fn queued(&mut self, line: Line) -> &mut u64 {
         match line {
             Line::Topic => &mut self.standing,
             Line::Partition(partition) => {
                 &mut self.partitions.entry(partition).or_default().standing
             }
         }
+    }
+
+    /// Whether to call: if some line may go on, and no call is unheard.
+    fn call(&mut self, may_go_on: bool) -> bool {
+        let calls = may_go_on && self.all_standing > 0 && !self.called;
+        self.called |= calls;
+        calls
     }
 }
 
@@ -162,65 +286,92 @@ impl Gate {
         self.sticks.is_none()
     }
 
-    /// A record is offered whose partition the partitioner chooses; `from`: where it stood, of which it must be
-    /// the first. `Err`: it stands there now. `Ok`: then comes [`place`](Self::place), or it stays
-    /// unplaced, or [`withdraw`](Self::withdraw).
-    pub(crate) fn enter(&self, seq: u64, from: Option<Line>) -> Result<(), Line> {
+    /// A record is offered that names no partition. `knows`: the producer knew the topic's partitions before, so
+    /// its partitioner will probably be asked. `hash`: a partition of so many, by the key.
+    ///
+    /// `Err`: the record is queued in that line. `Ok(None)`: then comes [`place`](Self::place), or the record stays
+    /// unplaced, or [`withdraw`](Self::withdraw). `Ok(Some)`: the gate has chosen, and the record is counted there.
+    pub(crate) fn enter(
+        &self,
+        offer: Offer,
+        knows: bool,
+        keyed: bool,
+        hash: impl FnOnce(i32) -> i32,
+    ) -> Result<Option<i32>, Line> {
         let mut state = self.state();
-        state.passes_topic(from)?;
-        state.leave(from);
-        state.unplaced = Some(seq);
-        state.in_flight += 1;
-        Ok(())
+        state.passes_topic(offer.from)?;
+        let alone = state.in_flight.is_empty();
+        if alone || (knows && state.in_flight.only_in(offer.producer.id)) {
+            state.leave(offer.from);
+            state.unplaced = Some((offer.seq, offer.producer.id));
+            state.in_flight.add(offer.producer.id);
+            return Ok(None);
+        }
+        if state.count == 0 {
+            state.stand(Line::Topic, offer.from);
+            return Err(Line::Topic);
+        }
+        let choice = hash(state.count);
+        let partition = state.choose(choice, keyed, self.sticks, offer.now);
+        state.admit(partition, offer)?;
+        Ok(Some(partition))
     }
 
-    /// The partitioner's choice for the record that has just entered, one of `count`. `Err`: it stands there
-    /// now, and counts as never having entered.
+    /// The partitioner's choice for the record that has just entered, one of `count`. `Err`: it is queued there,
+    /// and counts as never having entered.
     pub(crate) fn place(
         &self,
+        offer: Offer,
         choice: i32,
         keyed: bool,
         count: i32,
-        now: Instant,
     ) -> Result<i32, Line> {
         let mut state = self.state();
-        let partition = match (keyed, self.sticks) {
-            (false, Some(sticks)) => match state.keyless {
-                Some((last, since))
-                    if last < count && now.saturating_duration_since(since) < sticks =>
-                {
-                    last
-                }
-                _ => {
-                    state.keyless = Some((choice, now));
-                    choice
-                }
-            },
-            _ => choice,
-        };
+        state.count = count;
+        let partition = state.choose(choice, keyed, self.sticks, offer.now);
         state.unplaced = None;
-        state.in_flight = state.in_flight.saturating_sub(1);
-        state.admit(partition, None, now)?;
+        state.in_flight.remove(offer.producer.id);
+        // It has left its line when it entered.
+        state.admit(
+            partition,
+            Offer {
+                from: None,
+                ..offer
+            },
+        )?;
         Ok(partition)
     }
 
-    /// A record is offered whose partition is known; as with [`enter`](Self::enter).
-    pub(crate) fn enter_at(
-        &self,
-        partition: i32,
-        from: Option<Line>,
-        now: Instant,
-    ) -> Result<(), Line> {
+    /// The partitioner was asked about a record that was queued before, and has chosen one of `count`.
+    ///
+    /// True: a line should be tried again, see [`heard`](Self::heard).
+    #[must_use]
+    pub(crate) fn placed_late(&self, seq: u64, partition: i32, count: i32) -> bool {
         let mut state = self.state();
-        // The one that is unplaced may come to the same partition.
-        state.passes_topic(from)?;
-        state.admit(partition, from, now)
+        state.count = count;
+        let Some((_, producer)) = state.unplaced.take_if(|(unplaced, _)| *unplaced == seq) else {
+            return false;
+        };
+        let there = state.partitions.entry(partition).or_default();
+        if there.in_flight == 0 {
+            there.own(producer);
+        }
+        there.in_flight += 1;
+        state.call(true)
+    }
+
+    /// A record is offered whose partition is known; as with [`enter`](Self::enter).
+    pub(crate) fn enter_at(&self, partition: i32, offer: Offer) -> Result<(), Line> {
+        let mut state = self.state();
+        // The unplaced record may come to the same partition.
+        state.passes_topic(offer.from)?;
+        state.admit(partition, offer)
     }
 
     /// The record that has entered, and was placed there or not, was not taken after all.
-    pub(crate) fn withdraw(&self, partition: Option<i32>) {
+    pub(crate) fn withdraw(&self, producer: Producer, partition: Option<i32>) {
         let mut state = self.state();
-        state.in_flight = state.in_flight.saturating_sub(1);
+        state.in_flight.remove(producer.id);
         match partition {
             None => state.unplaced = None,
             Some(partition) => {
@@ -231,40 +382,50 @@ impl Gate {
         }
     }
 
-    /// Who called was heard: whatever changes from now on is worth another call.
+    /// The sender has heard the call: from now on another one is made.
     pub(crate) fn heard(&self) {
         self.state().called = false;
     }
 
-    /// A broker has acknowledged the record. `fresh`: its timestamp is less than [`OPEN`] old; by that of the
-    /// last record a broker reckons when it forgets a producer, so that an older one opens nothing.
+    /// A broker has acknowledged a record of this producer. `fresh`: its timestamp is less than [`OPEN`] old. A broker
+    /// reckons by the timestamp of the last record when it forgets a producer, so an older one opens nothing.
     ///
-    /// True: somebody who stands in a line should be tried again, see [`heard`](Self::heard).
+    /// True: a line should be tried again, see [`heard`](Self::heard).
     #[must_use]
-    pub(crate) fn delivered(&self, seq: u64, partition: i32, fresh: bool, now: Instant) -> bool {
+    pub(crate) fn delivered(
+        &self,
+        seq: u64,
+        partition: i32,
+        producer: Producer,
+        fresh: bool,
+        now: Instant,
+    ) -> bool {
         let mut state = self.state();
-        state.in_flight = state.in_flight.saturating_sub(1);
-        let was_unplaced = state.unplaced == Some(seq);
-        if was_unplaced {
-            state.unplaced = None;
-        }
+        state.in_flight.remove(producer.id);
+        let was_unplaced = state
+            .unplaced
+            .take_if(|(unplaced, _)| *unplaced == seq)
+            .is_some();
         let there = state.partitions.entry(partition).or_default();
-        there.acknowledged = fresh.then_some(now);
-        let stands_there = there.standing > 0;
+        if was_unplaced && there.in_flight == 0 {
+            there.own(producer.id);
+        }
+        if there.owner.producer == producer.id {
+            there.owner.acknowledged = fresh.then_some(now);
+        }
         if !was_unplaced {
             // librdkafka moves records when a topic is made anew with fewer partitions: the count of one
             // then stays too high, and that of another would fall too low.
             there.in_flight = there.in_flight.saturating_sub(1);
         }
-        if state.in_flight == 0 {
+        let goes_on = there.standing > 0 && there.in_flight == 0;
+        let none = state.in_flight.is_empty();
+        if none {
             for there in state.partitions.values_mut() {
                 there.in_flight = 0;
             }
         }
-        let lets_go = stands_there || was_unplaced || state.in_flight == 0;
-        let calls = lets_go && state.all_standing > 0 && !state.called;
-        state.called |= calls;
-        calls
+        state.call(goes_on || was_unplaced || none)
     }
 }
 
@@ -272,11 +433,54 @@ impl Gate {
 mod tests {
     use super::*;
 
+    const LATENCY: Producer = Producer {
+        id: 1,
+        requests: Requests::Several,
+    };
+    const THROUGHPUT: Producer = Producer {
+        id: 2,
+        requests: Requests::Several,
+    };
+    const ONE_REQUEST: Producer = Producer {
+        id: 3,
+        requests: Requests::One,
+    };
+    const COUNT: i32 = 8;
+
     fn gate() -> Gate {
         Gate::new(0, Some(Duration::from_millis(10)))
     }
 
-    /// Offers a record with a key, of partition 3 or another. `Err`: where it stands.
+    fn of(producer: Producer, seq: u64, from: Option<Line>, now: Instant) -> Offer {
+        Offer {
+            seq,
+            producer,
+            from,
+            now,
+        }
+    }
+
+    /// Offers a record with a key, of partition 3 or another, to a producer that knows the topic. `Err`: where it is
+    /// queued.
+    fn offer_to(
+        gate: &Gate,
+        producer: Producer,
+        seq: u64,
+        partition: i32,
+        from: Option<Line>,
+        now: Instant,
+    ) -> Result<(), Line> {
+        let offer = of(producer, seq, from, now);
+        if let Some(Line::Partition(_)) = from {
+            return gate.enter_at(partition, offer);
+        }
+        match gate.enter(offer, true, true, |count| partition % count)? {
+            Some(chosen) => assert_eq!(chosen, partition),
+            None => assert_eq!(gate.place(offer, partition, true, COUNT)?, partition),
+        }
+        Ok(())
+    }
+
     fn offer(
         gate: &Gate,
         seq: u64,
@@ -284,8 +488,20 @@ mod tests {
         from: Option<Line>,
         now: Instant,
     ) -> Result<(), Line> {
-        gate.enter(seq, from)?;
-        gate.place(partition, true, 8, now).map(drop)
+        offer_to(gate, LATENCY, seq, partition, from, now)
+    }
+
+    fn enter_at(gate: &Gate, partition: i32, from: Option<Line>, now: Instant) -> Result<(), Line> {
+        gate.enter_at(partition, of(LATENCY, 99, from, now))
+    }
+
+    /// Of a producer that does not know the topic yet.
+    fn enter(gate: &Gate, seq: u64, now: Instant) -> Result<Option<i32>, Line> {
+        gate.enter(of(LATENCY, seq, None, now), false, true, |_| 3)
+    }
+
+    fn delivered(gate: &Gate, seq: u64, partition: i32, fresh: bool, now: Instant) -> bool {
+        gate.delivered(seq, partition, LATENCY, fresh, now)
     }
 
     fn enters(gate: &Gate, seq: u64, partition: i32, now: Instant) -> bool {
@@ -300,15 +516,15 @@ mod tests {
         assert!(enters(&gate, 0, 3, now));
         assert_eq!(offer(&gate, 1, 3, None, now), Err(THREE));
         assert!(enters(&gate, 2, 4, now), "another partition");
-        assert!(!gate.delivered(2, 4, true, now), "nobody stands there");
-        assert_eq!(gate.enter_at(3, Some(THREE), now), Err(THREE), "still");
-        assert!(gate.delivered(0, 3, true, now), "somebody stands there");
-        assert_eq!(gate.enter_at(3, Some(THREE), now), Ok(()));
+        assert!(!delivered(&gate, 2, 4, true, now), "nobody stands there");
+        assert_eq!(enter_at(&gate, 3, Some(THREE), now), Err(THREE), "still");
+        assert!(delivered(&gate, 0, 3, true, now), "somebody stands there");
+        assert_eq!(enter_at(&gate, 3, Some(THREE), now), Ok(()));
         for seq in 3..10 {
             assert!(enters(&gate, seq, 3, now));
             assert!(enters(&gate, seq + 10, 4, now));
         }
-        assert!(!gate.delivered(1, 3, true, now), "nobody stands there");
+        assert!(!delivered(&gate, 1, 3, true, now), "nobody stands there");
     }
 
     /// Would reorder a key's records: those that stand there came first.
@@ -319,17 +535,17 @@ mod tests {
         for seq in 1..4 {
             assert_eq!(offer(&gate, seq, 3, None, now), Err(THREE));
         }
-        assert!(gate.delivered(0, 3, true, now));
+        assert!(delivered(&gate, 0, 3, true, now));
         for stood in 1..4 {
             assert_eq!(offer(&gate, 9, 3, None, now), Err(THREE), "{stood}");
-            assert_eq!(gate.enter_at(3, None, now), Err(THREE), "{stood}");
+            assert_eq!(enter_at(&gate, 3, None, now), Err(THREE), "{stood}");
             for _ in 0..3 {
                 // As many have come as have left.
-                assert_eq!(gate.enter_at(3, Some(THREE), now), Ok(()));
+                assert_eq!(enter_at(&gate, 3, Some(THREE), now), Ok(()));
             }
             assert!(gate.state().partitions[&3].standing == 2);
             for _ in 0..2 {
-                assert_eq!(gate.enter_at(3, Some(THREE), now), Ok(()));
+                assert_eq!(enter_at(&gate, 3, Some(THREE), now), Ok(()));
             }
             assert!(enters(&gate, 9, 3, now), "the line is empty");
             for _ in 0..3 {
@@ -346,24 +562,24 @@ mod tests {
         assert!(enters(&gate, 1, 4, now));
         assert!(!enters(&gate, 2, 3, now));
         assert!(!enters(&gate, 3, 4, now));
-        assert!(gate.delivered(0, 3, true, now));
-        assert!(!gate.delivered(1, 4, true, now), "called already");
+        assert!(delivered(&gate, 0, 3, true, now));
+        assert!(!delivered(&gate, 1, 4, true, now), "called already");
         gate.heard();
         assert!(enters(&gate, 4, 5, now));
         assert!(!enters(&gate, 5, 5, now));
-        assert!(gate.delivered(4, 5, true, now), "once more");
+        assert!(delivered(&gate, 4, 5, true, now), "once more");
     }
 
     #[test]
     fn it_closes_when_nothing_was_acknowledged_for_long() {
         let (gate, start) = (gate(), Instant::now());
         assert!(enters(&gate, 0, 3, start));
-        assert!(!gate.delivered(0, 3, true, start));
+        assert!(!delivered(&gate, 0, 3, true, start));
         let later = start + OPEN;
         assert!(enters(&gate, 1, 3, later), "nothing is on its way");
         assert!(!enters(&gate, 2, 3, later));
-        assert!(gate.delivered(1, 3, true, later));
-        assert_eq!(gate.enter_at(3, Some(THREE), later), Ok(()));
+        assert!(delivered(&gate, 1, 3, true, later));
+        assert_eq!(enter_at(&gate, 3, Some(THREE), later), Ok(()));
         assert!(enters(&gate, 3, 3, later));
     }
 
@@ -372,12 +588,12 @@ mod tests {
         let (gate, now) = (gate(), Instant::now());
         for fresh in [false, true, false] {
             assert!(enters(&gate, 0, 3, now));
-            assert!(!gate.delivered(0, 3, fresh, now));
+            assert!(!delivered(&gate, 0, 3, fresh, now));
         }
         assert!(enters(&gate, 1, 3, now));
         assert!(!enters(&gate, 2, 3, now));
-        assert!(gate.delivered(1, 3, false, now));
-        assert_eq!(gate.enter_at(3, Some(THREE), now), Ok(()), "it is alone");
+        assert!(delivered(&gate, 1, 3, false, now));
+        assert_eq!(enter_at(&gate, 3, Some(THREE), now), Ok(()), "it is alone");
         assert!(!enters(&gate, 4, 3, now), "and no other beside it");
     }
 
@@ -385,22 +601,22 @@ mod tests {
     fn of_records_without_a_place_there_is_one() {
         let (gate, now) = (gate(), Instant::now());
         let topic = Some(Line::Topic);
-        assert_eq!(gate.enter(0, None), Ok(()));
-        assert_eq!(gate.enter(1, None), Err(Line::Topic));
-        let at = gate.enter_at(5, None, now);
+        assert_eq!(enter(&gate, 0, now), Ok(None));
+        assert_eq!(enter(&gate, 1, now), Err(Line::Topic));
+        let at = enter_at(&gate, 5, None, now);
         assert_eq!(at, Err(Line::Topic), "it may come to this very partition");
-        assert!(gate.delivered(0, 2, true, now));
-        assert_eq!(gate.enter(9, None), Err(Line::Topic), "behind those two");
+        assert!(delivered(&gate, 0, 2, true, now));
+        assert_eq!(enter(&gate, 9, now), Err(Line::Topic), "behind those two");
         assert_eq!(offer(&gate, 1, 2, topic, now), Ok(()), "it is open");
-        assert_eq!(gate.enter_at(5, topic, now), Ok(()));
+        assert_eq!(enter_at(&gate, 5, topic, now), Ok(()));
         let fifth = Line::Partition(5);
         let moved = offer(&gate, 9, 5, topic, now);
         assert_eq!(moved, Err(fifth), "from one line to another");
         assert!(enters(&gate, 10, 2, now), "nobody stands for the topic");
         assert_eq!(gate.state().all_standing, 1);
         gate.heard();
-        assert!(gate.delivered(2, 5, true, now));
-        assert_eq!(gate.enter_at(5, Some(fifth), now), Ok(()));
+        assert!(delivered(&gate, 2, 5, true, now));
+        assert_eq!(enter_at(&gate, 5, Some(fifth), now), Ok(()));
         assert_eq!(gate.state().all_standing, 0);
     }
 
@@ -410,52 +626,158 @@ mod tests {
         let (gate, now) = (gate(), Instant::now());
         assert!(enters(&gate, 0, 3, now));
         assert!(!enters(&gate, 1, 3, now));
-        assert_eq!(gate.enter(2, None), Ok(()));
-        assert!(gate.delivered(0, 3, true, now));
+        let unknown = of(LATENCY, 2, None, now);
+        assert_eq!(gate.enter(unknown, true, true, |_| 3), Ok(None));
+        assert!(delivered(&gate, 0, 3, true, now));
         gate.heard();
-        assert_eq!(gate.enter_at(3, Some(THREE), now), Err(THREE));
+        assert_eq!(enter_at(&gate, 3, Some(THREE), now), Err(THREE));
         assert_eq!(gate.state().all_standing, 1);
-        assert!(gate.delivered(2, 6, true, now), "or it stood for ever");
-        assert_eq!(gate.enter_at(3, Some(THREE), now), Ok(()));
+        assert!(delivered(&gate, 2, 6, true, now), "or it stood for ever");
+        assert_eq!(enter_at(&gate, 3, Some(THREE), now), Ok(()));
     }
 
     #[test]
     fn what_was_not_taken_leaves_no_trace() {
         let (gate, now) = (gate(), Instant::now());
-        assert_eq!(gate.enter(0, None), Ok(()));
-        gate.withdraw(None);
+        assert_eq!(enter(&gate, 0, now), Ok(None));
+        gate.withdraw(LATENCY, None);
         assert!(enters(&gate, 1, 3, now));
-        gate.withdraw(Some(3));
-        assert_eq!(gate.enter_at(3, None, now), Ok(()));
-        gate.withdraw(Some(3));
+        gate.withdraw(LATENCY, Some(3));
+        assert_eq!(enter_at(&gate, 3, None, now), Ok(()));
+        gate.withdraw(LATENCY, Some(3));
         assert!(enters(&gate, 2, 3, now));
         assert!(!enters(&gate, 3, 3, now));
-        assert!(gate.delivered(2, 3, false, now));
-        assert_eq!(gate.state().in_flight, 0);
+        assert!(delivered(&gate, 2, 3, false, now));
+        assert!(gate.state().in_flight.is_empty());
     }
 
     #[test]
     fn records_without_a_key_stay_with_a_partition_for_a_while() {
-        let (gate, now) = (gate(), Instant::now());
-        let place = |seq, choice, count, at| {
-            assert_eq!(gate.enter(seq, None), Ok(()));
-            let placed = gate.place(choice, false, count, at);
+        let place = |gate: &Gate, seq, choice, count, at| {
+            let offer = of(LATENCY, seq, None, at);
+            assert_eq!(gate.enter(offer, true, false, |_| 0), Ok(None));
+            let placed = gate.place(offer, choice, false, count);
             if let Ok(partition) = placed {
-                assert!(!gate.delivered(seq, partition, true, at));
+                assert!(!delivered(gate, seq, partition, true, at));
             }
             placed
         };
-        assert_eq!(place(0, 3, 8, now), Ok(3));
-        assert_eq!(place(1, 5, 8, now), Ok(3));
+        let (sticky, now) = (gate(), Instant::now());
+        assert_eq!(place(&sticky, 0, 3, 8, now), Ok(3));
+        assert_eq!(place(&sticky, 1, 5, 8, now), Ok(3));
         let later = now + Duration::from_millis(10);
-        assert_eq!(place(2, 5, 8, later), Ok(5));
-        assert_eq!(place(3, 1, 4, later), Ok(1), "there is no fifth any more");
+        assert_eq!(place(&sticky, 2, 5, 8, later), Ok(5));
+        let fewer = place(&sticky, 3, 1, 4, later);
+        assert_eq!(fewer, Ok(1), "there is no fifth any more");
         let hashed = Gate::new(0, None);
-        assert_eq!(hashed.enter(0, None), Ok(()));
-        assert_eq!(hashed.place(3, false, 8, now), Ok(3));
-        assert!(!hashed.delivered(0, 3, true, now));
-        assert_eq!(hashed.enter(1, None), Ok(()));
-        assert_eq!(hashed.place(5, false, 8, now), Ok(5));
+        assert_eq!(place(&hashed, 0, 3, 8, now), Ok(3));
+        assert_eq!(place(&hashed, 1, 5, 8, now), Ok(5));
+    }
+
+    /// Would reorder a key's records: the requests of two producers are not ordered by anything.
+    #[test]
+    fn a_partition_changes_its_owner_only_when_nothing_is_in_flight() {
+        for (first, second) in [(LATENCY, THROUGHPUT), (THROUGHPUT, LATENCY)] {
+            let (gate, now) = (gate(), Instant::now());
+            let offer_to = |producer, seq, partition, from| {
+                offer_to(&gate, producer, seq, partition, from, now)
+            };
+            assert_eq!(offer_to(first, 0, 3, None), Ok(()));
+            assert!(!gate.delivered(0, 3, first, true, now));
+            for seq in 1..3 {
+                assert_eq!(offer_to(first, seq, 3, None), Ok(()), "open for it");
+            }
+            assert_eq!(offer_to(second, 3, 3, None), Err(THREE));
+            assert_eq!(offer_to(first, 4, 3, None), Err(THREE), "behind that");
+            assert_eq!(offer_to(second, 5, 4, None), Ok(()), "another partition");
+            assert!(!gate.delivered(5, 4, second, true, now));
+            assert!(!gate.delivered(1, 3, first, true, now), "one is left");
+            assert_eq!(offer_to(second, 3, 3, Some(THREE)), Err(THREE), "still");
+            assert!(gate.delivered(2, 3, first, true, now), "none is left");
+            gate.heard();
+            assert_eq!(offer_to(second, 3, 3, Some(THREE)), Ok(()));
+            assert_eq!(offer_to(second, 4, 3, Some(THREE)), Err(THREE), "not open");
+            assert!(gate.delivered(3, 3, second, true, now));
+            gate.heard();
+            // The broker knows both by now.
+            for (producer, seq) in [(second, 4), (second, 5)] {
+                let from = (seq == 4).then_some(THREE);
+                assert_eq!(offer_to(producer, seq, 3, from), Ok(()));
+            }
+            for seq in 4..6 {
+                assert!(!gate.delivered(seq, 3, second, true, now));
+            }
+            for seq in 6..8 {
+                assert_eq!(offer_to(first, seq, 3, None), Ok(()), "open as before");
+            }
+            for seq in 6..8 {
+                assert!(!gate.delivered(seq, 3, first, true, now));
+            }
+        }
+    }
+
+    #[test]
+    fn a_producer_of_one_request_needs_no_open_partition_but_the_whole_of_it() {
+        let (gate, now) = (gate(), Instant::now());
+        assert!(enters(&gate, 0, 3, now));
+        let one = |seq, from| offer_to(&gate, ONE_REQUEST, seq, 3, from, now);
+        assert_eq!(one(1, None), Err(THREE));
+        assert!(delivered(&gate, 0, 3, false, now));
+        assert_eq!(one(1, Some(THREE)), Ok(()));
+        for seq in 2..5 {
+            assert_eq!(one(seq, None), Ok(()), "none was acknowledged");
+        }
+        assert!(!enters(&gate, 5, 3, now), "a producer of several");
+    }
+
+    /// The first record of a topic may be one for a partition that is down.
+    #[test]
+    fn a_record_that_is_placed_late_holds_back_its_partition_only() {
+        let (gate, now) = (gate(), Instant::now());
+        let topic = Some(Line::Topic);
+        assert_eq!(enter(&gate, 0, now), Ok(None));
+        assert_eq!(enter(&gate, 1, now), Err(Line::Topic));
+        assert_eq!(enter(&gate, 2, now), Err(Line::Topic));
+        assert!(!gate.placed_late(7, 3, COUNT), "another record");
+        assert!(gate.placed_late(0, 3, COUNT));
+        gate.heard();
+        assert_eq!(offer(&gate, 1, 4, topic, now), Ok(()));
+        assert_eq!(offer(&gate, 2, 3, topic, now), Err(THREE));
+        assert!(delivered(&gate, 0, 3, true, now));
+        assert_eq!(enter_at(&gate, 3, Some(THREE), now), Ok(()));
+    }
+
+    /// Else it might be unplaced and come to a partition of which another producer has records.
+    #[test]
+    fn the_gate_chooses_where_another_producer_has_records_or_this_one_may_not_know() {
+        let (gate, now) = (gate(), Instant::now());
+        let offer = |producer, seq| of(producer, seq, None, now);
+        let hash = |count| count - 5;
+        assert_eq!(gate.enter_at(1, offer(LATENCY, 0)), Ok(()));
+        let chosen = gate.enter(offer(LATENCY, 1), false, true, hash);
+        assert_eq!(chosen, Err(Line::Topic), "of how many is not known");
+        assert!(delivered(&gate, 0, 1, true, now));
+        gate.heard();
+        let first = of(LATENCY, 1, Some(Line::Topic), now);
+        assert_eq!(gate.enter(first, false, true, hash), Ok(None));
+        assert_eq!(gate.place(first, 3, true, COUNT), Ok(3));
+        let chosen = gate.enter(offer(THROUGHPUT, 2), true, true, hash);
+        assert_eq!(chosen, Err(THREE), "chosen, and not its own");
+        let chosen = gate.enter(offer(THROUGHPUT, 3), true, true, |count| count - 4);
+        assert_eq!(chosen, Ok(Some(4)));
+        assert_eq!(
+            gate.enter(offer(LATENCY, 4), true, true, |_| 0),
+            Ok(Some(0))
+        );
+        let open = |seq, partition, producer| gate.delivered(seq, partition, producer, true, now);
+        assert!(open(1, 3, LATENCY));
+        assert!(!open(4, 0, LATENCY), "called already");
+        let chosen = gate.enter(offer(THROUGHPUT, 5), false, true, |_| 5);
+        assert_eq!(chosen, Ok(Some(5)), "it may not know the topic");
+        assert_eq!(
+            gate.enter(offer(THROUGHPUT, 6), true, true, |_| 5),
+            Ok(None)
+        );
     }
 
     /// Or nothing would ever be sent there again.
@@ -465,7 +787,7 @@ mod tests {
         let seventh = Line::Partition(7);
         assert!(enters(&gate, 0, 7, now));
         assert!(!enters(&gate, 1, 7, now));
-        assert!(gate.delivered(0, 2, true, now), "reported from elsewhere");
-        assert_eq!(gate.enter_at(7, Some(seventh), now), Ok(()));
+        assert!(delivered(&gate, 0, 2, true, now), "reported from elsewhere");
+        assert_eq!(enter_at(&gate, 7, Some(seventh), now), Ok(()));
     }
 }

@@ -1,31 +1,43 @@
-//! Two producers for one stream of records: one that sends at once, one that fills its requests.
+//! The producers of one sink: one that sends at once, one that fills its requests.
 //!
 //! librdkafka makes a request of what one partition has when its turn comes, and a broker pays for
 //! each request by itself: without a `linger.ms` some ten seconds of CPU for a million records, with
 //! one of 50 ms one to two. But a linger is fixed when a producer is made, and while records come one
 //! by one it would only make them late. So there is a producer for either case, and
-//! [`Sink::favour`] says which it is (docs/adr/0013-two-gears.md).
+//! [`Sink::favour`](walrelay_sink::Sink::favour) says to which of them records are offered from then on
+//! (docs/adr/0013-two-gears.md).
 //!
 //! # Order
-//! A record goes to the other producer **only when everything given to the first was reported**: what
-//! was acknowledged is in the log, and nothing of the first can come after it. A record that was not
-//! delivered breaks the producer that had it; nothing more is taken then, by neither.
+//! Both producers may have records in flight. A partition's are in one of them: its [`Gate`](crate::gate::Gate) holds
+//! back what is offered to the other until they were reported (docs/adr/0021-one-owner-per-partition.md). So a
+//! change of producer waits for no partition, and a partition that is down holds back its own records only.
 
-use std::fmt;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use walrelay_sink::{Deliveries, Disposition, Favour, Record, SendError, Sink, SinkFactory};
+use rdkafka::ClientConfig;
+use rdkafka::producer::{BaseProducer, Producer as _, PurgeConfig};
+use rdkafka::types::RDKafkaErrorCode;
+use walrelay_sink::{Deliveries, Disposition, Favour, SinkFactory};
 
-use crate::sink::Requests;
+use crate::context::Context;
+use crate::ffi::{self, TopicContext};
+use crate::gate::{self, Gate, Requests};
+use crate::poll::PollThread;
+use crate::shared::Shared;
 use crate::{KafkaConfig, KafkaError, KafkaSink};
 
 /// How long the second producer is kept when it is not wanted: its threads and connections cost a
 /// little, making it anew costs a little too.
 const KEPT: Duration = Duration::from_secs(10);
+/// How long closing waits for librdkafka to report what was purged. It needs milliseconds; the
+/// bound is there so that a defect of it shows as a log line and not as a relay that never ends.
+const PURGE_GRACE: Duration = Duration::from_secs(10);
+/// How long closing waits in one go, before it looks what else there is to do.
+pub(crate) const CLOSING: Duration = Duration::from_millis(100);
 
-/// Makes [`GearedSink`]s of one configuration.
+/// Makes [`KafkaSink`]s of two producers, or of one where the configuration fixes a linger.
 #[derive(Debug)]
 pub struct GearedSinkFactory {
     config: KafkaConfig,
@@ -39,32 +51,15 @@ impl GearedSinkFactory {
 }
 
 impl SinkFactory for GearedSinkFactory {
-    type Sink = GearedSink;
+    type Sink = KafkaSink;
     type Error = KafkaError;
 
-    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<GearedSink, KafkaError> {
-        let linger = self.config.bulk_linger();
-        // One that is alone fills requests while others are on their way, and goes without gates.
-        let prompt = match linger {
-            Some(_) => KafkaSink::gated(
-                &self.config,
-                self.config.client_config(),
-                Arc::clone(&deliveries),
-            )?,
-            None => KafkaSink::new(&self.config, Arc::clone(&deliveries))?,
-        };
-        Ok(GearedSink {
-            prompt,
-            bulk: Bulk::None,
-            linger,
-            config: self.config.clone(),
-            deliveries,
-            favoured: Favour::Latency,
-            gear: Favour::Latency,
-            unused_since: None,
-            kept: KEPT,
-            stale: false,
-        })
+    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<KafkaSink, KafkaError> {
+        match self.config.bulk_linger() {
+            linger @ Some(_) => KafkaSink::gated(&self.config, linger, deliveries),
+            // One that is alone fills requests while others are in flight, and goes without gates.
+            None => KafkaSink::new(&self.config, deliveries),
+        }
     }
 
     fn disposition(error: &KafkaError) -> Disposition {
@@ -72,206 +67,272 @@ impl SinkFactory for GearedSinkFactory {
     }
 }
 
-/// A Kafka producer that changes gear. Made by [`GearedSinkFactory`].
-///
-/// The second producer is made when it is first wanted and given up when it was not for a while.
-/// Dropping the sink blocks as dropping a [`KafkaSink`] does.
-pub struct GearedSink {
-    pub(crate) prompt: KafkaSink,
-    pub(crate) bulk: Bulk,
-    config: KafkaConfig,
-    /// `None`: there is one gear.
+/// A librdkafka client with its poll thread and its handles of topics.
+pub(crate) struct Producer {
+    // Declared in the order in which they must go: handles, poll thread, client.
+    /// By the topic's number.
+    topics: Vec<Option<ffi::Topic<Context>>>,
+    poll: PollThread,
+    pub(crate) client: Arc<BaseProducer<Context>>,
+    pub(crate) number: gate::Producer,
+}
+
+impl Producer {
+    fn start(
+        config: &KafkaConfig,
+        client: &ClientConfig,
+        shared: &Arc<Shared>,
+        number: gate::Producer,
+    ) -> Result<Self, KafkaError> {
+        let context = Context::new(Arc::clone(shared), config.clone());
+        let client: BaseProducer<Context> =
+            client
+                .create_with_context(context)
+                .map_err(|error| KafkaError::Create {
+                    reason: config.creation_reason(&error),
+                })?;
+        let client = Arc::new(client);
+        shared.attach(&client);
+        Ok(Self {
+            topics: Vec::new(),
+            poll: PollThread::start(Arc::clone(&client))?,
+            client,
+            number,
+        })
+    }
+
+    /// The handle of a topic, by its number in the sink.
+    pub(crate) fn topic(
+        &mut self,
+        at: usize,
+        name: &str,
+        gate: Option<&Arc<Gate>>,
+    ) -> Result<&ffi::Topic<Context>, RDKafkaErrorCode> {
+        if self.topics.len() <= at {
+            self.topics.resize_with(at + 1, || None);
+        }
+        match &mut self.topics[at] {
+            Some(topic) => Ok(topic),
+            empty => {
+                let shared = &self.client.context().shared;
+                let context = gate.map(|gate| {
+                    let (gate, shared) = (Arc::clone(gate), Arc::clone(shared));
+                    Arc::new(TopicContext::new(gate, self.number, shared))
+                });
+                Ok(empty.insert(ffi::Topic::new(&self.client, name, context)?))
+            }
+        }
+    }
+
+    /// Whether each record was reported.
+    fn is_empty(&self) -> bool {
+        self.client.in_flight_count() == 0
+    }
+
+    /// Ends it; what is still in flight is purged and reported as failed. **Blocks.**
+    fn close(mut self) {
+        if !self.is_empty() {
+            self.purge();
+        }
+        self.poll.stop();
+    }
+
+    /// Gives up what is queued or in flight until the last of it has been reported.
+    fn purge(&self) {
+        let start = Instant::now();
+        // More than once: a record that is on its way from one of librdkafka's queues to another
+        // can slip past a purge.
+        loop {
+            self.client
+                .purge(PurgeConfig::default().queue().inflight().non_blocking());
+            if ffi::flush(&self.client, CLOSING) {
+                return;
+            }
+            if start.elapsed() > PURGE_GRACE {
+                tracing::error!(
+                    records = self.client.in_flight_count(),
+                    "librdkafka did not report what it gave up"
+                );
+                return;
+            }
+        }
+    }
+}
+
+/// The producers of a sink, and which of them records are offered to.
+pub(crate) struct Producers {
+    /// The first sends at once. The last of several fills its requests. One between them was replaced and still
+    /// has records in flight.
+    pub(crate) all: Vec<Producer>,
+    /// Dropping a producer blocks for a moment: not on the sender's thread.
+    pub(crate) closing: Vec<JoinHandle<()>>,
+    /// For how long the second producer fills its requests. `None`: there is no second.
     linger: Option<Duration>,
-    deliveries: Arc<dyn Deliveries>,
-    /// What was asked for last.
+    config: KafkaConfig,
+    shared: Arc<Shared>,
+    /// How many were made.
+    made: u32,
     favoured: Favour,
-    /// Whose turn it is: the producer that has, or may have, records in flight.
+    /// What was favoured when a record was last offered, or the only one that there is.
     pub(crate) gear: Favour,
     unused_since: Option<Instant>,
     pub(crate) kept: Duration,
-    /// The second producer's gates were not opened: it has none from now on.
-    stale: bool,
 }
 
-pub(crate) enum Bulk {
-    None,
-    Up(KafkaSink),
-    /// Dropping a producer blocks for a moment: not here.
-    Closing(JoinHandle<()>),
-}
-
-impl GearedSink {
-    /// Records that were accepted and not yet reported.
-    pub fn in_flight(&self) -> u64 {
-        self.current().in_flight()
+impl Producers {
+    /// With the first one started. `client`: its configuration, which has to suit the number of `requests`.
+    pub(crate) fn new(
+        config: &KafkaConfig,
+        client: &ClientConfig,
+        requests: Requests,
+        linger: Option<Duration>,
+        shared: Arc<Shared>,
+    ) -> Result<Self, KafkaError> {
+        let number = gate::Producer { id: 1, requests };
+        let first = Producer::start(config, client, &shared, number)?;
+        Ok(Self {
+            all: vec![first],
+            closing: Vec::new(),
+            linger,
+            config: config.clone(),
+            shared,
+            made: 1,
+            favoured: Favour::Latency,
+            gear: Favour::Latency,
+            unused_since: None,
+            kept: KEPT,
+        })
     }
 
-    fn current(&self) -> &KafkaSink {
-        match (&self.bulk, self.gear) {
-            (Bulk::Up(bulk), Favour::Throughput) => bulk,
-            _ => &self.prompt,
+    pub(crate) fn favour(&mut self, favour: Favour) {
+        if self.linger.is_some() {
+            self.favoured = favour;
         }
     }
 
-    pub(crate) fn current_mut(&mut self) -> &mut KafkaSink {
-        match (&mut self.bulk, self.gear) {
-            (Bulk::Up(bulk), Favour::Throughput) => bulk,
-            _ => &mut self.prompt,
-        }
-    }
-
-    /// Changes over if that is wanted and possible. False: not before what is in flight was reported,
-    /// which calls [`Deliveries::capacity`].
-    fn change(&mut self) -> bool {
-        // Such a producer is left, and another one made in its place.
-        let stale = self.gear == Favour::Throughput && self.current().is_stale();
-        let to = if stale {
+    /// The producer that a record is offered to now.
+    pub(crate) fn current(&mut self) -> &mut Producer {
+        let at = match self.favoured {
+            Favour::Latency => 0,
+            Favour::Throughput => self.second(),
+        };
+        let gear = if at == 0 {
             Favour::Latency
         } else {
-            self.favoured
+            Favour::Throughput
         };
-        if self.gear == to {
-            return true;
+        if self.gear != gear {
+            self.gear = gear;
+            tracing::debug!(?gear, "changed gear");
         }
-        if to == Favour::Throughput && !self.engage() {
-            // It goes on as it is.
-            self.favoured = self.gear;
-            return true;
-        }
-        // What stands behind gates must get through before anything is settled.
-        self.current_mut().nudge();
-        // In this order: a failure breaks the producer before its record counts as reported, so one
-        // that is settled and not broken has delivered everything.
-        let settled = self.current().settled_or_wakes();
-        if self.current().is_broken() {
-            // It says so itself, to whoever offers it a record.
-            return true;
-        }
-        if settled {
-            self.gear = to;
-            tracing::debug!(gear = ?self.gear, "changed gear");
-        }
-        match (settled, stale) {
-            (true, true) => {
-                tracing::debug!("one request at a time: timestamps are too old for more");
-                self.stale = true;
-                self.release();
-            }
-            // One by one, what stands there would take a linger each.
-            (false, true) => self.current().hurry(),
-            (_, false) => {}
-        }
-        settled
+        &mut self.all[at]
     }
 
-    /// Sees to the second producer. False: there is none for now.
-    fn engage(&mut self) -> bool {
-        if let Bulk::Closing(thread) = &self.bulk
-            && !thread.is_finished()
-        {
-            return false;
-        }
-        if matches!(self.bulk, Bulk::Up(_)) {
-            return true;
-        }
-        self.reap();
-        let Some(linger) = self.linger else {
-            return false;
-        };
-        let client = self.config.client_config_lingering(linger);
-        let (config, deliveries) = (&self.config, Arc::clone(&self.deliveries));
-        let made = if self.prompt.is_stale() || self.stale {
-            KafkaSink::with_client(config, &client, Requests::One, deliveries)
+    /// Where the producer for throughput is, which is made if there is none. 0: there is none for now.
+    fn second(&mut self) -> usize {
+        let last = self.all.len() - 1;
+        let requests = if self.shared.is_stale() {
+            Requests::One
         } else {
-            KafkaSink::gated(config, client, deliveries)
+            Requests::Several
         };
-        match made {
-            Ok(bulk) => {
-                self.bulk = Bulk::Up(bulk);
-                true
+        // Timestamps never get fresh again.
+        if last > 0 && (requests == Requests::Several || self.all[last].number.requests == requests)
+        {
+            return last;
+        }
+        let Some(linger) = self.linger else {
+            return last;
+        };
+        // One that replaces another is made at once: what waits for it is late by a linger each.
+        self.closing.retain(|thread| !thread.is_finished());
+        if last == 0 && !self.closing.is_empty() {
+            return last;
+        }
+        let client = self.config.client_config_lingering(linger);
+        let (client, _) = KafkaConfig::of_gates(client, requests);
+        let number = gate::Producer {
+            id: self.made + 1,
+            requests,
+        };
+        match Producer::start(&self.config, &client, &self.shared, number) {
+            Ok(second) => {
+                if requests == Requests::One {
+                    tracing::debug!("one request at a time: timestamps are too old for more");
+                }
+                self.made += 1;
+                self.all.push(second);
+                self.all.len() - 1
             }
             // The same configuration made the first one: this is want of memory or threads, and
             // nothing is lost but speed.
             Err(error) => {
                 tracing::warn!(%error, "the producer for throughput could not be made");
                 self.linger = None;
-                false
+                self.favoured = Favour::Latency;
+                0
             }
         }
     }
 
-    /// Gives the second producer up.
-    fn release(&mut self) {
-        let Bulk::Up(bulk) = std::mem::replace(&mut self.bulk, Bulk::None) else {
+    /// Gives up producers that have nothing in flight: those that were replaced, and the second one if it was not
+    /// wanted for a while.
+    pub(crate) fn tidy(&mut self) {
+        if self.all.len() == 1 {
             return;
+        }
+        let unwanted = match self.favoured {
+            Favour::Throughput => {
+                self.unused_since = None;
+                false
+            }
+            Favour::Latency => {
+                let since = *self.unused_since.get_or_insert_with(Instant::now);
+                since.elapsed() >= self.kept
+            }
         };
+        for at in (1..self.all.len()).rev() {
+            let replaced = at < self.all.len() - 1;
+            if (replaced || unwanted) && self.all[at].is_empty() {
+                self.release(at);
+            }
+        }
+    }
+
+    fn release(&mut self, at: usize) {
+        let producer = self.all.remove(at);
         let thread = thread::Builder::new().name("kafka-close".to_owned());
-        match thread.spawn(move || drop(bulk)) {
-            Ok(thread) => self.bulk = Bulk::Closing(thread),
-            // Then the sink went with the closure, here.
+        match thread.spawn(move || producer.close()) {
+            Ok(thread) => self.closing.push(thread),
+            // Then the producer went with the closure, here.
             Err(error) => tracing::warn!(%error, "no thread to close a producer with"),
         }
     }
 
-    /// Waits for the thread of [`release`](Self::release), if there is one.
-    fn reap(&mut self) {
-        if let Bulk::Closing(thread) = std::mem::replace(&mut self.bulk, Bulk::None)
-            && thread.join().is_err()
-        {
-            tracing::error!("closing a producer panicked");
-        }
-    }
-}
-
-impl Sink for GearedSink {
-    fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError> {
-        if !self.change() {
-            return Err(SendError::Full);
-        }
-        self.current_mut().try_send(record, seq)
-    }
-
-    fn nudge(&mut self) {
-        self.current_mut().nudge();
-        if self.gear == Favour::Throughput || self.favoured == Favour::Throughput {
-            self.unused_since = None;
-            // What lags can change over while nothing is sent.
-            if self.favoured == Favour::Latency {
-                self.change();
+    /// **Blocks** until everything was reported, or the time is over; true for the former. Nothing lingers
+    /// meanwhile. `slice`: the longest that it waits for one of them before the next has its turn.
+    pub(crate) fn flush(&self, until: Instant, slice: Duration) -> bool {
+        loop {
+            let mut all_reported = true;
+            for producer in &self.all {
+                let left = until.saturating_duration_since(Instant::now());
+                all_reported &= ffi::flush(&producer.client, left.min(slice));
             }
-            return;
-        }
-        if matches!(self.bulk, Bulk::Up(_))
-            && self.unused_since.get_or_insert_with(Instant::now).elapsed() >= self.kept
-        {
-            self.release();
+            if all_reported || Instant::now() >= until {
+                return all_reported;
+            }
         }
     }
 
-    fn favour(&mut self, favour: Favour) {
-        if self.linger.is_some() {
-            self.favoured = favour;
+    /// Ends all of them. What was not reported is purged and reported as failed. **Blocks.**
+    pub(crate) fn close(&mut self) {
+        for producer in self.all.drain(..) {
+            producer.close();
         }
-    }
-
-    fn close(mut self, grace: Duration) {
-        // What is in flight is in one of them only.
-        let until = Instant::now() + grace;
-        if let Bulk::Up(bulk) = std::mem::replace(&mut self.bulk, Bulk::None) {
-            bulk.close(grace);
+        for thread in self.closing.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("closing a producer panicked");
+            }
         }
-        self.reap();
-        let grace = until.saturating_duration_since(Instant::now());
-        self.prompt.close(grace);
-    }
-}
-
-impl fmt::Debug for GearedSink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GearedSink")
-            .field("gear", &self.gear)
-            .field("favoured", &self.favoured)
-            .field("prompt", &self.prompt)
-            .finish_non_exhaustive()
     }
 }

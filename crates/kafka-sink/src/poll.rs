@@ -101,7 +101,7 @@ fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
             renewed = Instant::now();
             context.renew_refused_token(producer);
         }
-        let in_flight = context.window.in_flight() > 0 && !context.broken();
+        let in_flight = producer.in_flight_count() > 0 && !context.shared.broken();
         if rejoin.is_due(in_flight, context.take_reported(), Instant::now()) {
             context.rejoin(producer);
         }
@@ -110,22 +110,22 @@ fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
 }
 
 fn turn(producer: &BaseProducer<Context>, poll: Duration, broken_since: &mut Option<Instant>) {
-    let context = producer.context();
+    let shared = &producer.context().shared;
     producer.poll(poll);
-    if context.queue_full.swap(false, SeqCst) {
-        context.wake_sender();
+    if shared.queue_full.swap(false, SeqCst) {
+        shared.wake_sender();
     }
     if broken_since.is_none() {
         // Asked for, because the event of a fatal error carries the code of its cause and cannot be
         // told from that of an ordinary one.
         if let Some((code, reason)) = producer.client().fatal_error() {
             tracing::error!(%code, reason, "the Kafka producer is broken and must be rebuilt");
-            context.break_off();
+            shared.break_off();
         }
-        *broken_since = context.broken().then(Instant::now);
+        *broken_since = shared.broken().then(Instant::now);
     }
     if let Some(since) = broken_since
-        && context.window.in_flight() > 0
+        && producer.in_flight_count() > 0
     {
         // Once is not enough: a record may have been accepted at the same moment, and what is in
         // flight to a broker that does not answer must be reported too.

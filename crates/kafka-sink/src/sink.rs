@@ -5,30 +5,21 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
-use rdkafka::producer::{BaseProducer, Producer, PurgeConfig};
 use rdkafka::types::RDKafkaErrorCode;
 use walrelay_sink::{
-    Deliveries, DeliveryError, Disposition, Poison, Record, SendError, Sink, SinkFactory,
+    Deliveries, DeliveryError, Disposition, Favour, Poison, Record, SendError, Sink, SinkFactory,
 };
 
 use crate::admin::{TopicCreator, TopicStatus};
-use crate::context::{Context, weight_of_record};
-use crate::ffi::{self, NotQueued};
-use crate::gate::{Gate, Line};
+use crate::context::weight_of_record;
+use crate::ffi::NotQueued;
+use crate::gate::{Gate, Line, Requests};
+use crate::gears::{CLOSING, Producers};
 use crate::lines::{Lines, Standing};
 use crate::outcome::delivery_error;
-use crate::poll::PollThread;
+use crate::shared::Shared;
 use crate::window::Window;
 use crate::{KafkaConfig, KafkaError, topic_name};
-
-/// How long closing waits for librdkafka to report what was purged. It needs milliseconds; the
-/// bound is there so that a defect of it shows as a log line and not as a relay that never ends.
-const PURGE_GRACE: Duration = Duration::from_secs(10);
-
-/// How long closing waits in one go, before it looks what else there is to do.
-const CLOSING: Duration = Duration::from_millis(100);
-/// For how long [`KafkaSink::hurry`] may hold the sender up.
-const HURRY: Duration = Duration::from_millis(5);
 
 const BROKEN: &str = "this producer takes nothing after a record that was not delivered: a new one \
                       must be made and everything unconfirmed sent again";
@@ -60,7 +51,7 @@ impl SinkFactory for KafkaSinkFactory {
     }
 }
 
-/// A Kafka producer. Made by [`KafkaSinkFactory`].
+/// A Kafka producer, or two of them: see [`GearedSinkFactory`](crate::GearedSinkFactory).
 ///
 /// After the first record that was not delivered, whatever the reason, everything queued is reported
 /// as failed and every further record refused, both [`Disposition::Retryable`]: a fresh sink is
@@ -69,80 +60,70 @@ impl SinkFactory for KafkaSinkFactory {
 /// Dropping it without [`close`](Sink::close) **blocks** for a moment: what is queued or in flight is
 /// purged and reported as failed.
 pub struct KafkaSink {
-    // Declared in the order in which they must go: the thread that creates topics, the topics, the
-    // poll thread, the client.
     creator: Option<TopicCreator>,
     topics: Topics,
-    poll: PollThread,
-    producer: Arc<BaseProducer<Context>>,
+    pub(crate) producers: Producers,
+    pub(crate) shared: Arc<Shared>,
     message_max_bytes: String,
-    requests: Requests,
+    /// What topics' gates are made with: `None` without gates, else [`Gate::new`]'s.
+    gates: Option<Option<Duration>>,
     /// Accepted, and held back by gates.
     lines: Lines,
     closed: bool,
 }
 
-/// How many requests may be on their way to a broker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Requests {
-    /// One.
-    One,
-    /// Several, where each topic's [`Gate`] lets them. The client is configured for it:
-    /// [`KafkaConfig::of_several_requests`].
-    Several {
-        /// [`Gate::new`]'s.
-        sticks: Option<Duration>,
-    },
-}
-
-/// The topics seen so far. Their handles live as long as the producer.
+/// The topics seen so far, numbered.
 #[derive(Default)]
 struct Topics {
-    handles: Vec<(Box<str>, ffi::Topic<Context>)>,
+    all: Vec<(Box<str>, Option<Arc<Gate>>)>,
     index: HashMap<Box<str>, usize>,
     /// Where the last record went: outboxes come in runs.
     last: usize,
 }
 
 impl KafkaSink {
+    /// Of one producer with one request in flight to a broker, and without gates.
     pub(crate) fn new(
         config: &KafkaConfig,
         deliveries: Arc<dyn Deliveries>,
     ) -> Result<Self, KafkaError> {
-        Self::with_client(config, &config.client_config(), Requests::One, deliveries)
+        Self::with_client(config, &config.client_config(), deliveries)
     }
 
-    /// One that may have several requests on their way to a broker. `client` as for
-    /// [`with_client`](Self::with_client), but for what gates need.
-    pub(crate) fn gated(
-        config: &KafkaConfig,
-        client: ClientConfig,
-        deliveries: Arc<dyn Deliveries>,
-    ) -> Result<Self, KafkaError> {
-        let (client, sticks) = KafkaConfig::of_several_requests(client);
-        Self::with_client(config, &client, Requests::Several { sticks }, deliveries)
-    }
-
-    /// `client` is what `config` makes of itself, with another linger perhaps. Apart also because
-    /// tests show what its fixed values are good for.
+    /// The same with this configuration of the client: tests show what its fixed values are good for.
     pub(crate) fn with_client(
         config: &KafkaConfig,
         client: &ClientConfig,
-        requests: Requests,
         deliveries: Arc<dyn Deliveries>,
+    ) -> Result<Self, KafkaError> {
+        Self::assemble(config, deliveries, None, |shared| {
+            Producers::new(config, client, Requests::One, None, shared)
+        })
+    }
+
+    /// Of a producer that may have several requests in flight to a broker, and a second one with this linger if
+    /// there is to be one.
+    pub(crate) fn gated(
+        config: &KafkaConfig,
+        linger: Option<Duration>,
+        deliveries: Arc<dyn Deliveries>,
+    ) -> Result<Self, KafkaError> {
+        let (client, sticks) = KafkaConfig::of_gates(config.client_config(), Requests::Several);
+        Self::assemble(config, deliveries, Some(sticks), |shared| {
+            Producers::new(config, &client, Requests::Several, linger, shared)
+        })
+    }
+
+    fn assemble(
+        config: &KafkaConfig,
+        deliveries: Arc<dyn Deliveries>,
+        gates: Option<Option<Duration>>,
+        producers: impl FnOnce(Arc<Shared>) -> Result<Producers, KafkaError>,
     ) -> Result<Self, KafkaError> {
         let options = config.options();
         let window = Window::new(options.max_in_flight_records, options.max_in_flight_bytes);
-        let context = Context::new(Arc::clone(&deliveries), window, config.clone());
-        let producer: BaseProducer<Context> =
-            client
-                .create_with_context(context)
-                .map_err(|error| KafkaError::Create {
-                    reason: config.creation_reason(&error),
-                })?;
-        let producer = Arc::new(producer);
-        Context::attach(&producer);
-        let poll = PollThread::start(Arc::clone(&producer))?;
+        let shared = Arc::new(Shared::new(Arc::clone(&deliveries), window));
+        let producers = producers(Arc::clone(&shared))?;
         let creator = options
             .topics
             .is_some()
@@ -151,10 +132,10 @@ impl KafkaSink {
         Ok(Self {
             creator,
             topics: Topics::default(),
-            poll,
-            producer,
+            producers,
+            shared,
             message_max_bytes: config.message_max_bytes().to_owned(),
-            requests,
+            gates,
             lines: Lines::default(),
             closed: false,
         })
@@ -162,34 +143,13 @@ impl KafkaSink {
 
     /// Records that were accepted and not yet reported.
     pub fn in_flight(&self) -> u64 {
-        self.producer.context().window.in_flight()
+        self.shared.window.in_flight()
     }
 
-    /// Whether nothing is in flight; if something is, [`Deliveries::capacity`] is called when that is
-    /// over.
-    pub(crate) fn settled_or_wakes(&self) -> bool {
-        self.producer.context().window.empty_or_wakes()
-    }
-
-    /// Sends what waits for more to fill its request with. **Blocks** for a moment.
-    pub(crate) fn hurry(&self) {
-        ffi::flush(&self.producer, HURRY);
-    }
-
-    /// Whether it has gates, and records come whose timestamps do not open them: each partition's are on
-    /// their way one by one.
-    pub(crate) fn is_stale(&self) -> bool {
-        self.requests != Requests::One && self.producer.context().is_stale()
-    }
-
-    /// Whether a record was not delivered: nothing is accepted any more.
-    pub(crate) fn is_broken(&self) -> bool {
-        self.producer.context().broken()
-    }
-
+    /// The number of a topic.
     fn topic(&mut self, name: &str) -> Result<usize, SendError> {
         let topics = &mut self.topics;
-        if let Some((last, _)) = topics.handles.get(topics.last)
+        if let Some((last, _)) = topics.all.get(topics.last)
             && **last == *name
         {
             return Ok(topics.last);
@@ -206,17 +166,28 @@ impl KafkaSink {
             Some(TopicStatus::Pending) => return Err(SendError::Full),
             Some(TopicStatus::Denied(error)) => return Err(SendError::Refused(error)),
         }
-        let gate = match self.requests {
-            Requests::One => None,
-            Requests::Several { sticks } => Some(Arc::new(Gate::new(topics.handles.len(), sticks))),
-        };
-        let handle = ffi::Topic::new(&self.producer, name, gate)
-            .map_err(|code| SendError::Refused(delivery_error(name, code)))?;
-        let at = topics.handles.len();
-        topics.handles.push((Box::from(name), handle));
+        let at = topics.all.len();
+        let gate = self.gates.map(|sticks| Arc::new(Gate::new(at, sticks)));
+        topics.all.push((Box::from(name), gate));
         topics.index.insert(Box::from(name), at);
         topics.last = at;
         Ok(at)
+    }
+
+    /// Offers a record to the producer of the moment, under its gate.
+    fn offer(
+        producers: &mut Producers,
+        (name, gate): &(Box<str>, Option<Arc<Gate>>),
+        at: usize,
+        record: &Record<'_>,
+        standing: (u64, i64, Option<Line>),
+    ) -> Result<(), NotQueued> {
+        let (seq, timestamp_ms, from) = standing;
+        let topic = producers.current().topic(at, name, gate.as_ref());
+        // The build is refused where usize is narrower.
+        topic
+            .map_err(NotQueued::Refused)?
+            .produce(record, timestamp_ms, seq as usize, from)
     }
 
     fn shut_down(&mut self, grace: Duration) {
@@ -226,28 +197,22 @@ impl KafkaSink {
         // First, so that no capacity() comes after the end.
         self.creator = None;
         let until = Instant::now() + grace;
-        let left = || until.saturating_duration_since(Instant::now());
         // Each time those have been reported that others stand behind.
-        while !self.lines.is_empty() && !left().is_zero() && !self.is_broken() {
-            ffi::flush(&self.producer, left().min(CLOSING));
+        while !self.lines.is_empty() && Instant::now() < until && !self.shared.broken() {
+            self.producers
+                .flush(until.min(Instant::now() + CLOSING), CLOSING);
             self.resume();
         }
         self.give_up_lines();
-        let all_reported = !left().is_zero() && ffi::flush(&self.producer, left());
-        if !all_reported {
-            self.purge();
-        }
-        self.poll.stop();
-        // The handles' and the thread's references are gone after this, so that dropping the last
-        // one, which destroys the client, happens here and not on some other thread.
-        self.topics = Topics::default();
+        self.producers.flush(until, CLOSING);
+        self.producers.close();
     }
 
     /// Tries those again that stand in lines whose gates have called.
     fn resume(&mut self) {
-        for at in self.producer.context().calls() {
-            if let Some((_, topic)) = self.topics.handles.get(at) {
-                topic.heard();
+        for at in self.shared.calls() {
+            if let Some((_, Some(gate))) = self.topics.all.get(at) {
+                gate.heard();
             }
             for line in self.lines.of_topic(at) {
                 self.advance(at, line);
@@ -257,13 +222,14 @@ impl KafkaSink {
 
     /// Hands the first of a line over, and the next, until one is held back.
     fn advance(&mut self, at: usize, line: Line) {
-        while !self.is_broken()
-            && let Some((name, topic)) = self.topics.handles.get(at)
+        while !self.shared.broken()
+            && let Some(topic) = self.topics.all.get(at)
             && let Some(first) = self.lines.first(at, line)
         {
-            let produced = first.with(name, line, |record| {
-                let seq = first.seq as usize;
-                let produced = topic.produce(record, first.timestamp_ms, seq, Some(line));
+            let standing = (first.seq, first.timestamp_ms, Some(line));
+            let producers = &mut self.producers;
+            let produced = first.with(&topic.0, line, |record| {
+                let produced = Self::offer(producers, topic, at, record, standing);
                 produced.map_err(|not_queued| match not_queued {
                     NotQueued::Held(line) => Ok(line),
                     NotQueued::Refused(code) => Err(refusal(record, code, &self.message_max_bytes)),
@@ -279,62 +245,39 @@ impl KafkaSink {
                 Ok(()) => {}
                 Err(Ok(other)) => self.lines.push(at, other, first),
                 // It was accepted: now it can only fail.
-                Err(Err(error)) => fail(self.producer.context(), &first, error),
+                Err(Err(error)) => fail(&self.shared, &first, error),
             }
         }
     }
 
     /// Reports those that stand in lines as failed.
     fn give_up_lines(&mut self) {
-        let context = self.producer.context();
         for (at, standing) in self.lines.take_all() {
-            let name = self.topics.handles.get(at).map_or("", |(name, _)| name);
+            let name = self.topics.all.get(at).map_or("", |(name, _)| name);
             fail(
-                context,
+                &self.shared,
                 &standing,
                 delivery_error(name, RDKafkaErrorCode::PurgeQueue),
             );
-        }
-    }
-
-    /// Gives up what is queued or in flight until the last of it has been reported.
-    fn purge(&self) {
-        let start = Instant::now();
-        // More than once: a record that is on its way from one of librdkafka's queues to another
-        // can slip past a purge.
-        loop {
-            self.producer
-                .purge(PurgeConfig::default().queue().inflight().non_blocking());
-            if ffi::flush(&self.producer, CLOSING) {
-                return;
-            }
-            if start.elapsed() > PURGE_GRACE {
-                tracing::error!(
-                    records = self.in_flight(),
-                    "librdkafka did not report what it gave up"
-                );
-                return;
-            }
         }
     }
 }
 
 impl Sink for KafkaSink {
     fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError> {
-        if self.producer.context().broken() {
+        if self.shared.broken() {
             return Err(refused(record.topic, BROKEN, None));
         }
         self.resume();
         let at = self.topic(record.topic)?;
         let timestamp_ms = check_record(record)?;
-        let context = self.producer.context();
         let weight = weight_of_record(record);
-        if !context.window.try_take(weight) {
+        if !self.shared.window.try_take(weight) {
             return Err(SendError::Full);
         }
-        let (_, topic) = &self.topics.handles[at];
-        // The build is refused where usize is narrower.
-        let code = match topic.produce(record, timestamp_ms, seq as usize, None) {
+        let standing = (seq, timestamp_ms, None);
+        let topic = &self.topics.all[at];
+        let code = match Self::offer(&mut self.producers, topic, at, record, standing) {
             Ok(()) => return Ok(()),
             Err(NotQueued::Held(line)) => {
                 let standing = Standing::new(record, timestamp_ms, seq, weight);
@@ -343,9 +286,9 @@ impl Sink for KafkaSink {
             }
             Err(NotQueued::Refused(code)) => code,
         };
-        context.window.cancel(weight);
+        self.shared.window.cancel(weight);
         if code == RDKafkaErrorCode::QueueFull {
-            context.queue_full.store(true, SeqCst);
+            self.shared.queue_full.store(true, SeqCst);
             return Err(SendError::Full);
         }
         Err(SendError::Refused(refusal(
@@ -355,14 +298,22 @@ impl Sink for KafkaSink {
         )))
     }
 
-    /// Those that gates have held back, and hold back no longer. A producer that has failed sends nobody who
-    /// stands in a line: that is said now, for the relay waits for what it gave before it starts anew.
+    /// Hands over what gates have held back and hold back no longer, and gives up a producer that is not wanted. If
+    /// the sink is broken, all that is held back is reported as failed: the relay waits for those reports before it
+    /// starts anew.
     fn nudge(&mut self) {
-        if self.is_broken() {
+        if self.shared.broken() {
             self.give_up_lines();
         } else {
             self.resume();
         }
+        self.producers.tidy();
+    }
+
+    /// From the next record on each is offered to the producer of this mode. If the partition has records in flight
+    /// in the other producer the record is held back until those were reported; no other partition waits.
+    fn favour(&mut self, favour: Favour) {
+        self.producers.favour(favour);
     }
 
     fn close(mut self, grace: Duration) {
@@ -371,10 +322,10 @@ impl Sink for KafkaSink {
 }
 
 /// Reports a record as failed that never came to librdkafka.
-fn fail(context: &Context, standing: &Standing, error: DeliveryError) {
-    context.failed(standing.seq, error);
-    if context.window.give_back(standing.weight) {
-        context.wake_sender();
+fn fail(shared: &Shared, standing: &Standing, error: DeliveryError) {
+    shared.failed(standing.seq, error);
+    if shared.window.give_back(standing.weight) {
+        shared.wake_sender();
     }
 }
 
@@ -452,7 +403,7 @@ impl fmt::Debug for KafkaSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KafkaSink")
             .field("in_flight", &self.in_flight())
-            .field("topics", &self.topics.handles.len())
+            .field("topics", &self.topics.all.len())
             .finish_non_exhaustive()
     }
 }

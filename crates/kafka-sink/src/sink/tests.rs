@@ -5,11 +5,13 @@ use std::sync::{Condvar, Mutex};
 use std::thread;
 
 use rdkafka::mocking::MockCluster;
-use rdkafka::producer::DefaultProducerContext;
+use rdkafka::producer::{BaseProducer, DefaultProducerContext};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use walrelay_sink::Header;
 
 use super::*;
+use crate::context::Context;
+use crate::ffi;
 use crate::tail::{Tail, TailedRecord};
 use crate::{KafkaOptions, TopicCreation, probe};
 
@@ -156,6 +158,13 @@ fn record<'a>(topic: &'a str, key: &'a [u8], value: &'a [u8]) -> Record<'a> {
         key: Some(key),
         value: Some(value),
         headers: &[],
+    }
+}
+
+impl KafkaSink {
+    /// librdkafka's client of the first producer.
+    fn client(&self) -> &BaseProducer<Context> {
+        &self.producers.all[0].client
     }
 }
 
@@ -345,7 +354,7 @@ fn requests_in_flight_are_given_up_too() {
     for seq in 1..50 {
         send(&mut sink, &reports, &record("t", b"k", b"v"), seq);
     }
-    assert!(!ffi::flush(&sink.producer, Duration::from_millis(200)));
+    assert!(!ffi::flush(sink.client(), Duration::from_millis(200)));
     sink.close(Duration::ZERO);
     reports.assert_complete(50);
     assert!(
@@ -371,8 +380,8 @@ fn a_fatal_error_fails_what_is_in_flight_and_refuses_the_rest() {
         let topic = if seq % 2 == 0 { "t" } else { "never-seen" };
         send(&mut sink, &reports, &record(topic, b"k", b"v"), seq);
     }
-    assert!(!ffi::flush(&sink.producer, Duration::from_millis(200)));
-    ffi::inject_fatal_error(&sink.producer);
+    assert!(!ffi::flush(sink.client(), Duration::from_millis(200)));
+    ffi::inject_fatal_error(sink.client());
     // Without closing anything.
     reports.wait(|state| state.outcomes.len() == 50);
     assert_refused_as(

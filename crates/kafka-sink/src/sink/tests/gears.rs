@@ -1,12 +1,17 @@
 //! Order and reports while a sink changes gear.
 
+use std::thread::JoinHandle;
+
+use rdkafka::producer::Producer as _;
 use walrelay_sink::Favour;
 
 use super::order::{log, logs};
+use super::several::key_of;
 use super::*;
-use crate::gears::{Bulk, GearedSink, GearedSinkFactory};
+use crate::GearedSinkFactory;
+use crate::gate::Requests;
 
-fn geared(cluster: &Cluster, more: &[(&str, &str)]) -> (GearedSink, Arc<Reports>) {
+fn geared(cluster: &Cluster, more: &[(&str, &str)]) -> (KafkaSink, Arc<Reports>) {
     let reports = Arc::new(Reports::default());
     let deliveries: Arc<dyn Deliveries> = Arc::clone(&reports) as _;
     let sink = GearedSinkFactory::new(config(cluster, KafkaOptions::default(), more))
@@ -15,12 +20,12 @@ fn geared(cluster: &Cluster, more: &[(&str, &str)]) -> (GearedSink, Arc<Reports>
     (sink, reports)
 }
 
-fn send_seq(sink: &mut GearedSink, reports: &Reports, seq: u64) {
+fn send_seq(sink: &mut KafkaSink, reports: &Reports, seq: u64) {
     let value = seq.to_string();
     send(sink, reports, &record("t", b"k", value.as_bytes()), seq);
 }
 
-/// Would fail if a change did not wait for what is in flight: the other producer's connection has
+/// Would fail if a partition did not wait for what is in flight there: the other producer's connection has
 /// nothing before it in the queue.
 #[test]
 fn changing_gear_keeps_order_and_repeats_nothing() {
@@ -48,37 +53,126 @@ fn changing_gear_keeps_order_and_repeats_nothing() {
     assert_eq!(log(&cluster, "t"), (0..seq).collect::<Vec<_>>());
 }
 
+/// A partition goes over to the other producer when all that is in flight there was reported, and the sender is woken
+/// then.
 #[test]
-fn a_change_waits_until_all_is_reported_and_is_woken_then() {
+fn a_partition_changes_its_producer_when_all_of_it_is_reported() {
     let cluster = cluster(&[("t", 1)]);
     let (mut sink, reports) = geared(&cluster, &[]);
     send_seq(&mut sink, &reports, 0);
     reports.wait(|state| state.outcomes.len() == 1);
+    // The gate opens a moment after the report.
+    assert_nothing_in_flight(&sink);
     cluster
         .broker_round_trip_time(1, Duration::from_secs(1))
         .unwrap();
     for seq in 1..4 {
         send_seq(&mut sink, &reports, seq);
     }
+    assert!(sink.lines.is_empty(), "it is open");
     sink.favour(Favour::Throughput);
     let before = reports.capacity_calls();
-    assert_eq!(
-        sink.try_send(&record("t", b"k", b"4"), 4),
-        Err(SendError::Full)
-    );
-    assert_eq!(sink.gear, Favour::Latency);
-    reports.wait(|state| state.capacity > before);
-    assert_eq!(sink.prompt.in_flight(), 0, "woken when all was reported");
-    cluster.broker_round_trip_time(1, Duration::ZERO).unwrap();
     send_seq(&mut sink, &reports, 4);
-    assert_eq!(sink.gear, Favour::Throughput);
-    // And back, before anything was changed over: nothing to wait for.
+    assert_eq!(sink.lines.seqs(), [4], "held back");
+    assert_eq!(sink.in_flight(), 4);
+    reports.wait(|state| state.capacity > before);
+    assert_eq!(sink.in_flight(), 1, "woken when all before it was reported");
+    cluster.broker_round_trip_time(1, Duration::ZERO).unwrap();
+    sink.nudge();
+    assert!(sink.lines.is_empty());
+    assert_eq!(in_second(&sink), 1);
+    reports.wait(|state| state.outcomes.len() == 5);
+    // And back, before anything was offered: nothing to wait for.
     sink.favour(Favour::Latency);
     sink.favour(Favour::Throughput);
     send_seq(&mut sink, &reports, 5);
+    assert_eq!(sink.producers.gear, Favour::Throughput);
     sink.close(LONG);
     reports.assert_complete(6);
     assert_eq!(log(&cluster, "t"), [0, 1, 2, 3, 4, 5]);
+}
+
+/// Records in flight in the producer for throughput.
+fn in_second(sink: &KafkaSink) -> i32 {
+    let second = sink.producers.all.get(1);
+    second.map_or(0, |second| second.client.in_flight_count())
+}
+
+/// A change of producer, in either direction, with records in flight to a partition whose broker does not answer:
+/// what goes to the others does not wait for that.
+#[test]
+fn a_partition_that_is_down_holds_up_no_change() {
+    const PARTITIONS: u64 = 8;
+    for first in [Favour::Latency, Favour::Throughput] {
+        let cluster = MockCluster::new(2).expect("a mock cluster");
+        cluster.create_topic("t", PARTITIONS as i32, 1).expect("t");
+        for partition in 0..PARTITIONS as i32 {
+            let leader = if partition == 0 { 2 } else { 1 };
+            cluster
+                .partition_leader("t", partition, Some(leader))
+                .unwrap();
+        }
+        let keys: Vec<String> = (0..PARTITIONS as u32)
+            .map(|partition| key_of(partition, PARTITIONS as u32))
+            .collect();
+        let (mut sink, reports) = geared(&cluster, &[]);
+        sink.favour(first);
+        let mut seq = 0;
+        let mut to = |sink: &mut KafkaSink, partition: u64| {
+            let (key, value) = (&keys[partition as usize], seq.to_string());
+            let record = record("t", key.as_bytes(), value.as_bytes());
+            send(sink, &reports, &record, seq);
+            seq += 1;
+        };
+        for partition in 0..PARTITIONS {
+            to(&mut sink, partition);
+        }
+        reports.wait_with(&mut sink, |state| state.outcomes.len() as u64 == PARTITIONS);
+        // A gate opens a moment after the report.
+        assert_nothing_in_flight(&sink);
+        cluster.broker_round_trip_time(2, 2 * LONG).unwrap();
+        for _ in 0..10 {
+            to(&mut sink, 0);
+        }
+        let mut delivered = PARTITIONS;
+        for round in 0..4 {
+            sink.favour(match (round % 2 == 0, first) {
+                (true, Favour::Latency) | (false, Favour::Throughput) => Favour::Throughput,
+                (true, Favour::Throughput) | (false, Favour::Latency) => Favour::Latency,
+            });
+            let start = Instant::now();
+            for partition in 0..PARTITIONS {
+                to(&mut sink, partition);
+            }
+            delivered += PARTITIONS - 1;
+            reports.wait_with(&mut sink, |state| state.outcomes.len() as u64 == delivered);
+            if round == 0 {
+                assert_eq!(sink.lines.seqs(), [18], "in the other producer");
+            }
+            assert!(
+                start.elapsed() < LONG / 2,
+                "{first:?}: {:?}",
+                start.elapsed()
+            );
+        }
+        // The window is given back a moment after the report.
+        let start = Instant::now();
+        while sink.in_flight() != 14 {
+            assert!(start.elapsed() < LONG, "{} in flight", sink.in_flight());
+            thread::yield_now();
+        }
+        sink.close(Duration::ZERO);
+        reports.assert_complete(seq);
+        assert_eq!(reports.failures().len(), 14, "given up, and said so");
+        cluster.broker_round_trip_time(2, Duration::ZERO).unwrap();
+        let mut logs = logs::<{ PARTITIONS as usize }>(&cluster, "t").into_iter();
+        let down = logs.next().expect("the first");
+        assert!(down.is_sorted(), "{down:?}");
+        for log in logs {
+            assert_eq!(log.len(), 5, "{log:?}");
+            assert!(log.is_sorted(), "{log:?}");
+        }
+    }
 }
 
 #[test]
@@ -89,17 +183,16 @@ fn a_failure_in_either_gear_ends_both() {
         sink.favour(broken);
         send_seq(&mut sink, &reports, 0);
         reports.wait(|state| state.outcomes.len() == 1);
+        // The gate opens a moment after the report.
+        assert_nothing_in_flight(&sink);
         cluster
             .broker_round_trip_time(1, Duration::from_secs(60))
             .unwrap();
         for seq in 1..10 {
             send_seq(&mut sink, &reports, seq);
         }
-        match (&sink.bulk, broken) {
-            (Bulk::Up(bulk), Favour::Throughput) => ffi::inject_fatal_error(&bulk.producer),
-            (_, Favour::Latency) => ffi::inject_fatal_error(&sink.prompt.producer),
-            (_, Favour::Throughput) => panic!("the second producer was not made"),
-        }
+        let at = usize::from(broken == Favour::Throughput);
+        ffi::inject_fatal_error(&sink.producers.all[at].client);
         sink.favour(match broken {
             Favour::Latency => Favour::Throughput,
             Favour::Throughput => Favour::Latency,
@@ -122,19 +215,25 @@ fn a_failure_in_either_gear_ends_both() {
 fn the_second_producer_goes_when_it_is_not_used_and_comes_again() {
     let cluster = cluster(&[("t", 1)]);
     let (mut sink, reports) = geared(&cluster, &[]);
-    sink.kept = Duration::ZERO;
+    sink.producers.kept = Duration::ZERO;
     for seq in 0..6 {
         sink.favour(Favour::Throughput);
         send_seq(&mut sink, &reports, 2 * seq);
         sink.favour(Favour::Latency);
         send_seq(&mut sink, &reports, 2 * seq + 1);
-        assert!(matches!(sink.bulk, Bulk::Up(_)), "kept for a while");
-        sink.nudge();
-        let Bulk::Closing(thread) = &sink.bulk else {
-            panic!("given up when it is not used");
-        };
+        assert_eq!(sink.producers.all.len(), 2, "kept for a while");
+        // What it has in flight it keeps until that is reported.
+        reports.wait_with(&mut sink, |state| {
+            state.outcomes.len() as u64 == 2 * seq + 2
+        });
         let start = Instant::now();
-        while !thread.is_finished() {
+        loop {
+            sink.nudge();
+            let closing = &sink.producers.closing;
+            if closing.last().is_some_and(JoinHandle::is_finished) && sink.producers.all.len() == 1
+            {
+                break;
+            }
             assert!(start.elapsed() < LONG, "still closing");
             thread::yield_now();
         }
@@ -151,8 +250,8 @@ fn a_linger_of_ones_own_is_the_only_gear() {
     send_seq(&mut sink, &reports, 0);
     sink.favour(Favour::Throughput);
     send_seq(&mut sink, &reports, 1);
-    assert!(matches!(sink.bulk, Bulk::None));
-    assert_eq!(sink.gear, Favour::Latency);
+    assert_eq!(sink.producers.all.len(), 1);
+    assert_eq!(sink.producers.gear, Favour::Latency);
     sink.close(LONG);
     reports.assert_complete(2);
 }
@@ -171,7 +270,7 @@ fn keys_keep_their_order_through_gears_and_lines() {
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let (mut sink, reports) = geared(&cluster, &[]);
-    sink.kept = Duration::ZERO;
+    sink.producers.kept = Duration::ZERO;
     let mut stood = 0;
     for seq in 0..RECORDS {
         if random.u32(..500) == 0 {
@@ -188,7 +287,7 @@ fn keys_keep_their_order_through_gears_and_lines() {
         let (key, value) = (random.u64(..100).to_string(), seq.to_string());
         let record = record(topic, key.as_bytes(), value.as_bytes());
         send(&mut sink, &reports, &record, seq);
-        stood += usize::from(!sink.current_mut().lines.is_empty());
+        stood += usize::from(!sink.lines.is_empty());
     }
     sink.close(LONG);
     reports.assert_complete(RECORDS);
@@ -218,32 +317,27 @@ fn the_gear_for_throughput_goes_without_gates_that_do_not_open() {
                 sink.favour(Favour::Throughput);
             }
             if seq == stale_at {
-                sink.current_mut().producer.context().set_stale();
+                sink.shared.set_stale();
             }
             let (key, value) = ((seq % 10).to_string(), seq.to_string());
             let record = record("t", key.as_bytes(), value.as_bytes());
             send(&mut sink, &reports, &record, seq);
         }
-        // The producer that had gates goes in its own time.
-        let start = Instant::now();
-        let mut seq = RECORDS;
-        while sink.gear != Favour::Throughput {
-            assert!(start.elapsed() < LONG, "{stale_at}: still in the other");
-            sink.favour(Favour::Throughput);
-            let value = seq.to_string();
-            send(
-                &mut sink,
-                &reports,
-                &record("t", b"1", value.as_bytes()),
-                seq,
-            );
-            seq += 1;
-        }
-        let Bulk::Up(bulk) = &sink.bulk else {
-            panic!("{stale_at}: in a gear without a producer");
+        let requests = |sink: &KafkaSink| {
+            let numbers = sink.producers.all.iter().map(|producer| producer.number);
+            numbers.map(|number| number.requests).collect::<Vec<_>>()
         };
-        assert_eq!(bulk.requests, Requests::One, "{stale_at}");
+        assert_eq!(requests(&sink).last(), Some(&Requests::One), "{stale_at}");
+        assert_eq!(sink.producers.gear, Favour::Throughput, "{stale_at}");
+        // The producer that had several goes when all that it had was reported.
+        let start = Instant::now();
+        while requests(&sink) != [Requests::Several, Requests::One] {
+            assert!(start.elapsed() < LONG, "{stale_at}: {:?}", requests(&sink));
+            sink.nudge();
+            thread::yield_now();
+        }
         sink.close(LONG);
+        let seq = RECORDS;
         reports.assert_complete(seq);
         assert_eq!(reports.failures(), []);
         for seqs in logs::<2>(&cluster, "t") {

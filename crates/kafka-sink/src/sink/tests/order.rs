@@ -4,6 +4,7 @@
 //! which it has no state of the producer.
 
 use rdkafka::ClientConfig;
+use rdkafka::producer::Producer as _;
 
 use super::*;
 
@@ -50,7 +51,7 @@ fn sink_of_single_records(cluster: &Cluster, max_in_flight: &str) -> (KafkaSink,
     client.set("max.in.flight", max_in_flight);
     let reports = Arc::new(Reports::default());
     let deliveries: Arc<dyn Deliveries> = Arc::clone(&reports) as _;
-    let sink = KafkaSink::with_client(&config, &client, Requests::One, deliveries).expect("a sink");
+    let sink = KafkaSink::with_client(&config, &client, deliveries).expect("a sink");
     (sink, reports)
 }
 

@@ -6,6 +6,7 @@
 
 use super::order::{log, logs};
 use super::*;
+use crate::gate::Requests;
 
 const KEYS: u64 = 64;
 
@@ -13,7 +14,7 @@ fn sink_of_several(cluster: &Cluster, more: &[(&str, &str)]) -> (KafkaSink, Arc<
     let reports = Arc::new(Reports::default());
     let deliveries: Arc<dyn Deliveries> = Arc::clone(&reports) as _;
     let config = config(cluster, KafkaOptions::default(), more);
-    let sink = KafkaSink::gated(&config, config.client_config(), deliveries).expect("a sink");
+    let sink = KafkaSink::gated(&config, None, deliveries).expect("a sink");
     (sink, reports)
 }
 
@@ -40,7 +41,7 @@ fn standing(sink: &KafkaSink) -> Vec<u64> {
 }
 
 /// A key that comes to this partition.
-fn key_of(partition: u32, partitions: u32) -> String {
+pub(super) fn key_of(partition: u32, partitions: u32) -> String {
     let found = (0..10_000)
         .map(|n: u32| n.to_string())
         .find(|key| partition_of(key.as_bytes(), partitions) == partition);
@@ -371,7 +372,7 @@ fn the_client_is_configured_for_it() {
         ),
     ] {
         let config = config(&cluster, KafkaOptions::default(), more);
-        let (client, read) = KafkaConfig::of_several_requests(config.client_config());
+        let (client, read) = KafkaConfig::of_gates(config.client_config(), Requests::Several);
         assert_eq!(read, sticks);
         let native = client.create_native_config().expect("valid");
         for (property, value) in [
