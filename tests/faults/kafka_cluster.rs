@@ -1,8 +1,10 @@
 //! Faults of three brokers: three replicas of everything, of which two must have a record.
 
+use std::collections::HashMap;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use walrelay_testkit::{KafkaCluster, Running, eventually};
+use walrelay_testkit::{Db, KafkaCluster, Running, eventually, millis_now};
 
 use crate::context::{Context, Ragged};
 use crate::outcome::Outcome;
@@ -190,4 +192,165 @@ pub(crate) fn partition_down(ctx: &mut Context) -> Outcome {
     ctx.over();
     cluster.wait_in_sync();
     scene.judge(ctx)
+}
+
+/// How a broker is lost.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// SIGKILL.
+    Killed,
+    /// SIGSTOP.
+    Hangs,
+}
+
+/// When a broker is lost.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// While a backlog is drained in throughput mode.
+    Throughput,
+    /// In latency mode; then comes a backlog.
+    Latency,
+}
+
+/// Transactions of a backlog, and rows of each.
+const BACKLOG: [i64; 2] = [80, 1_000];
+/// One row in so many of a backlog is for the partition that is lost.
+const LOST_SHARE: i64 = 50;
+/// Rows of the trickle, and the time between two.
+const TRICKLE: i64 = 20;
+const PACE: Duration = Duration::from_millis(100);
+/// How late a row of the trickle may be in Kafka.
+const LATE_MS: i64 = 2_000;
+
+/// Rows are written to a key of `healthy`, and one in [`LOST_SHARE`] to a key of `lost` if there are such.
+fn write_backlog(db: &Db, healthy: &[String], lost: &[String]) {
+    let [transactions, rows] = BACKLOG;
+    for transaction in 0..transactions {
+        db.query(
+            "INSERT INTO outbox SELECT gen_random_uuid(), 'order', \
+             CASE WHEN n % $3 = 0 AND cardinality($2::text[]) > 0 \
+             THEN ($2::text[])[1 + (n / $3) % cardinality($2::text[])] \
+             ELSE ($1::text[])[1 + n % cardinality($1::text[])] END, 'T', \
+             jsonb_build_object('number', 1 + $4 * $5::int8 + n, 'text', repeat('x', 200)) \
+             FROM generate_series(0, $5::int8 - 1) n",
+            &[&healthy, &lost, &LOST_SHARE, &transaction, &rows],
+        );
+    }
+}
+
+/// A broker that leads one partition of three alone is lost with records in flight, and the relay's producer mode
+/// changes while it is away. Rows for the other partitions must be in Kafka at once all the same.
+pub(crate) fn partition_down_in_bulk(ctx: &mut Context, loss: Loss, mode: Mode) -> Outcome {
+    let cluster = ctx.own_cluster();
+    ctx.outbox();
+    let single: [&[i32]; 3] = [&[1], &[2], &[3]];
+    let settings = [("min.insync.replicas", "1")];
+    cluster.create_topic_on(&format!("{}order", ctx.prefix), &single, &settings);
+    let config = ctx.config();
+    let start = |ctx: &Context| {
+        let relay = ctx.start_with(&config, |command| {
+            command.args(["--set", "log.level=debug"]);
+        });
+        relay.streaming();
+        relay
+    };
+    let mut relay = start(ctx);
+    let db = ctx.db();
+
+    // Which key goes to which partition.
+    db.batch(
+        "INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'key-' || n, 'T', \
+         jsonb_build_object('number', 0) FROM generate_series(1, 30) n",
+    );
+    ctx.caught_up();
+    let partitions: HashMap<String, i32> = ctx
+        .records(30)
+        .into_iter()
+        .filter_map(|record| Some((String::from_utf8(record.key?).ok()?, record.partition)))
+        .collect();
+    let victim = ctx.rng.i32(1..=3);
+    let (lost, healthy): (Vec<String>, Vec<String>) = (1..=30)
+        .map(|n| format!("key-{n}"))
+        .partition(|key| partitions[key] == victim - 1);
+    let strike = |ctx: &Context| {
+        match loss {
+            Loss::Killed => cluster.kill(victim),
+            Loss::Hangs => cluster.pause(victim),
+        }
+        ctx.struck();
+    };
+
+    let in_throughput = "\"gear\":\"Throughput\"";
+    match mode {
+        Mode::Throughput => {
+            relay.ends_well();
+            write_backlog(&db, &healthy, &lost);
+            relay = start(ctx);
+            relay.says(in_throughput);
+            strike(ctx);
+        }
+        Mode::Latency => {
+            strike(ctx);
+            db.query(
+                "INSERT INTO outbox SELECT gen_random_uuid(), 'order', key, 'T', \
+                 jsonb_build_object('number', 1) FROM unnest($1::text[]) key",
+                &[&lost],
+            );
+            write_backlog(&db, &healthy, &[]);
+            relay.says(in_throughput);
+        }
+    }
+    // All is read, and for so long nothing comes that the relay is in latency mode.
+    eventually(PATIENCE, || {
+        let sent = "SELECT (sent_lsn >= pg_current_wal_lsn())::text FROM pg_stat_replication \
+                    JOIN pg_replication_slots ON active_pid = pid WHERE slot_name = ";
+        db.text(&format!("{sent}'{}'", ctx.name)).as_deref() == Some("true")
+    });
+    let read = Instant::now();
+    eventually(PATIENCE, || read.elapsed() > Duration::from_millis(1_500));
+
+    let mut trickle: HashMap<String, i64> = HashMap::new();
+    for n in 0..TRICKLE {
+        let key = &healthy[n as usize % healthy.len()];
+        let row = db.query(
+            "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', $1, 'T', \
+             jsonb_build_object('number', 1000000 + $2::int8)) RETURNING id::text",
+            &[key, &n],
+        );
+        trickle.insert(row[0].get(0), millis_now());
+        thread::sleep(PACE);
+    }
+    let limit = ctx.slot().wal_end();
+    let written = Instant::now();
+    eventually(PATIENCE, || {
+        let now = ctx.slot().read().expect("the slot").confirmed_flush;
+        assert!(now < limit, "nothing was in flight to the lost partition");
+        written.elapsed() > Duration::from_millis(LATE_MS as u64 + 1_000)
+    });
+
+    match loss {
+        Loss::Killed => cluster.start_again(victim),
+        Loss::Hangs => cluster.resume(victim),
+    }
+    ctx.over();
+    let outcome = ctx.judge(Ragged::No);
+    let mut late: Vec<i64> = ctx
+        .records(outcome.committed)
+        .iter()
+        .filter_map(|record| Some(record.appended? - trickle.get(record.id.as_ref()?)?))
+        .collect();
+    late.sort_unstable();
+    let (slowest, median) = (late[late.len() - 1], late[late.len() / 2]);
+    println!("rows of the trickle were in Kafka after {median} ms (median), {slowest} ms at most");
+    let streams = relay.streams();
+    relay.ends_well();
+    outcome
+        .nothing_repeated()
+        .expect(streams == 1, || format!("{streams} streams instead of one"))
+        .expect(late.len() == trickle.len(), || {
+            format!("{} of {} were appended", late.len(), trickle.len())
+        })
+        .expect(slowest < LATE_MS, || {
+            format!("a healthy partition waited for another: late by {late:?} ms")
+        })
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use walrelay_throwaway::Shutdown;
 
 use crate::context::Context;
+use crate::kafka_cluster::{Loss, Mode};
 use crate::outcome::Outcome;
 use crate::{
     data, distance, failover, handover, kafka, kafka_cluster, network, postgres, process, takeover,
@@ -204,6 +205,30 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
             "kafka-partition-down",
             "Three brokers: one partition without any, the others with a leader; until it is back",
             kafka_cluster::partition_down,
+        )
+    },
+    Scenario {
+        versions: NEWEST,
+        ..in_all(
+            "kafka-partition-down-in-bulk",
+            "Three brokers: SIGKILL of one that alone leads a partition, in throughput mode; until it is back",
+            |ctx| kafka_cluster::partition_down_in_bulk(ctx, Loss::Killed, Mode::Throughput),
+        )
+    },
+    Scenario {
+        versions: NEWEST,
+        ..in_all(
+            "kafka-partition-hangs-in-bulk",
+            "Three brokers: one that alone leads a partition stopped (SIGSTOP) in throughput mode; until it is back",
+            |ctx| kafka_cluster::partition_down_in_bulk(ctx, Loss::Hangs, Mode::Throughput),
+        )
+    },
+    Scenario {
+        versions: NEWEST,
+        ..in_all(
+            "kafka-partition-down-before-bulk",
+            "Three brokers: SIGKILL of one that alone leads a partition, then a backlog for the others; until it is back",
+            |ctx| kafka_cluster::partition_down_in_bulk(ctx, Loss::Killed, Mode::Latency),
         )
     },
     in_subset(

@@ -5,7 +5,7 @@
 //! - [`KafkaConfig`], [`KafkaOptions`]: librdkafka's properties by their own names, validated.
 //!   [`KafkaConfigError`] says which one would break a promise, why, and what to do.
 //! - [`KafkaSinkFactory`], [`KafkaSink`]: the producer. [`KafkaError`] is why there is none.
-//! - [`GearedSinkFactory`], [`GearedSink`]: two of them, one for latency and one for throughput.
+//! - [`GearedSinkFactory`]: makes a sink of two of them, one for latency and one for throughput.
 //! - [`TokenSource`], [`Token`]: where the tokens of `sasl.mechanism=OAUTHBEARER` come from.
 //! - [`probe`]: asks the cluster whether it would talk to us, for a configuration check.
 //! - [`letters`]: the topic of dead letters.
@@ -23,8 +23,9 @@
 //!   the key as in Java, one queue in FIFO order, and one request in flight to a broker, or several
 //!   where each topic's `Gate` sees to it that the first to a partition was alone. What comes meanwhile
 //!   stands in one of the `Lines`, which nobody passes.
-//! - The two producers of a [`GearedSink`] never have records in flight at the same time.
-//! - The first record that is not delivered ends the sink: librdkafka's queue is given up at once,
+//! - Where there are two producers, all records of a partition that are in flight are in one of them
+//!   (`docs/adr/0021-one-owner-per-partition.md`).
+//! - The first record that is not delivered ends the sink: the queues of all producers are given up at once,
 //!   and nothing more is accepted. A request that is behind the failed one already may still be
 //!   sent; `docs/adr/0007-one-request-in-flight.md` says when, and what comes of it.
 //! - A panic in the thread that serves librdkafka, also in a [`Deliveries`](walrelay_sink::Deliveries)
@@ -38,14 +39,13 @@
 //! - All `unsafe` of the project is in `ffi.rs`.
 //!
 //! # Ordering of the reports
-//! Reports of one partition come in order, those of different partitions in any order, all from one
-//! thread named `kafka-poll` of each sink; but what stood in a line and is given up is reported by whoever
+//! Reports of one partition come in order, those of different partitions in any order, from one
+//! thread named `kafka-poll` of each producer; but what stood in a line and is given up is reported by whoever
 //! offers, nudges or closes. [`Deliveries::capacity`](walrelay_sink::Deliveries::capacity)
-//! comes from there or from `kafka-admin`.
+//! comes from there, from librdkafka's own thread when it has learnt a topic's partitions, or from `kafka-admin`.
 //!
 //! # Blocking
-//! `try_send` and `nudge` do not block, but those of a [`GearedSink`] for some milliseconds while it goes over to a
-//! producer without gates. [`KafkaSink`]'s `close` and drop, [`probe`],
+//! `try_send` and `nudge` do not block. [`KafkaSink`]'s `close` and drop, [`probe`],
 //! [`Follower`], [`PassingTopics`], [`embedded::EmbeddedBroker::start`] and [`tail::Tail`] do, as their documentation says.
 
 #![deny(unsafe_code)]
