@@ -212,8 +212,8 @@ pub(crate) enum Mode {
     Latency,
 }
 
-/// Transactions of a backlog, and rows of each.
-const BACKLOG: [i64; 2] = [80, 1_000];
+/// Transactions of a backlog, and rows of each: fewer than the 65,536 that may follow an unacknowledged record.
+const BACKLOG: [i64; 2] = [50, 1_000];
 /// One row in so many of a backlog is for the partition that is lost.
 const LOST_SHARE: i64 = 50;
 /// Rows of the trickle, and the time between two.

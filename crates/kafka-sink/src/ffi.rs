@@ -14,7 +14,7 @@
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ use rdkafka::{ClientConfig, ClientContext};
 use walrelay_sink::Record;
 
 use crate::Token;
-use crate::gate::{Gate, Line, Offer, Producer as GateProducer};
+use crate::gate::{Gate, Knows, Line, Offer, Producer as GateProducer};
 use crate::shared::Shared;
 
 // A delivery report must give back the whole sequence number.
@@ -51,9 +51,14 @@ pub(crate) struct TopicContext {
     gate: Arc<Gate>,
     producer: GateProducer,
     shared: Arc<Shared>,
-    /// This producer has known the topic's partitions: its partitioner was asked, or a record was acknowledged.
-    knows: AtomicBool,
+    /// How many partitions there were when this producer's partitioner was asked last; or one of the two below.
+    count: AtomicI32,
 }
+
+/// No partitioner was asked, and no record was acknowledged.
+const UNKNOWN: i32 = -1;
+/// A record was acknowledged, and no partitioner was asked.
+const ACKNOWLEDGED: i32 = 0;
 
 impl TopicContext {
     /// Of a producer that does not know the topic yet.
@@ -62,14 +67,17 @@ impl TopicContext {
             gate,
             producer,
             shared,
-            knows: AtomicBool::new(false),
+            count: AtomicI32::new(UNKNOWN),
         }
     }
 
     /// A broker has acknowledged a record of the topic: see [`Gate::delivered`]. True: the sender is to be woken.
     #[must_use]
     pub(crate) fn delivered(&self, seq: u64, partition: i32, fresh: bool, now: Instant) -> bool {
-        self.knows.store(true, Relaxed);
+        // Fails where more is known already.
+        let _ = self
+            .count
+            .compare_exchange(UNKNOWN, ACKNOWLEDGED, Relaxed, Relaxed);
         let calls = self
             .gate
             .delivered(seq, partition, self.producer, fresh, now);
@@ -77,6 +85,14 @@ impl TopicContext {
             self.shared.call(self.gate.topic());
         }
         calls
+    }
+
+    fn knows(&self) -> Knows {
+        match self.count.load(Relaxed) {
+            UNKNOWN => Knows::Nothing,
+            ACKNOWLEDGED => Knows::Topic,
+            count => Knows::Partitions(count),
+        }
     }
 
     /// The partition that murmur2 gives the key among so many.
@@ -193,26 +209,21 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Topic<C> {
         opaque: usize,
         from: Option<Line>,
     ) -> Result<(), NotQueued> {
-        let Some(TopicContext {
-            gate,
-            producer,
-            knows,
-            ..
-        }) = self.context.as_deref()
-        else {
+        let Some(context) = self.context.as_deref() else {
             return self
                 .queue(record, timestamp_ms, opaque)
                 .map_err(NotQueued::Refused);
         };
+        let gate = &context.gate;
         let offer = Offer {
             seq: opaque as u64,
-            producer: *producer,
+            producer: context.producer,
             from,
             now: Instant::now(),
         };
         let entered = match record.partition {
             Some(partition) => gate.enter_at(partition, offer).map(|()| Some(partition)),
-            None => gate.enter(offer, knows.load(Relaxed), record.key.is_some(), |count| {
+            None => gate.enter(offer, context.knows(), record.key.is_some(), |count| {
                 TopicContext::hash(record, count)
             }),
         };
@@ -230,7 +241,7 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Topic<C> {
                 Turn::Placed(partition) => Some(partition),
                 Turn::Entered(_) | Turn::None => None,
             };
-            gate.withdraw(*producer, placed);
+            gate.withdraw(context.producer, placed);
             NotQueued::Refused(code)
         })
     }
@@ -314,7 +325,7 @@ unsafe extern "C" fn place(
     // SAFETY: topic, key and count are those that librdkafka passed to this partitioner, whose type is that
     // of its own. They do not look at the opaques.
     let choice = unsafe { murmur2(topic, key, key_len, count, ptr::null_mut(), ptr::null_mut()) };
-    context.knows.store(true, Relaxed);
+    context.count.store(count, Relaxed);
     let Turn::Entered(offer) = TURN.get() else {
         // A record that was unplaced until now. Its opaque is the sequence number.
         if gate.placed_late(message as u64, choice, count) {

@@ -21,7 +21,8 @@
 //! a thread of its own. Such a record is *unplaced*. It is alone in its topic: nothing else of the topic is in
 //! flight in any producer when it is queued, and nothing is admitted until it is [placed](Gate::placed_late) or
 //! acknowledged. If something is in flight, and this producer may not know the topic or another producer has records
-//! in it, then the gate chooses the partition itself, by the number of partitions that a partitioner saw last.
+//! in it, then the gate chooses the partition itself, by the number of partitions that the producer's partitioner saw
+//! last, or else that of another.
 //!
 //! # No lost wake-up
 //! A record is queued under the lock under which reports are entered. Something that it waits for is in
@@ -73,6 +74,17 @@ pub(crate) struct Producer {
     /// Unique in the sink, from 1: a producer that is made anew has state at no broker.
     pub(crate) id: u32,
     pub(crate) requests: Requests,
+}
+
+/// What a producer's librdkafka knows of a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Knows {
+    /// Perhaps nothing: it may keep a record aside.
+    Nothing,
+    /// It has sent a record.
+    Topic,
+    /// There were so many partitions when its partitioner was asked last.
+    Partitions(i32),
 }
 
 /// A record that is offered to a producer.
@@ -212,13 +224,19 @@ impl State {
     }
 
     /// The partition of a record for which hashing chooses `choice` of `count`.
-    fn choose(&mut self, choice: i32, keyed: bool, sticks: Option<Duration>, now: Instant) -> i32 {
+    fn choose(
+        &mut self,
+        (choice, count): (i32, i32),
+        keyed: bool,
+        sticks: Option<Duration>,
+        now: Instant,
+    ) -> i32 {
         let (false, Some(sticks)) = (keyed, sticks) else {
             return choice;
         };
         match self.keyless {
             Some((last, since))
-                if last < self.count && now.saturating_duration_since(since) < sticks =>
+                if last < count && now.saturating_duration_since(since) < sticks =>
             {
                 last
             }
@@ -286,33 +304,38 @@ impl Gate {
         self.sticks.is_none()
     }
 
-    /// A record is offered that names no partition. `knows`: the producer knew the topic's partitions before, so
-    /// its partitioner will probably be asked. `hash`: a partition of so many, by the key.
+    /// A record is offered that names no partition. `knows`: what its producer knows of the topic. `hash`: a
+    /// partition of so many, by the key.
     ///
     /// `Err`: the record is queued in that line. `Ok(None)`: then comes [`place`](Self::place), or the record stays
     /// unplaced, or [`withdraw`](Self::withdraw). `Ok(Some)`: the gate has chosen, and the record is counted there.
     pub(crate) fn enter(
         &self,
         offer: Offer,
-        knows: bool,
+        knows: Knows,
         keyed: bool,
         hash: impl FnOnce(i32) -> i32,
     ) -> Result<Option<i32>, Line> {
         let mut state = self.state();
         state.passes_topic(offer.from)?;
         let alone = state.in_flight.is_empty();
-        if alone || (knows && state.in_flight.only_in(offer.producer.id)) {
+        if alone || (knows != Knows::Nothing && state.in_flight.only_in(offer.producer.id)) {
             state.leave(offer.from);
             state.unplaced = Some((offer.seq, offer.producer.id));
             state.in_flight.add(offer.producer.id);
             return Ok(None);
         }
-        if state.count == 0 {
+        let count = match knows {
+            // It would refuse a partition that it does not know.
+            Knows::Partitions(count) => count,
+            Knows::Topic | Knows::Nothing => state.count,
+        };
+        if count == 0 {
             state.stand(Line::Topic, offer.from);
             return Err(Line::Topic);
         }
-        let choice = hash(state.count);
-        let partition = state.choose(choice, keyed, self.sticks, offer.now);
+        let chosen = (hash(count), count);
+        let partition = state.choose(chosen, keyed, self.sticks, offer.now);
         state.admit(partition, offer)?;
         Ok(Some(partition))
     }
@@ -328,7 +351,7 @@ impl Gate {
     ) -> Result<i32, Line> {
         let mut state = self.state();
         state.count = count;
-        let partition = state.choose(choice, keyed, self.sticks, offer.now);
+        let partition = state.choose((choice, count), keyed, self.sticks, offer.now);
         state.unplaced = None;
         state.in_flight.remove(offer.producer.id);
         // It has left its line when it entered.
@@ -446,6 +469,7 @@ mod tests {
         requests: Requests::One,
     };
     const COUNT: i32 = 8;
+    const KNOWS: Knows = Knows::Partitions(COUNT);
 
     fn gate() -> Gate {
         Gate::new(0, Some(Duration::from_millis(10)))
@@ -474,7 +498,7 @@ mod tests {
         if let Some(Line::Partition(_)) = from {
             return gate.enter_at(partition, offer);
         }
-        match gate.enter(offer, true, true, |count| partition % count)? {
+        match gate.enter(offer, KNOWS, true, |count| partition % count)? {
             Some(chosen) => assert_eq!(chosen, partition),
             None => assert_eq!(gate.place(offer, partition, true, COUNT)?, partition),
         }
@@ -497,7 +521,7 @@ mod tests {
 
     /// Of a producer that does not know the topic yet.
     fn enter(gate: &Gate, seq: u64, now: Instant) -> Result<Option<i32>, Line> {
-        gate.enter(of(LATENCY, seq, None, now), false, true, |_| 3)
+        gate.enter(of(LATENCY, seq, None, now), Knows::Nothing, true, |_| 3)
     }
 
     fn delivered(gate: &Gate, seq: u64, partition: i32, fresh: bool, now: Instant) -> bool {
@@ -627,7 +651,7 @@ mod tests {
         assert!(enters(&gate, 0, 3, now));
         assert!(!enters(&gate, 1, 3, now));
         let unknown = of(LATENCY, 2, None, now);
-        assert_eq!(gate.enter(unknown, true, true, |_| 3), Ok(None));
+        assert_eq!(gate.enter(unknown, Knows::Topic, true, |_| 3), Ok(None));
         assert!(delivered(&gate, 0, 3, true, now));
         gate.heard();
         assert_eq!(enter_at(&gate, 3, Some(THREE), now), Err(THREE));
@@ -655,7 +679,7 @@ mod tests {
     fn records_without_a_key_stay_with_a_partition_for_a_while() {
         let place = |gate: &Gate, seq, choice, count, at| {
             let offer = of(LATENCY, seq, None, at);
-            assert_eq!(gate.enter(offer, true, false, |_| 0), Ok(None));
+            assert_eq!(gate.enter(offer, KNOWS, false, |_| 0), Ok(None));
             let placed = gate.place(offer, choice, false, count);
             if let Ok(partition) = placed {
                 assert!(!delivered(gate, seq, partition, true, at));
@@ -754,28 +778,30 @@ mod tests {
         let offer = |producer, seq| of(producer, seq, None, now);
         let hash = |count| count - 5;
         assert_eq!(gate.enter_at(1, offer(LATENCY, 0)), Ok(()));
-        let chosen = gate.enter(offer(LATENCY, 1), false, true, hash);
+        let chosen = gate.enter(offer(LATENCY, 1), Knows::Nothing, true, hash);
         assert_eq!(chosen, Err(Line::Topic), "of how many is not known");
         assert!(delivered(&gate, 0, 1, true, now));
         gate.heard();
         let first = of(LATENCY, 1, Some(Line::Topic), now);
-        assert_eq!(gate.enter(first, false, true, hash), Ok(None));
+        assert_eq!(gate.enter(first, Knows::Nothing, true, hash), Ok(None));
         assert_eq!(gate.place(first, 3, true, COUNT), Ok(3));
-        let chosen = gate.enter(offer(THROUGHPUT, 2), true, true, hash);
+        let chosen = gate.enter(offer(THROUGHPUT, 2), Knows::Topic, true, hash);
         assert_eq!(chosen, Err(THREE), "chosen, and not its own");
-        let chosen = gate.enter(offer(THROUGHPUT, 3), true, true, |count| count - 4);
+        let chosen = gate.enter(offer(THROUGHPUT, 3), Knows::Partitions(6), true, |count| {
+            count - 2
+        });
         assert_eq!(chosen, Ok(Some(4)));
         assert_eq!(
-            gate.enter(offer(LATENCY, 4), true, true, |_| 0),
+            gate.enter(offer(LATENCY, 4), KNOWS, true, |_| 0),
             Ok(Some(0))
         );
         let open = |seq, partition, producer| gate.delivered(seq, partition, producer, true, now);
         assert!(open(1, 3, LATENCY));
         assert!(!open(4, 0, LATENCY), "called already");
-        let chosen = gate.enter(offer(THROUGHPUT, 5), false, true, |_| 5);
+        let chosen = gate.enter(offer(THROUGHPUT, 5), Knows::Nothing, true, |_| 5);
         assert_eq!(chosen, Ok(Some(5)), "it may not know the topic");
         assert_eq!(
-            gate.enter(offer(THROUGHPUT, 6), true, true, |_| 5),
+            gate.enter(offer(THROUGHPUT, 6), KNOWS, true, |_| 5),
             Ok(None)
         );
     }

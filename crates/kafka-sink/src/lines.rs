@@ -155,7 +155,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::gate::{Gate, Offer, Producer, Requests};
+    use crate::gate::{Gate, Knows, Offer, Producer, Requests};
 
     const PARTITIONS: i32 = 5;
 
@@ -288,7 +288,11 @@ mod tests {
                 self.gate.enter_at(partition, offer)?;
                 Some(home)
             } else {
-                let knew = self.knew.contains(&producer.id);
+                let knew = if self.knew.contains(&producer.id) {
+                    Knows::Topic
+                } else {
+                    Knows::Nothing
+                };
                 let chosen = self.gate.enter(offer, knew, true, |count| {
                     assert_eq!(count, PARTITIONS);
                     home
