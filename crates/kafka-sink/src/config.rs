@@ -15,7 +15,7 @@ use rules::{ALIASES, RULES, SECRETS};
 
 use crate::client_log::Repetitions;
 use crate::ffi;
-use crate::gate::Requests;
+use crate::gate::{Keyless, Requests};
 use crate::tokens::{Keeper, TokenSource, chain};
 
 /// What we set where librdkafka's default is not what a relay wants. Overridable within the rules.
@@ -429,21 +429,21 @@ impl KafkaConfig {
     }
 
     /// One of these for a sink whose topics have gates, which choose partitions in librdkafka's stead; and
-    /// for how long a gate sticks to one with records that have no key.
+    /// what the gates do with records that have no key.
     pub(crate) fn of_gates(
         mut config: ClientConfig,
         requests: Requests,
-    ) -> (ClientConfig, Option<Duration>) {
+    ) -> (ClientConfig, Keyless) {
         if requests == Requests::Several {
             config.set("max.in.flight", SEVERAL_REQUESTS);
         }
-        let hashes_all = config.get("partitioner") == Some("murmur2");
         let sticks = config.get(STICKS).and_then(|ms| ms.parse().ok());
+        let keyless = match config.get("partitioner") {
+            Some("murmur2") => Keyless::Hashed,
+            _ => Keyless::Sticky(sticks.map_or(STICKS_FOR, Duration::from_millis)),
+        };
         config.set(STICKS, "0");
-        (
-            config,
-            (!hashes_all).then(|| sticks.map_or(STICKS_FOR, Duration::from_millis)),
-        )
+        (config, keyless)
     }
 
     /// [`client_config`](Self::client_config), filling requests for so long.

@@ -44,10 +44,17 @@ pub(crate) const OPEN: Duration = Duration::from_secs(30 * 60);
 pub(crate) struct Gate {
     /// The topic's number in the sink.
     topic: usize,
-    /// How long records without a key go to one partition before another is chosen. `None`: they are
-    /// hashed like all others.
-    sticks: Option<Duration>,
+    keyless: Keyless,
     state: Mutex<State>,
+}
+
+/// Where records without a key go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keyless {
+    /// They are hashed like all others: all to one partition.
+    Hashed,
+    /// To one partition for so long, then to another.
+    Sticky(Duration),
 }
 
 /// Where a record is queued that is held back.
@@ -228,10 +235,10 @@ impl State {
         &mut self,
         (choice, count): (i32, i32),
         keyed: bool,
-        sticks: Option<Duration>,
+        keyless: Keyless,
         now: Instant,
     ) -> i32 {
-        let (false, Some(sticks)) = (keyed, sticks) else {
+        let (false, Keyless::Sticky(sticks)) = (keyed, keyless) else {
             return choice;
         };
         match self.keyless {
@@ -282,10 +289,10 @@ impl State {
 
 impl Gate {
     /// Nothing is open.
-    pub(crate) fn new(topic: usize, sticks: Option<Duration>) -> Self {
+    pub(crate) fn new(topic: usize, keyless: Keyless) -> Self {
         Self {
             topic,
-            sticks,
+            keyless,
             state: Mutex::default(),
         }
     }
@@ -301,7 +308,7 @@ impl Gate {
 
     /// Whether records without a key are hashed too, all to one partition.
     pub(crate) fn hashes_all(&self) -> bool {
-        self.sticks.is_none()
+        self.keyless == Keyless::Hashed
     }
 
     /// A record is offered that names no partition. `knows`: what its producer knows of the topic. `hash`: a
@@ -335,7 +342,7 @@ impl Gate {
             return Err(Line::Topic);
         }
         let chosen = (hash(count), count);
-        let partition = state.choose(chosen, keyed, self.sticks, offer.now);
+        let partition = state.choose(chosen, keyed, self.keyless, offer.now);
         state.admit(partition, offer)?;
         Ok(Some(partition))
     }
@@ -351,7 +358,7 @@ impl Gate {
     ) -> Result<i32, Line> {
         let mut state = self.state();
         state.count = count;
-        let partition = state.choose((choice, count), keyed, self.sticks, offer.now);
+        let partition = state.choose((choice, count), keyed, self.keyless, offer.now);
         state.unplaced = None;
         state.in_flight.remove(offer.producer.id);
         // It has left its line when it entered.
@@ -472,7 +479,7 @@ mod tests {
     const KNOWS: Knows = Knows::Partitions(COUNT);
 
     fn gate() -> Gate {
-        Gate::new(0, Some(Duration::from_millis(10)))
+        Gate::new(0, Keyless::Sticky(Duration::from_millis(10)))
     }
 
     fn of(producer: Producer, seq: u64, from: Option<Line>, now: Instant) -> Offer {
@@ -693,7 +700,7 @@ mod tests {
         assert_eq!(place(&sticky, 2, 5, 8, later), Ok(5));
         let fewer = place(&sticky, 3, 1, 4, later);
         assert_eq!(fewer, Ok(1), "there is no fifth any more");
-        let hashed = Gate::new(0, None);
+        let hashed = Gate::new(0, Keyless::Hashed);
         assert_eq!(place(&hashed, 0, 3, 8, now), Ok(3));
         assert_eq!(place(&hashed, 1, 5, 8, now), Ok(5));
     }

@@ -155,7 +155,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::gate::{Gate, Knows, Offer, Producer, Requests};
+    use crate::gate::{Gate, Keyless, Knows, Offer, Producer, Requests};
 
     const PARTITIONS: i32 = 5;
 
@@ -251,7 +251,7 @@ mod tests {
     impl Model {
         fn new() -> Self {
             Self {
-                gate: Gate::new(0, Some(Duration::from_millis(10))),
+                gate: Gate::new(0, Keyless::Sticky(Duration::from_millis(10))),
                 lines: Lines::default(),
                 home: HashMap::new(),
                 producer: Producer {

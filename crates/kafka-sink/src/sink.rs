@@ -13,7 +13,7 @@ use walrelay_sink::{
 use crate::admin::{TopicCreator, TopicStatus};
 use crate::context::weight_of_record;
 use crate::ffi::NotQueued;
-use crate::gate::{Gate, Line, Requests};
+use crate::gate::{Gate, Keyless, Line, Requests};
 use crate::gears::{CLOSING, Producers};
 use crate::lines::{Lines, Standing};
 use crate::outcome::delivery_error;
@@ -65,8 +65,8 @@ pub struct KafkaSink {
     pub(crate) producers: Producers,
     pub(crate) shared: Arc<Shared>,
     message_max_bytes: String,
-    /// What topics' gates are made with: `None` without gates, else [`Gate::new`]'s.
-    gates: Option<Option<Duration>>,
+    /// What topics' gates are made with, if topics have gates.
+    gates: Option<Keyless>,
     /// Accepted, and held back by gates.
     lines: Lines,
     closed: bool,
@@ -108,8 +108,8 @@ impl KafkaSink {
         linger: Option<Duration>,
         deliveries: Arc<dyn Deliveries>,
     ) -> Result<Self, KafkaError> {
-        let (client, sticks) = KafkaConfig::of_gates(config.client_config(), Requests::Several);
-        Self::assemble(config, deliveries, Some(sticks), |shared| {
+        let (client, keyless) = KafkaConfig::of_gates(config.client_config(), Requests::Several);
+        Self::assemble(config, deliveries, Some(keyless), |shared| {
             Producers::new(config, &client, Requests::Several, linger, shared)
         })
     }
@@ -117,7 +117,7 @@ impl KafkaSink {
     fn assemble(
         config: &KafkaConfig,
         deliveries: Arc<dyn Deliveries>,
-        gates: Option<Option<Duration>>,
+        gates: Option<Keyless>,
         producers: impl FnOnce(Arc<Shared>) -> Result<Producers, KafkaError>,
     ) -> Result<Self, KafkaError> {
         let options = config.options();
@@ -167,7 +167,7 @@ impl KafkaSink {
             Some(TopicStatus::Denied(error)) => return Err(SendError::Refused(error)),
         }
         let at = topics.all.len();
-        let gate = self.gates.map(|sticks| Arc::new(Gate::new(at, sticks)));
+        let gate = self.gates.map(|keyless| Arc::new(Gate::new(at, keyless)));
         topics.all.push((Box::from(name), gate));
         topics.index.insert(Box::from(name), at);
         topics.last = at;

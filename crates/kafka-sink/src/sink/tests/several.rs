@@ -6,7 +6,7 @@
 
 use super::order::{log, logs};
 use super::*;
-use crate::gate::Requests;
+use crate::gate::{Keyless, Requests};
 
 const KEYS: u64 = 64;
 
@@ -364,11 +364,11 @@ fn a_partition_that_does_not_exist_is_refused_and_holds_nobody_up() {
 fn the_client_is_configured_for_it() {
     let cluster = cluster(&[]);
     for (more, sticks) in [
-        (&[][..], Some(Duration::from_millis(10))),
-        (&[("partitioner", "murmur2")], None),
+        (&[][..], Keyless::Sticky(Duration::from_millis(10))),
+        (&[("partitioner", "murmur2")], Keyless::Hashed),
         (
             &[("sticky.partitioning.linger.ms", "25")],
-            Some(Duration::from_millis(25)),
+            Keyless::Sticky(Duration::from_millis(25)),
         ),
     ] {
         let config = config(&cluster, KafkaOptions::default(), more);
