@@ -209,10 +209,7 @@ impl Relay {
     /// The same, with standard output going somewhere.
     pub(crate) fn spawn_to(command: &mut Command, stdout: impl Into<Stdio>, log: &Path) -> Self {
         let file = File::create(log).expect("a log file");
-        command
-            .stdin(Stdio::null())
-            .stdout(stdout)
-            .stderr(file);
+        command.stdin(Stdio::null()).stdout(stdout).stderr(file);
         let child = ChildGuard::spawn(command).expect("walrelay runs");
         Self {
             child,

@@ -204,7 +204,7 @@ pub(crate) fn promoted_under_the_stream(ctx: &mut Context) -> Outcome {
     create_slot_of_standby(ctx, &url);
     let state_file = ctx.dir.join("state");
     let config = ctx.config().url(url).source("create = false");
-    let config = config.source(&format!("state_file = {state_file:?}"));
+    let config = config.source(&format!("state_file = \"{}\"", state_file.display()));
     let first = relay(ctx, &config);
     let both = standby.url_of_both(&ctx.postgres, &name);
     let load = load(ctx, &both);

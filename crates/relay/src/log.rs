@@ -161,7 +161,7 @@ impl Resume {
             let from = self.in_common(&opened.ancestors);
             return match parted {
                 Some(parted) if to <= from => Ok(Continuity::Promoted { parted }),
-                _ => handed_over().ok_or_else(|| LogError::OtherTimeline {
+                _ => handed_over().ok_or(LogError::OtherTimeline {
                     before: self.timeline,
                     now: opened.timeline,
                     parted,

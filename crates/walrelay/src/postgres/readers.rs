@@ -78,11 +78,11 @@ mod tests {
         }
     }
 
-    fn relay(pid: i64) -> Option<Predecessor> {
-        Some(Predecessor::Relay {
+    fn relay(pid: i64) -> Predecessor {
+        Predecessor::Relay {
             pid,
             application_name: "walrelay".to_owned(),
-        })
+        }
     }
 
     #[test]
@@ -93,9 +93,9 @@ mod tests {
         assert_eq!(readers.predecessor(), None);
         assert!(readers.saw(&reader(8, Some("walrelay"))));
         assert!(!readers.saw(&reader(8, Some("walrelay"))));
-        assert_eq!(readers.predecessor(), relay(8));
+        assert_eq!(readers.predecessor(), Some(relay(8)));
         assert!(readers.saw(&reader(9, Some("walrelay"))));
-        assert_eq!(readers.predecessor(), relay(9));
+        assert_eq!(readers.predecessor(), Some(relay(9)));
         readers.streaming(10);
         assert_eq!(readers.predecessor(), None, "that is over");
     }
@@ -110,7 +110,7 @@ mod tests {
             assert_eq!(readers.predecessor(), None, "{stranger:?}");
             readers.streaming(11);
             readers.saw(&reader(12, Some("walrelay")));
-            assert_eq!(readers.predecessor(), relay(12));
+            assert_eq!(readers.predecessor(), Some(relay(12)));
         }
     }
 }
