@@ -1,10 +1,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use walrelay_lsn::Lsn;
 use walrelay_sink::letter;
 use walrelay_testkit::{Db, Delivered, History, Kafka, eventually, servers};
 
-use crate::rig::{PATIENCE, Rig};
+use crate::rig::{PATIENCE, Rig, ends};
 
 /// A rig whose letters go to a topic that the history checker does not read.
 struct Letters {
@@ -46,6 +47,45 @@ impl Letters {
              RETURNING id::text"
         );
         self.db().text(&sql).expect("an id")
+    }
+
+    /// With dead letters of what has no topic, keys that are parked, and another action for what Kafka
+    /// refuses.
+    fn parking_config(&self, kafka: &str, refused: &str, more: &str) -> std::path::PathBuf {
+        let poison = format!(
+            "{kafka}\n[poison]\nunroutable = \"dead-letter\"\noversize = \"{refused}\"\n\
+             rejected = \"{refused}\"\npark_key = true\ntopic = \"{}\"\n{more}",
+            self.topic
+        );
+        self.rig.config_with(&self.rig.postgres.url(), &poison)
+    }
+
+    /// One event without a topic, and two good ones of the same key, which are parked. `between` runs
+    /// once the first is a dead letter. The ids, and the end of the second one's transaction.
+    fn park(&self, key: &str, between: impl FnOnce()) -> ([String; 3], Lsn) {
+        let poison = self.insert("NULL", key, 1);
+        self.rig.caught_up();
+        between();
+        let second = self.insert("'order'", key, 2);
+        let end = self.rig.slot().wal_end();
+        let third = self.insert("'order'", key, 3);
+        ([poison, second, third], end)
+    }
+
+    /// The parked events were neither confirmed nor given up.
+    #[track_caller]
+    fn assert_nothing_given_up(&self, log: &str, end: Lsn) {
+        assert!(log.contains("a dead letter was not delivered"), "{log}");
+        let named = format!("topic \"{}\"", self.topic);
+        assert!(log.contains(&named), "the topic is not named: {log}");
+        for words in ["skipped an event", "gave the topic up"] {
+            assert!(!log.contains(words), "{words}: {log}");
+        }
+        let confirmed = self.rig.slot().read().expect("the slot").confirmed_flush;
+        assert!(
+            confirmed < end,
+            "an event was confirmed that is in no topic: {confirmed} >= {end}"
+        );
     }
 
     /// The letters, as they lie in the topic: at least `count`.
@@ -365,4 +405,75 @@ fn keep_their_identity_through_a_crash() {
     assert_eq!(nulls.len(), 10_000);
     letters.assert_others_arrived(&[]);
     relay.ends_well();
+}
+
+/// Good events that are parked, and a topic that takes no dead letter any more: they are neither skipped
+/// nor confirmed, and are written once the topic takes them.
+#[test]
+fn that_their_topic_refuses_stop_the_relay() {
+    let letters = Letters::new(Rig::new(15));
+    let rig = &letters.rig;
+    let limit = |bytes| {
+        rig.kafka()
+            .alter_topic(&letters.topic, "max.message.bytes", bytes);
+    };
+    rig.kafka().create_topic(&letters.topic, 1, &[]);
+    for (round, action) in ["skip", "halt", "dead-letter"].into_iter().enumerate() {
+        let config = letters.parking_config("", action, "");
+        let mut relay = rig.start(&config);
+        relay.streaming();
+        let (events, end) = letters.park(action, || limit("10"));
+        let log = ends(&mut relay, 65, "dlq-write");
+        letters.assert_nothing_given_up(&log, end);
+
+        limit("1000000");
+        let relay = rig.start(&config);
+        relay.streaming();
+        rig.caught_up();
+        let found = letters.letters(3 * (round + 1));
+        let of_key = found
+            .iter()
+            .filter(|letter| letter.key.as_deref() == Some(action.as_bytes()));
+        let ids: Vec<_> = of_key.filter_map(|letter| letter.id.as_deref()).collect();
+        assert_eq!(ids, events, "{action}");
+        relay.ends_well();
+    }
+}
+
+/// The same with the topic of dead letters deleted: it is waited for, then the relay stops.
+#[test]
+fn without_their_topic_are_waited_for() {
+    let kafka = Kafka::builder().auto_create(false).start();
+    let letters = Letters::new(Rig::with(servers::postgres(15), kafka.bootstrap_servers()));
+    let rig = &letters.rig;
+    kafka.create_topic(&format!("{}order", rig.prefix), 1, &[]);
+    for (round, action) in ["skip", "halt", "dead-letter"].into_iter().enumerate() {
+        kafka.create_topic(&letters.topic, 1, &[]);
+        let config = letters.parking_config(
+            "\"topic.metadata.propagation.max.ms\" = 500\n",
+            action,
+            "retry_for = \"2s\"\n\n[delivery]\nbackoff_max = \"200ms\"\n",
+        );
+        let mut relay = rig.start(&config);
+        relay.streaming();
+        let (events, end) = letters.park(action, || kafka.delete_topic(&letters.topic));
+        relay.says("trying again");
+        let log = ends(&mut relay, 78, "dlq-write");
+        letters.assert_nothing_given_up(&log, end);
+
+        // The dead letter went with its topic, and so nothing is parked any more.
+        kafka.create_topic(&letters.topic, 1, &[]);
+        let relay = rig.start(&config);
+        relay.streaming();
+        rig.caught_up();
+        let topic = format!("{}order", rig.prefix);
+        let found = History::records(&rig.bootstrap, &topic, 2 * (round + 1), PATIENCE);
+        let of_key = found
+            .iter()
+            .filter(|record| record.key.as_deref() == Some(action.as_bytes()));
+        let ids: Vec<_> = of_key.filter_map(|record| record.id.as_deref()).collect();
+        assert_eq!(ids, events[1..], "{action}");
+        relay.ends_well();
+        kafka.delete_topic(&letters.topic);
+    }
 }

@@ -9,8 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, ResourceSpecifier};
-use rdkafka::client::DefaultClientContext;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use serde_json::Value;
@@ -217,19 +215,8 @@ impl Desk {
 
     /// Changes how large a record may be in the topic of letters.
     fn allow_bytes(&self, number: &str) {
-        let admin: AdminClient<DefaultClientContext> = ClientConfig::new()
-            .set("bootstrap.servers", self.kafka.bootstrap_servers())
-            .create()
-            .expect("an admin client");
-        let change = AlterConfig::new(ResourceSpecifier::Topic(&self.topic))
-            .set("max.message.bytes", number);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .build()
-            .expect("a runtime");
-        let done = runtime.block_on(admin.alter_configs([&change], &AdminOptions::new()));
-        for result in done.expect("an answer") {
-            result.expect("changed");
-        }
+        self.kafka
+            .alter_topic(&self.topic, "max.message.bytes", number);
     }
 }
 

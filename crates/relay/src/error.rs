@@ -5,9 +5,9 @@ use walrelay_checkpoint::LedgerError;
 use walrelay_event_router::{MessageError, PlanError, RouteError};
 use walrelay_lsn::{Lsn, Xid};
 use walrelay_pgoutput::DecodeError;
-use walrelay_sink::{DeliveryError, Disposition, LetterId};
+use walrelay_sink::{DeliveryError, Disposition};
 
-use crate::{LogError, SchemaError, TableName};
+use crate::{LogError, SchemaError, SentEvent, TableName};
 
 /// What the machine refuses.
 #[derive(Debug, thiserror::Error)]
@@ -157,10 +157,10 @@ pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
     #[error("the sink could not be opened")]
     Sink(#[source] K),
     /// A record was not delivered, and everything after it was not confirmed.
-    #[error("a record{} was not delivered{}", with_id(event_id.as_deref()), place(*event))]
+    #[error("{}", undelivered(*event, event_id.as_deref()))]
     Delivery {
-        /// The event it stands for, where it is known.
-        event: Option<LetterId>,
+        /// What it stands for, where that is known.
+        event: Option<SentEvent>,
         /// That event's id: known where the sink refused the record on the spot.
         event_id: Option<String>,
         /// Why, and to which topic.
@@ -199,14 +199,14 @@ fn with_id(event_id: Option<&str>) -> String {
     event_id.map_or_else(String::new, |id| format!(" with the event id {id:?}"))
 }
 
-fn place(event: Option<LetterId>) -> String {
-    event.map_or_else(String::new, |event| {
-        format!(
-            ", row {} of the transaction that commits at {}",
-            event.row,
-            Lsn::new(event.lsn)
-        )
-    })
+fn undelivered(event: Option<SentEvent>, event_id: Option<&str>) -> String {
+    let Some(SentEvent { id, dead_letter }) = event else {
+        return "a record was not delivered".to_owned();
+    };
+    let what = if dead_letter { "dead letter" } else { "record" };
+    let named = with_id(event_id);
+    let (row, lsn) = (id.row, Lsn::new(id.lsn));
+    format!("a {what}{named} was not delivered, row {row} of the transaction that commits at {lsn}")
 }
 
 impl<S: crate::SourceError, K: Error + 'static> PipelineError<S, K> {

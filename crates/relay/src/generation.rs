@@ -2,13 +2,13 @@ use std::error::Error;
 use std::sync::Arc;
 
 use walrelay_checkpoint::Seq;
-use walrelay_sink::{DeliveryError, Disposition, LetterId, SendError, Sink};
+use walrelay_sink::{DeliveryError, Disposition, SendError, Sink};
 use walrelay_walsender::Frame;
 
 use crate::deliveries::Reports;
 use crate::machine::{Core, Step};
 use crate::poison::id_text;
-use crate::{CoreError, PipelineError, WalStream};
+use crate::{CoreError, PipelineError, SentEvent, WalStream};
 
 /// A sink, the ring it acknowledges into and the machine that reads the ring: made together,
 /// thrown away together.
@@ -126,5 +126,5 @@ enum Offer {
     /// The same, once there is a schema.
     Wanted,
     /// The sink will not have its record; with the event's id for people.
-    Refused(LetterId, Option<String>, DeliveryError),
+    Refused(SentEvent, Option<String>, DeliveryError),
 }

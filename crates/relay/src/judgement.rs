@@ -4,12 +4,12 @@
 use tokio::time::Instant;
 use walrelay_sink::{DeliveryError, Disposition, LetterId};
 
-use crate::Verdicts;
+use crate::{SentEvent, Verdicts};
 
 /// A refusal that names a record.
 pub(crate) struct Refusal<'a> {
-    /// The event.
-    pub(crate) event: LetterId,
+    /// What the record stands for.
+    pub(crate) event: SentEvent,
     /// The last one that was refused with it, or itself.
     pub(crate) last: LetterId,
     /// No other record can have been meant.
@@ -53,10 +53,12 @@ impl Patience {
         let Some(poison) = error.poison else {
             return Judgement::AsItIs;
         };
-        // A dead letter that cannot be written: nothing is left that could be written instead.
-        if verdicts.is_condemned(event) {
-            return Judgement::AsItIs;
-        }
+        // A dead letter that is refused condemns no event, whatever the policy says: the event itself
+        // was never offered to the topic that it is bound for, or its verdict is known already.
+        let SentEvent {
+            id: event,
+            dead_letter,
+        } = event;
         let alone = certain || verdicts.is_alone();
         if error.disposition == Disposition::Retryable {
             let since = match self.suspect {
@@ -70,6 +72,9 @@ impl Patience {
                 // Alone, so that what goes to other topics is not sent again with each attempt.
                 verdicts.send_alone_until(event);
                 return Judgement::Later;
+            }
+            if dead_letter {
+                return Judgement::GiveUp;
             }
             return if verdicts.give_up_topic(event, &error.topic, poison, &error.reason) {
                 tracing::warn!(
@@ -92,7 +97,7 @@ impl Patience {
             verdicts.send_alone_until(last);
             return Judgement::Again;
         }
-        if verdicts.condemn(event, poison, &error.reason) {
+        if !dead_letter && verdicts.condemn(event, poison, &error.reason) {
             Judgement::Again
         } else {
             Judgement::AsItIs
@@ -112,9 +117,15 @@ mod tests {
 
     const A: LetterId = LetterId { lsn: 8, row: 0 };
     const B: LetterId = LetterId { lsn: 8, row: 5 };
+    const ACTIONS: [PoisonAction; 3] = [
+        PoisonAction::Halt,
+        PoisonAction::DeadLetter,
+        PoisonAction::Skip,
+    ];
 
     fn verdicts(action: PoisonAction) -> Verdicts {
         Verdicts::new(PoisonPolicy {
+            unroutable: action,
             oversize: action,
             rejected: action,
             retry_for: Duration::from_secs(60),
@@ -133,10 +144,32 @@ mod tests {
 
     fn refusal(event: LetterId, last: LetterId, error: &DeliveryError) -> Refusal<'_> {
         Refusal {
-            event,
+            event: SentEvent {
+                id: event,
+                dead_letter: false,
+            },
             last,
             certain: false,
             error,
+        }
+    }
+
+    /// A refusal of the dead letter that was made of the event.
+    fn of_dead_letter(event: LetterId, error: &DeliveryError) -> Refusal<'_> {
+        Refusal {
+            event: SentEvent {
+                id: event,
+                dead_letter: true,
+            },
+            ..refusal(event, event, error)
+        }
+    }
+
+    /// Nothing was decided about these events, now or before.
+    fn assert_condemned_nobody(verdicts: &Verdicts) {
+        for event in [A, B] {
+            assert!(!verdicts.is_condemned(event), "{event}");
+            assert!(verdicts.of(event, "orders", None).is_none(), "{event}");
         }
     }
 
@@ -205,13 +238,80 @@ mod tests {
         }
     }
 
+    /// Whether an event became a dead letter for its own fault or for that of another one (parked, its
+    /// topic given up, no schema): the refusal of the dead letter decides nothing about it.
     #[test]
-    fn a_letter_that_is_refused_has_no_letter_of_its_own() {
+    fn a_dead_letter_refused_for_good_condemns_no_event_and_stops_the_relay() {
+        for action in ACTIONS {
+            for poison in Poison::ALL {
+                for (disposition, certain) in [
+                    (Disposition::Fatal, false),
+                    (Disposition::Fatal, true),
+                    (Disposition::Configuration, false),
+                    (Disposition::Configuration, true),
+                ] {
+                    let case = format!("{action:?} {poison} {disposition:?} {certain}");
+                    let mut verdicts = verdicts(action);
+                    let mut patience = Patience::default();
+                    let error = error(disposition, Some(poison));
+                    let refusal = Refusal {
+                        certain,
+                        ..of_dead_letter(A, &error)
+                    };
+                    if !certain {
+                        // The request is taken apart first: another record of it may be meant.
+                        let judged = patience.judge(&refusal, &mut verdicts, Instant::now());
+                        assert_eq!(judged, Judgement::Again, "{case}");
+                        assert!(verdicts.is_alone(), "{case}");
+                    }
+                    let judged = patience.judge(&refusal, &mut verdicts, Instant::now());
+                    assert_eq!(judged, Judgement::AsItIs, "{case}");
+                    assert_condemned_nobody(&verdicts);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_dead_letter_whose_refusal_may_pass_is_offered_alone_and_condemns_no_event_in_the_end() {
+        for action in ACTIONS {
+            for certain in [false, true] {
+                let case = format!("{action:?} {certain}");
+                let mut verdicts = verdicts(action);
+                let mut patience = Patience::default();
+                let error = error(Disposition::Retryable, Some(Poison::Rejected));
+                let start = Instant::now();
+                for (seconds, expected) in [
+                    (0, Judgement::Later),
+                    (1, Judgement::Later),
+                    (59, Judgement::Later),
+                    (60, Judgement::GiveUp),
+                ] {
+                    let refusal = Refusal {
+                        certain,
+                        ..of_dead_letter(A, &error)
+                    };
+                    let now = start + Duration::from_secs(seconds);
+                    let judged = patience.judge(&refusal, &mut verdicts, now);
+                    assert_eq!(judged, expected, "{case} after {seconds} s");
+                    assert!(verdicts.is_alone(), "{case}");
+                    assert_condemned_nobody(&verdicts);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_dead_letter_keeps_the_verdict_of_its_event() {
         let mut verdicts = verdicts(PoisonAction::DeadLetter);
         let mut patience = Patience::default();
-        assert!(verdicts.condemn(A, Poison::Oversize, "no"));
+        assert!(verdicts.condemn(A, Poison::Unroutable, "no topic"));
         let error = error(Disposition::Fatal, Some(Poison::Oversize));
-        let judged = patience.judge(&refusal(A, A, &error), &mut verdicts, Instant::now());
-        assert_eq!(judged, Judgement::AsItIs);
+        for expected in [Judgement::Again, Judgement::AsItIs] {
+            let judged = patience.judge(&of_dead_letter(A, &error), &mut verdicts, Instant::now());
+            assert_eq!(judged, expected);
+        }
+        let verdict = verdicts.of(A, "orders", None).expect("it is known");
+        assert_eq!(&*verdict.cause, "no topic");
     }
 }

@@ -67,6 +67,7 @@ pub use error::{Chain, CoreError, PipelineError};
 pub use log::{Ancestor, Continuity, LogError};
 pub use machine::{Core, Outgoing, Step};
 pub use pipeline::Pipeline;
+pub use places::SentEvent;
 pub use poison::{Class, Diverted, PoisonAction, PoisonPolicy, Verdicts};
 pub use schemas::{SchemaAnswer, SchemaError, SchemaFailure, Schemas, Wanted};
 pub use settings::{OnUpdate, Outcome, Settings};

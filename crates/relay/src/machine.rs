@@ -33,7 +33,7 @@ use walrelay_sink::{LetterId, Poison, Record};
 use walrelay_walsender::Frame;
 
 use crate::letter::{Body, Letter, Texts};
-use crate::places::Places;
+use crate::places::{Places, SentEvent};
 use crate::poison::{Class, Diverted, PoisonAction, Verdict, Verdicts};
 use crate::written::{RowError, Written, messages_table};
 use crate::{CoreError, Counts, TableName, Wanted};
@@ -63,11 +63,6 @@ impl Outgoing<'_> {
         }
     }
 
-    /// Which event it stands for.
-    pub fn event(&self) -> LetterId {
-        self.event
-    }
-
     /// The event's id as it stands in the row; `None` for a letter, or where it is unknown.
     pub fn event_id(&self) -> Option<&[u8]> {
         match &self.what {
@@ -76,9 +71,12 @@ impl Outgoing<'_> {
         }
     }
 
-    /// Whether it is a dead letter in the event's stead.
-    pub fn is_letter(&self) -> bool {
-        matches!(self.what, What::Letter(_))
+    /// What it stands for.
+    pub fn event(&self) -> SentEvent {
+        SentEvent {
+            id: self.event,
+            dead_letter: matches!(self.what, What::Letter(_)),
+        }
     }
 
     /// The number under which its delivery is to be reported, and for [`Core::sent`].
@@ -662,7 +660,11 @@ impl Core {
             open.rows += 1;
         }
         if let Some(Offered { event, letter }) = self.offered.take() {
-            self.places.push(seq.get(), event);
+            let sent = SentEvent {
+                id: event,
+                dead_letter: letter.is_some(),
+            };
+            self.places.push(seq.get(), sent);
             if let Some(diverted) = letter {
                 match diverted.class {
                     Class::Parked => self.counts.parked += 1,
@@ -675,14 +677,14 @@ impl Core {
     }
 
     /// Decides that an event, which the sink refused by itself, is not to be offered again: the same
-    /// frame then gives its letter, or nothing. False: the policy is to halt, or it is the letter
-    /// that was refused.
-    pub fn condemn(&mut self, event: LetterId, poison: Poison, cause: &str) -> bool {
-        !self.verdicts.is_condemned(event) && self.verdicts.condemn(event, poison, cause)
+    /// frame then gives its letter, or nothing. False: the policy is to halt, or a dead letter was
+    /// refused.
+    pub fn condemn(&mut self, event: SentEvent, poison: Poison, cause: &str) -> bool {
+        !event.dead_letter && self.verdicts.condemn(event.id, poison, cause)
     }
 
-    /// The event that the record of this number stands for, while it is in flight.
-    pub fn event_of(&self, seq: Seq) -> Option<LetterId> {
+    /// What the record of this number stands for, while it is in flight.
+    pub fn event_of(&self, seq: Seq) -> Option<SentEvent> {
         self.places.of(seq.get())
     }
 

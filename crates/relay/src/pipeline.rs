@@ -239,7 +239,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             last = core.event_of(Seq::new(failure.last));
             certain = false;
         }
-        let refusal = event.map(|event| (event, last.unwrap_or(event)));
+        let refusal = event.map(|event| (event, last.unwrap_or(event).id));
         self.keep(core);
         let (Some((event, last)), Some((_, verdicts))) = (refusal, &mut self.router) else {
             return After::Failed(error);

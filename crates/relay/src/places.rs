@@ -2,6 +2,16 @@ use std::collections::VecDeque;
 
 use walrelay_sink::LetterId;
 
+/// What a record stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SentEvent {
+    /// The event.
+    pub id: LetterId,
+    /// The record is a dead letter in the event's stead. If the topic of dead letters refuses it, that
+    /// says nothing of the event.
+    pub dead_letter: bool,
+}
+
 /// Which event a record in flight stands for: the way from a delivery report back to the log.
 ///
 /// One entry per run of records whose events follow each other in one transaction, so about one per
@@ -9,17 +19,20 @@ use walrelay_sink::LetterId;
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     /// Ascending in the number.
-    runs: VecDeque<(u64, LetterId)>,
+    runs: VecDeque<(u64, SentEvent)>,
 }
 
 impl Places {
     /// Record `seq` stands for this event. Numbers ascend.
-    pub(crate) fn push(&mut self, seq: u64, id: LetterId) {
+    pub(crate) fn push(&mut self, seq: u64, event: SentEvent) {
+        let id = event.id;
         let follows = self.runs.back().is_some_and(|(first, start)| {
-            start.lsn == id.lsn && start.row.checked_add(seq - first) == Some(id.row)
+            start.dead_letter == event.dead_letter
+                && start.id.lsn == id.lsn
+                && start.id.row.checked_add(seq - first) == Some(id.row)
         });
         if !follows {
-            self.runs.push_back((seq, id));
+            self.runs.push_back((seq, event));
         }
     }
 
@@ -31,13 +44,14 @@ impl Places {
     }
 
     /// The event of a record.
-    pub(crate) fn of(&self, seq: u64) -> Option<LetterId> {
+    pub(crate) fn of(&self, seq: u64) -> Option<SentEvent> {
         let after = self.runs.partition_point(|(first, _)| *first <= seq);
         let (first, start) = self.runs.get(after.checked_sub(1)?)?;
-        Some(LetterId {
-            lsn: start.lsn,
-            row: start.row + (seq - first),
-        })
+        let id = LetterId {
+            lsn: start.id.lsn,
+            row: start.id.row + (seq - first),
+        };
+        Some(SentEvent { id, ..*start })
     }
 }
 
@@ -47,21 +61,34 @@ mod tests {
 
     #[test]
     fn a_number_leads_back_to_its_event() {
-        let id = |lsn, row| LetterId { lsn, row };
+        let event = |lsn, row, dead_letter| SentEvent {
+            id: LetterId { lsn, row },
+            dead_letter,
+        };
+        let of = |lsn, row| event(lsn, row, false);
         let mut places = Places::default();
-        // Row 1 of the first transaction was skipped; the second is sent twice, for its first
-        // connection was lost.
-        let sent = [id(8, 0), id(8, 2), id(8, 3), id(9, 0), id(9, 0), id(9, 1)];
-        for (seq, id) in sent.iter().enumerate() {
-            places.push(seq as u64, *id);
+        // Row 1 of the first transaction was skipped and row 4 is a dead letter; the second is sent
+        // twice, for its first connection was lost.
+        let sent = [
+            of(8, 0),
+            of(8, 2),
+            of(8, 3),
+            event(8, 4, true),
+            of(8, 5),
+            of(9, 0),
+            of(9, 0),
+            of(9, 1),
+        ];
+        for (seq, event) in sent.iter().enumerate() {
+            places.push(seq as u64, *event);
         }
-        assert_eq!(places.runs.len(), 4);
-        for (seq, id) in sent.iter().enumerate() {
-            assert_eq!(places.of(seq as u64), Some(*id), "{seq}");
+        assert_eq!(places.runs.len(), 6);
+        for (seq, event) in sent.iter().enumerate() {
+            assert_eq!(places.of(seq as u64), Some(*event), "{seq}");
         }
-        places.forget_below(4);
+        places.forget_below(6);
         assert_eq!(places.runs.len(), 1);
-        assert_eq!(places.of(3), None);
-        assert_eq!(places.of(5), Some(id(9, 1)));
+        assert_eq!(places.of(5), None);
+        assert_eq!(places.of(7), Some(of(9, 1)));
     }
 }

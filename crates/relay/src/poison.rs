@@ -183,8 +183,8 @@ impl Verdicts {
         self.without_schema.get(subject).cloned()
     }
 
-    /// Whether it was decided already: then what failed is the letter.
-    pub fn is_condemned(&self, id: LetterId) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_condemned(&self, id: LetterId) -> bool {
         self.decided.contains_key(&id)
     }
 

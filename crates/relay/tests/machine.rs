@@ -450,19 +450,20 @@ impl World {
                     };
                     assert_eq!(header, format!("{transaction}.{row}").as_bytes());
                     let id = (transaction, row);
-                    assert_eq!(outgoing.is_letter(), self.server.is_letter(id), "{id:?}");
                     assert!(!self.server.is_skipped(id), "{id:?} is to be skipped");
                     let event = outgoing.event();
-                    assert_eq!(event.lsn, self.server.log[transaction].commit);
-                    assert_eq!(event.row, row as u64, "{id:?} is known by its place");
+                    assert_eq!(event.dead_letter, self.server.is_letter(id), "{id:?}");
+                    assert_eq!(event.id.lsn, self.server.log[transaction].commit);
+                    assert_eq!(event.id.row, row as u64, "{id:?} is known by its place");
                     if std::mem::take(&mut full) {
                         break;
                     }
-                    Some((outgoing.seq(), (transaction, row)))
+                    Some((outgoing.seq(), (transaction, row), event))
                 }
             };
-            if let Some((seq, row)) = accepted {
+            if let Some((seq, row, event)) = accepted {
                 self.process.core.sent(seq).expect("the number just given");
+                assert_eq!(self.process.core.event_of(seq), Some(event));
                 assert!(
                     self.process.outstanding.insert(seq.get(), row).is_none(),
                     "a number twice"

@@ -94,7 +94,7 @@ impl Rig {
                     record.value.map(text),
                     headers.collect(),
                 );
-                (outgoing.seq(), seen, outgoing.event())
+                (outgoing.seq(), seen, outgoing.event().id)
             }
         };
         self.core.sent(seq)?;

@@ -2,7 +2,9 @@ use std::{env, fmt::Write as _, time::Duration};
 
 use rdkafka::{
     ClientConfig,
-    admin::{AdminClient, AdminOptions, NewTopic, TopicReplication},
+    admin::{
+        AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication,
+    },
     client::DefaultClientContext,
 };
 use walrelay_throwaway::{Signal, ThrowawayError};
@@ -248,6 +250,39 @@ impl Kafka {
         create_topic(&self.bootstrap_servers(), name, partitions, one, settings);
     }
 
+    /// Changes a setting of a topic.
+    ///
+    /// # Panics
+    /// If the broker refuses.
+    #[track_caller]
+    pub fn alter_topic(&self, name: &str, key: &str, value: &str) {
+        let admin = admin(&self.bootstrap_servers());
+        let change = AlterConfig::new(ResourceSpecifier::Topic(name)).set(key, value);
+        let options = AdminOptions::new();
+        let done = futures_executor::block_on(admin.alter_configs([&change], &options));
+        for result in done.expect("the broker answers") {
+            if let Err((_, code)) = result {
+                panic!("topic {name}: {code}");
+            }
+        }
+    }
+
+    /// Deletes a topic.
+    ///
+    /// # Panics
+    /// If the broker refuses.
+    #[track_caller]
+    pub fn delete_topic(&self, name: &str) {
+        let admin = admin(&self.bootstrap_servers());
+        let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(10)));
+        let done = futures_executor::block_on(admin.delete_topics(&[name], &options));
+        for result in done.expect("the broker answers") {
+            if let Err((topic, code)) = result {
+                panic!("topic {topic}: {code}");
+            }
+        }
+    }
+
     #[track_caller]
     fn own(&self) -> &Own {
         match &self.server {
@@ -338,6 +373,13 @@ fn properties(defaults: &[(&str, String)], settings: &[(String, String)]) -> Str
     text
 }
 
+fn admin(bootstrap_servers: &str) -> AdminClient<DefaultClientContext> {
+    ClientConfig::new()
+        .set("bootstrap.servers", bootstrap_servers)
+        .create()
+        .expect("an admin client can be made")
+}
+
 #[track_caller]
 fn create_topic(
     bootstrap_servers: &str,
@@ -346,10 +388,7 @@ fn create_topic(
     replicas: TopicReplication<'_>,
     settings: &[(&str, &str)],
 ) {
-    let admin: AdminClient<DefaultClientContext> = ClientConfig::new()
-        .set("bootstrap.servers", bootstrap_servers)
-        .create()
-        .expect("an admin client can be made");
+    let admin = admin(bootstrap_servers);
     let mut topic = NewTopic::new(name, partitions, replicas);
     for (key, value) in settings {
         topic = topic.set(key, value);

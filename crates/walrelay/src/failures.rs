@@ -307,19 +307,26 @@ pub(crate) fn pipeline<K: SinkFailure>(error: PipelineError<PostgresError, K>) -
         PipelineError::Source(error) => postgres(error),
         PipelineError::Sink(error) => error.failure(),
         PipelineError::Core(error) => core(error),
-        PipelineError::Delivery { source, .. } => {
+        PipelineError::Delivery { source, event, .. } => {
             let exit = match source.disposition {
                 Disposition::Configuration => Exit::Config,
                 Disposition::Retryable | Disposition::Fatal => Exit::Data,
             };
-            Failure::new("delivery", exit, what)
-                .caused_by(source)
-                .remedy(
-                    "nothing after it was confirmed: mend the cause and start again. The row is in \
-                 the outbox table, and in the log at the position given. [poison] can make a dead \
-                 letter of such an event instead: docs/OPERATIONS.md, \"An event cannot be \
-                 delivered\"",
+            let failure = if event.is_some_and(|event| event.dead_letter) {
+                Failure::new("dlq-write", exit, what).remedy(
+                    "the topic of dead letters, which the cause names, refuses the record: raise its \
+                     max.message.bytes, create it, or allow the principal WRITE and DESCRIBE on it. \
+                     Then start again: neither this event nor anything after it was confirmed",
                 )
+            } else {
+                Failure::new("delivery", exit, what).remedy(
+                    "nothing after it was confirmed: mend the cause and start again. The row is in \
+                     the outbox table, and in the log at the position given. [poison] can make a dead \
+                     letter of such an event instead: docs/OPERATIONS.md, \"An event cannot be \
+                     delivered\"",
+                )
+            };
+            failure.caused_by(source)
         }
         PipelineError::Log(error) => log(&error),
         // Retried as long as the relay runs, so it does not end here.
