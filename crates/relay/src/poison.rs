@@ -266,6 +266,9 @@ impl Verdicts {
 
     /// Forgets what will not be read again.
     pub(crate) fn forget_before(&mut self, confirmed: CommitEnd) {
+        if let Some(parking) = &self.policy.parking {
+            parking.confirm(confirmed.lsn().get());
+        }
         if !self.decided.is_empty() {
             self.decided.retain(|id, _| id.lsn >= confirmed.lsn().get());
         }

@@ -1,6 +1,6 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::LetterId;
@@ -9,6 +9,10 @@ use crate::LetterId;
 ///
 /// Shared between the relay, which parks keys and asks, and whoever watches the topic of letters,
 /// who makes known what earlier runs left there and what was resolved since.
+///
+/// # Memory
+/// A key and some 200 bytes for each open letter, and some 50 bytes for each resolved one of which a
+/// repeat may still be read: [`forget_resolved_before`](Self::forget_resolved_before).
 ///
 /// # Ordering
 /// A key is free again when **every** letter of it, those of this run included, was resolved. As a
@@ -20,11 +24,14 @@ pub struct Parking {
     /// Open letters: most of the time there are none, and then asking costs one load.
     open: AtomicUsize,
     ready: AtomicBool,
+    /// Letters of transactions whose commit record starts before this are written by nobody any more.
+    confirmed: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
     open: HashMap<LetterId, Place>,
+    /// Those of which a repeat may be read, which changes nothing.
     resolved: HashSet<LetterId>,
     /// The open letters of each.
     places: HashMap<Place, BTreeSet<LetterId>>,
@@ -103,6 +110,35 @@ impl Parking {
         })
     }
 
+    /// The relay confirmed everything before this position: all letters of transactions whose commit
+    /// record starts before it were acknowledged, and it writes none of them again.
+    pub fn confirm(&self, lsn: u64) {
+        self.confirmed.fetch_max(lsn, Ordering::AcqRel);
+    }
+
+    /// Up to where the relay has confirmed. Letters from before it were in their topic when this was
+    /// called.
+    pub fn confirmed(&self) -> u64 {
+        self.confirmed.load(Ordering::Acquire)
+    }
+
+    /// Forgets which letters of transactions before this position were resolved. Call it once everything
+    /// was read that was in the topic **after** [`confirmed`](Self::confirmed) gave this position: then no
+    /// repeat of them is left to be read.
+    pub fn forget_resolved_before(&self, lsn: u64) {
+        let mut state = self.lock();
+        let before = state.resolved.len();
+        state.resolved.retain(|id| id.lsn >= lsn);
+        if state.resolved.len() < before {
+            state.resolved.shrink_to_fit();
+        }
+    }
+
+    /// How many resolved letters are remembered.
+    pub fn resolved(&self) -> usize {
+        self.lock().resolved.len()
+    }
+
     /// How many letters are open.
     pub fn open(&self) -> usize {
         self.open.load(Ordering::Acquire)
@@ -156,6 +192,28 @@ mod tests {
         // A repeat of a letter that was resolved.
         parking.park(A, Some("t"), b"k");
         assert!(!parking.is_parked(LATER, "t", b"k"));
+    }
+
+    #[test]
+    fn resolved_letters_are_remembered_until_no_repeat_can_be_read() {
+        let parking = Parking::new();
+        for lsn in 0..10_000 {
+            let id = LetterId { lsn, row: 0 };
+            parking.park(id, Some("t"), b"k");
+            parking.resolve(id);
+            // Read again, before the relay has confirmed it.
+            parking.park(id, Some("t"), b"k");
+            assert_eq!(parking.open(), 0);
+            parking.confirm(lsn);
+            if lsn % 100 == 0 {
+                parking.forget_resolved_before(parking.confirmed());
+            }
+            assert!(parking.resolved() <= 101, "{}", parking.resolved());
+        }
+        parking.confirm(5);
+        assert_eq!(parking.confirmed(), 9_999, "it does not go back");
+        parking.forget_resolved_before(10_000);
+        assert_eq!(parking.resolved(), 0);
     }
 
     #[test]

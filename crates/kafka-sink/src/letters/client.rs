@@ -87,8 +87,10 @@ impl Client {
             .set("enable.partition.eof", "true")
             // Looking whether there is a topic must not make one.
             .set("allow.auto.create.topics", "false")
-            // What it reads ahead, and with it the memory that it takes.
-            .set("queued.max.messages.kbytes", "8192")
+            // What it reads ahead, and with it the memory that it takes: a queue, and one answer of
+            // `fetch.message.max.bytes` (1 MiB) for each partition. The formula of docs/OPERATIONS.md
+            // counts both.
+            .set("queued.max.messages.kbytes", "2048")
             .set("fetch.queue.backoff.ms", "10")
             .set("fetch.wait.max.ms", "500");
         let context = Context {

@@ -15,7 +15,7 @@ const PASSED_OVER: i64 = 2_000;
 
 /// Reads the topic of letters up to where it ended when it was asked to; then again from there.
 ///
-/// Memory: what librdkafka reads ahead (8 MiB, or one record), and what the caller keeps.
+/// Memory: what librdkafka reads ahead (2 MiB and one answer of 1 MiB for each partition, or one record), and what the caller keeps.
 pub struct LetterReader {
     client: Client,
     topic: String,

@@ -61,6 +61,7 @@ impl LetterWatcher {
             partitions: BTreeMap::new(),
             missing: 0,
             ask: Instant::now(),
+            confirmed: None,
             repetitions: Repetitions::default(),
         };
         let stop = Arc::new(AtomicBool::new(false));
@@ -109,6 +110,8 @@ struct Watch {
     missing: u32,
     /// When to ask the broker next.
     ask: Instant,
+    /// The position that the relay had confirmed before the ends of the partitions were asked for.
+    confirmed: Option<u64>,
     repetitions: Repetitions,
 }
 
@@ -121,6 +124,8 @@ struct Progress {
     next: i64,
     /// Read to its end once.
     done: bool,
+    /// Where it ended when the position of `Watch::confirmed` was known.
+    marked: Option<i64>,
 }
 
 impl Progress {
@@ -159,6 +164,7 @@ impl Watch {
             // The client tries again by itself, and says more in its log.
             Polled::Complaint(code) => tracing::debug!(topic = self.topic, %code, "letters"),
         }
+        self.forget_resolved();
         if !self.parking.is_ready() && self.has_caught_up() {
             self.parking.set_ready();
             tracing::info!(
@@ -196,7 +202,44 @@ impl Watch {
                 }
             }
         }
+        self.mark()
+    }
+
+    /// Notes where the partitions end, so that resolved letters can be forgotten once they are read so
+    /// far.
+    fn mark(&mut self) -> Result<(), KafkaError> {
+        if self.parking.resolved() == 0 || self.partitions.values().any(|p| p.marked.is_some()) {
+            return Ok(());
+        }
+        // In this order: the letters of what was confirmed lie before these ends.
+        let confirmed = self.parking.confirmed();
+        let mut ends = Vec::new();
+        for partition in self.partitions.keys() {
+            ends.push((*partition, self.client.ends(*partition, ANSWER)?));
+        }
+        for (partition, (low, high)) in ends {
+            if let Some(progress) = self.partitions.get_mut(&partition) {
+                progress.next = progress.next.max(low);
+                progress.marked = Some(high);
+            }
+        }
+        self.confirmed = Some(confirmed);
         Ok(())
+    }
+
+    /// Forgets the resolved letters of which no repeat is left to be read.
+    fn forget_resolved(&mut self) {
+        let Some(confirmed) = self.confirmed else {
+            return;
+        };
+        let reached = |p: &Progress| p.marked.is_none_or(|end| p.next >= end);
+        if self.partitions.values().all(reached) {
+            self.parking.forget_resolved_before(confirmed);
+            self.confirmed = None;
+            for progress in self.partitions.values_mut() {
+                progress.marked = None;
+            }
+        }
     }
 
     fn has_caught_up(&mut self) -> bool {
