@@ -12,7 +12,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::types::RDKafkaErrorCode;
-use walrelay_sink::{Deliveries, DeliveryError, Disposition};
+use walrelay_sink::{Deliveries, DeliveryError, Disposition, Obstacle};
 
 use crate::config::{KafkaConfig, TopicCreation};
 use crate::error::KafkaError;
@@ -73,6 +73,8 @@ struct Requests {
 #[derive(Default)]
 struct State {
     topics: HashMap<Arc<str>, TopicStatus>,
+    /// Why a topic that is pending was not created at the last attempt.
+    obstacle: Option<Obstacle>,
     stop: bool,
     /// Of the admin call that the thread waits for.
     waker: Option<Waker>,
@@ -133,6 +135,11 @@ impl TopicCreator {
             }
         }
         state.topics.remove(name).unwrap_or(TopicStatus::Pending)
+    }
+
+    /// Why a topic that was asked for is neither there nor denied. `None` before the first attempt.
+    pub(crate) fn waiting_for(&self) -> Option<Obstacle> {
+        self.requests.lock().obstacle.clone()
     }
 }
 
@@ -238,6 +245,10 @@ fn run(admin: &mut impl CreateTopics, requests: &Requests, deliveries: &dyn Deli
                 settled = true;
                 state.topics.insert(name, status);
             }
+            state.obstacle = later.as_ref().map(|(topic, reason)| Obstacle {
+                what: format!("topic {topic:?} could not be created: {reason}"),
+                disposition: Disposition::Retryable,
+            });
         }
         if settled {
             deliveries.capacity();
@@ -425,10 +436,11 @@ fn judge(name: &str, outcome: Result<(), RDKafkaErrorCode>) -> Attempt {
         // Also a replication factor that is too large: brokers may be down.
         code => return Attempt::Later(code.to_string()),
     };
+    // As for a topic that is missing: somebody may allow it, or create it by hand, without our restart.
     Attempt::Denied(DeliveryError {
         topic: Arc::from(name),
         reason: format!("the topic is missing and could not be created: {code}; {advice}"),
-        disposition: Disposition::Configuration,
+        disposition: Disposition::Retryable,
         poison: poison(Code::UnknownTopic),
     })
 }

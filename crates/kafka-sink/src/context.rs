@@ -89,6 +89,11 @@ impl Context {
         self.reported.swap(false, Relaxed)
     }
 
+    /// The brokers that librdkafka began with.
+    pub(crate) fn bootstrap_servers(&self) -> &str {
+        self.config.bootstrap_servers()
+    }
+
     /// Tells librdkafka again of the brokers that it began with.
     pub(crate) fn rejoin(&self, producer: &BaseProducer<Self>) {
         let known = ffi::add_brokers(producer, self.config.bootstrap_servers());

@@ -424,12 +424,22 @@ pub(crate) fn flush<C: ProducerContext<DeliveryOpaque = usize> + 'static>(
     result == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR
 }
 
-/// Asks a broker for metadata of the topics in use, and **blocks** until it has answered or the time is
-/// over. What it says is librdkafka's to use; a failure needs no other answer than its own retries.
-pub(crate) fn refresh_metadata<C: ProducerContext<DeliveryOpaque = usize> + 'static>(
+/// What a broker says of a topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TopicState {
+    pub(crate) name: String,
+    /// Why there is nothing to be said of it.
+    pub(crate) error: Option<RDKafkaErrorCode>,
+    /// Partitions without a leader.
+    pub(crate) leaderless: Vec<i32>,
+}
+
+/// Asks a broker for metadata of the topics in use, for librdkafka's own sake too, and **blocks** until it
+/// has answered or the time is over.
+pub(crate) fn topic_states<C: ProducerContext<DeliveryOpaque = usize> + 'static>(
     producer: &BaseProducer<C>,
     timeout: Duration,
-) {
+) -> Result<Vec<TopicState>, RDKafkaErrorCode> {
     let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
     let mut metadata = ptr::null();
     // SAFETY: the client is alive. No topic is named, so none is borrowed.
@@ -442,9 +452,44 @@ pub(crate) fn refresh_metadata<C: ProducerContext<DeliveryOpaque = usize> + 'sta
             millis,
         )
     };
-    if result == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
-        // SAFETY: the call succeeded, so this is its answer, which is ours to free, once.
-        unsafe { sys::rd_kafka_metadata_destroy(metadata) };
+    if result != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
+        return Err(result.into());
+    }
+    // SAFETY: the call succeeded, so this is its answer, and it lives until it is destroyed. Lists are as
+    // long as their counts say.
+    let topics = unsafe {
+        let answer: &sys::rd_kafka_metadata = &*metadata;
+        list(answer.topics, answer.topic_cnt)
+            .iter()
+            .map(|topic| TopicState {
+                name: CStr::from_ptr(topic.topic).to_string_lossy().into_owned(),
+                error: error_of(topic.err),
+                leaderless: list(topic.partitions, topic.partition_cnt)
+                    .iter()
+                    .filter(|partition| partition.leader < 0)
+                    .map(|partition| partition.id)
+                    .collect(),
+            })
+            .collect()
+    };
+    // SAFETY: nothing borrows from the answer any more. It is ours to free, once.
+    unsafe { sys::rd_kafka_metadata_destroy(metadata) };
+    Ok(topics)
+}
+
+fn error_of(code: RDKafkaRespErr) -> Option<RDKafkaErrorCode> {
+    (code != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR).then(|| code.into())
+}
+
+/// A list of librdkafka's, which may be null where it is empty.
+///
+/// # Safety
+/// `first` is null, or the first of `count` elements that live for `'a`.
+unsafe fn list<'a, T>(first: *const T, count: c_int) -> &'a [T] {
+    match usize::try_from(count) {
+        // SAFETY: the caller's promise.
+        Ok(count) if !first.is_null() => unsafe { std::slice::from_raw_parts(first, count) },
+        _ => &[],
     }
 }
 

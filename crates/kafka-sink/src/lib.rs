@@ -42,7 +42,8 @@
 //! Reports of one partition come in order, those of different partitions in any order, from one
 //! thread named `kafka-poll` of each producer; but what stood in a line and is given up is reported by whoever
 //! offers, nudges or closes. [`Deliveries::capacity`](walrelay_sink::Deliveries::capacity)
-//! comes from there, from librdkafka's own thread when it has learnt a topic's partitions, or from `kafka-admin`.
+//! comes from there, from librdkafka's own thread when it has learnt a topic's partitions, from `kafka-admin` or from
+//! `kafka-inquiry`.
 //!
 //! # Blocking
 //! `try_send` and `nudge` do not block. [`KafkaSink`]'s `close` and drop, [`probe`],
@@ -62,6 +63,7 @@ mod gate;
 mod gears;
 pub mod letters;
 mod lines;
+mod obstacle;
 mod outcome;
 mod passing;
 mod poll;

@@ -92,7 +92,8 @@ fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
     let context = producer.context();
     while !stop.load(SeqCst) {
         if knocks.next_if(|at| started.elapsed() >= **at).is_some() {
-            ffi::refresh_metadata(producer, KNOCK);
+            // A failure needs no other answer than librdkafka's own retries.
+            let _ = ffi::topic_states(producer, KNOCK);
         }
         let wait = knocks
             .peek()

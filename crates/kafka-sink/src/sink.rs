@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientConfig;
 use rdkafka::types::RDKafkaErrorCode;
 use walrelay_sink::{
-    Deliveries, DeliveryError, Disposition, Favour, Poison, Record, SendError, Sink, SinkFactory,
+    Deliveries, DeliveryError, Disposition, Favour, Obstacle, Poison, Record, SendError, Sink,
+    SinkFactory,
 };
 
 use crate::admin::{TopicCreator, TopicStatus};
@@ -16,6 +17,7 @@ use crate::ffi::NotQueued;
 use crate::gate::{Gate, Keyless, Line, Requests};
 use crate::gears::{CLOSING, Producers};
 use crate::lines::{Lines, Standing};
+use crate::obstacle::Inquiry;
 use crate::outcome::delivery_error;
 use crate::shared::Shared;
 use crate::window::Window;
@@ -69,6 +71,7 @@ pub struct KafkaSink {
     gates: Option<Keyless>,
     /// Accepted, and held back by gates.
     lines: Lines,
+    inquiry: Inquiry,
     closed: bool,
 }
 
@@ -137,6 +140,7 @@ impl KafkaSink {
             message_max_bytes: config.message_max_bytes().to_owned(),
             gates,
             lines: Lines::default(),
+            inquiry: Inquiry::default(),
             closed: false,
         })
     }
@@ -196,6 +200,7 @@ impl KafkaSink {
         }
         // First, so that no capacity() comes after the end.
         self.creator = None;
+        self.inquiry.end();
         let until = Instant::now() + grace;
         // Each time those have been reported that others stand behind.
         while !self.lines.is_empty() && Instant::now() < until && !self.shared.broken() {
@@ -314,6 +319,16 @@ impl Sink for KafkaSink {
     /// in the other producer the record is held back until those were reported; no other partition waits.
     fn favour(&mut self, favour: Favour) {
         self.producers.favour(favour);
+    }
+
+    fn waiting_for(&mut self) -> Option<Obstacle> {
+        if let Some(obstacle) = self.creator.as_ref().and_then(TopicCreator::waiting_for) {
+            return Some(obstacle);
+        }
+        if self.in_flight() == 0 || self.shared.broken() {
+            return None;
+        }
+        self.inquiry.answer(&self.producers.all)
     }
 
     fn close(mut self, grace: Duration) {

@@ -46,6 +46,7 @@ mod machine;
 #[doc(hidden)]
 pub mod measuring;
 mod nag;
+mod owed;
 mod pace;
 mod pipeline;
 mod places;

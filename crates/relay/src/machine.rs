@@ -18,6 +18,7 @@
 //! This rests on the log being the same log, which the pipeline checks: same system identifier,
 //! same timeline, and a slot that stands where we left it or before.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -201,8 +202,9 @@ impl Core {
         configured: Arc<[TableName]>,
         ring: Arc<AckRing>,
         confirmed: CommitEnd,
-        verdicts: Verdicts,
+        mut verdicts: Verdicts,
     ) -> Self {
+        verdicts.forget_before(confirmed);
         Self {
             router,
             messages: None,
@@ -686,6 +688,12 @@ impl Core {
     /// What the record of this number stands for, while it is in flight.
     pub fn event_of(&self, seq: Seq) -> Option<SentEvent> {
         self.places.of(seq.get())
+    }
+
+    /// How many events of each transaction, by the start of its commit record, were handed over and are
+    /// not acknowledged.
+    pub(crate) fn unacknowledged(&self) -> BTreeMap<u64, u64> {
+        self.places.events(self.lowest_in_flight(), self.next)
     }
 
     /// The events that were diverted since the last call.

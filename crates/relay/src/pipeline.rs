@@ -21,6 +21,7 @@ use crate::judgement::{Judgement, Patience, Refusal};
 use crate::lease::Lease;
 use crate::machine::Core;
 use crate::nag::Nag;
+use crate::owed::Owed;
 use crate::schemas::Seeker;
 use crate::shutdown::Shutdown;
 use crate::silence::Silence;
@@ -53,6 +54,9 @@ pub struct Pipeline<S, F: SinkFactory, W> {
     seeker: Seeker,
     /// Of generations that ended.
     counts: Counts,
+    owed: Owed,
+    /// Why the last attempt failed.
+    failure: Option<String>,
 }
 
 type PipelineResult<T, S, F> =
@@ -80,6 +84,8 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             silence: Silence::default(),
             seeker,
             counts: Counts::default(),
+            owed: Owed::default(),
+            failure: None,
         }
     }
 
@@ -112,15 +118,22 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             let error = match self.attempt(&mut shutdown).await {
                 Ok(outcome) => {
                     self.discard(Duration::ZERO).await;
-                    return Ok(outcome);
+                    return Ok(self.settled(outcome));
                 }
                 Err(error) => error,
             };
-            let error = match self.after(error).await {
+            // From then on nothing is tried again, and so nothing decided.
+            let stopping = shutdown.is_asked().await;
+            let error = match self.after(error, stopping).await {
                 After::Again => continue,
                 After::Failed(error) => error,
             };
             let disposition = error.disposition(F::disposition);
+            self.failure = Some(Chain(&error).to_string());
+            let passes = disposition == Disposition::Retryable;
+            if stopping && (passes || matches!(error, PipelineError::Delivery { .. })) {
+                return Ok(self.stopped_without_connection().await);
+            }
             if disposition != Disposition::Retryable {
                 let why = Chain(&error).to_string();
                 self.surroundings.state(State::Halted { why });
@@ -129,6 +142,10 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             let delay = self.delay(&error);
             self.complain(&error, delay);
             self.discard_if_displaced(is_taken(&error)).await;
+            if is_taken(&error) {
+                // The other process reads them from the slot, and answers for them.
+                self.owed.forget();
+            }
             let expires_at = self.lease.and_then(|lease| lease.expires_at());
             tokio::select! {
                 biased;
@@ -197,9 +214,12 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
     /// Throws away the sink that an error spoiled, and judges the event that was refused. Only when
     /// the sink is closed are all reports in: the gravest of them is the error, as one spoiled
     /// record makes its neighbours fail for reasons that would be worth a retry.
+    ///
+    /// `stopping`: the event is not judged, because the log is not read again.
     async fn after(
         &mut self,
         mut error: PipelineError<S::Error, F::Error>,
+        stopping: bool,
     ) -> After<S::Error, F::Error> {
         let spoiled = matches!(
             error,
@@ -224,6 +244,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
                 (&error, &mut self.router)
             {
                 verdicts.forget_events();
+                self.owed.forget();
             }
             return After::Failed(error);
         };
@@ -241,6 +262,11 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         }
         let refusal = event.map(|event| (event, last.unwrap_or(event).id));
         self.keep(core);
+        // One that was refused at once was never in flight.
+        self.owed.add(event.map(|event| (event.id.lsn, 1)));
+        if stopping {
+            return After::Failed(error);
+        }
         let (Some((event, last)), Some((_, verdicts))) = (refusal, &mut self.router) else {
             return After::Failed(error);
         };
@@ -416,28 +442,51 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         core
     }
 
-    /// Takes from a machine what the next one starts with.
-    fn keep(&mut self, core: Core) {
+    /// Takes from a machine what the next one starts with, and what it owes.
+    fn keep(&mut self, mut core: Core) {
+        core.advance();
+        self.owed.add(core.unacknowledged());
+        self.owed.forget_before(core.confirmed());
         self.counts = self.counts.plus(core.counts());
         self.router = Some(core.into_parts());
     }
 
+    /// The outcome of a stop that has no connection to drain over, or may not try again.
     async fn stopped_without_connection(&mut self) -> Outcome {
-        let outcome = match &mut self.generation {
-            None => Outcome::Incomplete {
-                in_flight: 0,
-                confirmed: None,
-            },
-            Some(running) => {
-                running.core.advance();
-                Outcome::Incomplete {
-                    in_flight: running.core.in_flight(),
-                    confirmed: Some(running.core.confirmed()),
-                }
-            }
-        };
+        let had_sink = self.generation.is_some();
         self.discard(Duration::ZERO).await;
-        outcome
+        let records = self.owed.count();
+        if !had_sink && records == 0 {
+            return Outcome::Unused;
+        }
+        let reason = self.failure.clone();
+        Outcome::Incomplete {
+            records,
+            confirmed: self.resume.as_ref().map(|resume| resume.confirmed),
+            reason: reason.unwrap_or_else(|| "there is no connection to Postgres".to_owned()),
+        }
+    }
+
+    /// The outcome of a stop with a connection. What an earlier sink did not deliver may not have been
+    /// read again before the stop: then it is not drained.
+    fn settled(&mut self, outcome: Outcome) -> Outcome {
+        match outcome {
+            Outcome::Drained { confirmed } if self.owed.count() > 0 => Outcome::Incomplete {
+                records: self.owed.count(),
+                confirmed: Some(confirmed),
+                reason: self.failure.clone().unwrap_or_default(),
+            },
+            Outcome::Incomplete {
+                records,
+                confirmed,
+                reason,
+            } => Outcome::Incomplete {
+                records: self.owed.count().max(records),
+                confirmed,
+                reason,
+            },
+            outcome => outcome,
+        }
     }
 }
 

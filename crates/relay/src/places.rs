@@ -1,4 +1,4 @@
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use walrelay_sink::LetterId;
 
@@ -41,6 +41,22 @@ impl Places {
         while self.runs.get(1).is_some_and(|(first, _)| *first <= tail) {
             self.runs.pop_front();
         }
+    }
+
+    /// How many events of each transaction, by the start of its commit record, the records from number
+    /// `from` up to below `next` stand for. An event that was sent twice counts once.
+    pub(crate) fn events(&self, from: u64, next: u64) -> BTreeMap<u64, u64> {
+        let mut counted: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        let ends = self.runs.iter().skip(1).map(|(first, _)| *first);
+        for ((first, start), end) in self.runs.iter().zip(ends.chain([next])) {
+            let begin = (*first).max(from).min(end);
+            let (row, end) = (start.id.row + (begin - first), start.id.row + (end - first));
+            let (events, reached) = counted.entry(start.id.lsn).or_default();
+            *events += end.saturating_sub(row.max(*reached));
+            *reached = end.max(*reached);
+        }
+        let events = counted.into_iter().map(|(lsn, (events, _))| (lsn, events));
+        events.filter(|(_, events)| *events > 0).collect()
     }
 
     /// The event of a record.
@@ -86,7 +102,12 @@ mod tests {
         for (seq, event) in sent.iter().enumerate() {
             assert_eq!(places.of(seq as u64), Some(*event), "{seq}");
         }
+        // Row 0 of the second transaction was sent twice.
+        assert_eq!(places.events(0, 8), BTreeMap::from([(8, 5), (9, 2)]));
+        assert_eq!(places.events(2, 8), BTreeMap::from([(8, 3), (9, 2)]));
+        assert_eq!(places.events(8, 8), BTreeMap::new());
         places.forget_below(6);
+        assert_eq!(places.events(6, 8), BTreeMap::from([(9, 2)]));
         assert_eq!(places.runs.len(), 1);
         assert_eq!(places.of(5), None);
         assert_eq!(places.of(7), Some(of(9, 1)));

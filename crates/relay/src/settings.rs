@@ -49,7 +49,7 @@ pub enum OnUpdate {
 }
 
 /// How a pipeline that was asked to stop came to its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// All that was handed over is acknowledged and confirmed, and the server has taken it: the
     /// next start repeats nothing.
@@ -57,12 +57,17 @@ pub enum Outcome {
         /// Where the slot stands.
         confirmed: CommitEnd,
     },
-    /// The drain timeout passed, or there was no connection to confirm over. Nothing is lost; the
-    /// next start repeats what was not confirmed.
+    /// Nothing was handed over, so nothing is owed.
+    Unused,
+    /// The drain timeout passed, a record was refused, or there was no connection to confirm over.
+    /// Nothing is lost; the next start sends again what was not confirmed.
     Incomplete {
-        /// Records not acknowledged.
-        in_flight: u64,
+        /// Records that were refused or not acknowledged. 0: all were acknowledged, and the last position
+        /// is not known to be in the slot.
+        records: u64,
         /// The last position that may have reached the server.
         confirmed: Option<CommitEnd>,
+        /// Why, with the causes.
+        reason: String,
     },
 }

@@ -22,4 +22,13 @@ impl<'a, F: Future<Output = ()>> Shutdown<'a, F> {
             self.asked = true;
         }
     }
+
+    /// Whether it was uttered.
+    pub(crate) async fn is_asked(&mut self) -> bool {
+        tokio::select! {
+            biased;
+            () = self.asked() => true,
+            () = std::future::ready(()) => false,
+        }
+    }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tracing::{debug, error, info, warn};
 use walrelay_lsn::CommitEnd;
-use walrelay_sink::{Favour, Sink};
+use walrelay_sink::{Disposition, Favour, Obstacle, Sink};
 use walrelay_walsender::StatusUpdate;
 
 use crate::error::Chain;
@@ -30,7 +30,9 @@ use crate::{
 const STATUS_GAP: Duration = Duration::from_millis(50);
 /// A sink that takes nothing for so long is worth a word to people.
 const BLOCKED_NOTICE: Duration = Duration::from_secs(1);
-/// The same for one that has room and acknowledges nothing of what it has.
+/// How long the oldest record is in flight before the sink is asked what it waits for.
+const ASK_SINK: Duration = Duration::from_secs(1);
+/// The same for one that has room, acknowledges nothing of what it has, and does not know why.
 const UNANSWERED_NOTICE: Duration = Duration::from_secs(5);
 /// How many diverted events are named singly in a log, per [`NAMED_INTERVAL`].
 const NAMED: u64 = 20;
@@ -42,6 +44,8 @@ const SETTLE: Duration = Duration::from_secs(5);
 const WIND_UP: Duration = Duration::from_secs(10);
 /// How often the control connection is asked whether the slot has taken the last status.
 const VERIFY_INTERVAL: Duration = Duration::from_millis(20);
+
+const DRAIN_TIMEOUT: &str = "not acknowledged within delivery.drain_timeout";
 
 /// One connection and all that it works with.
 pub(crate) struct Streaming<'a, T, K, W> {
@@ -81,7 +85,34 @@ struct Stuck {
     since: Option<Instant>,
     /// The lowest record in flight, at the last look.
     lowest: u64,
+    /// What the sink waits for.
+    obstacle: Option<Obstacle>,
     nag: Nag,
+}
+
+impl Stuck {
+    /// When the sink is to be asked for the first time what it waits for.
+    fn asks_at(&self, now: Instant) -> Option<Instant> {
+        self.since
+            .map(|since| since + ASK_SINK)
+            .filter(|at| *at > now)
+    }
+
+    /// Why a drain is to end before all is acknowledged, if it is: its time is over, or what is waited for
+    /// needs somebody.
+    fn why_give_up(&self, time_is_over: bool) -> Option<String> {
+        let what = self.obstacle.as_ref().map(|obstacle| &*obstacle.what);
+        let needs_somebody = self
+            .obstacle
+            .as_ref()
+            .is_some_and(|obstacle| obstacle.disposition == Disposition::Configuration);
+        match what {
+            Some(what) if needs_somebody => Some(what.to_owned()),
+            Some(what) if time_is_over => Some(format!("{DRAIN_TIMEOUT}: {what}")),
+            None if time_is_over => Some(DRAIN_TIMEOUT.to_owned()),
+            _ => None,
+        }
+    }
 }
 
 /// Lets what is sent come together in the socket. It is the thread that sleeps: tokio's timers count
@@ -124,16 +155,19 @@ where
         let result = self.relay(shutdown, source).await;
         match result {
             Ok(drained) => {
-                let confirmed = self.running.core.confirmed();
-                let in_flight = self.running.core.in_flight();
+                let core = &self.running.core;
+                let confirmed = core.confirmed();
+                // A row that was received and could not be handed over is a record at least.
+                let records = core.in_flight().max(core.is_inside_transaction().into());
                 let taken = self.wind_up(source).await;
-                Ok(if drained && taken {
-                    Outcome::Drained { confirmed }
-                } else {
-                    Outcome::Incomplete {
-                        in_flight,
+                let not_taken = || "the last position is not known to be in the slot".to_owned();
+                Ok(match drained.or_else(|| (!taken).then(not_taken)) {
+                    None => Outcome::Drained { confirmed },
+                    Some(reason) => Outcome::Incomplete {
+                        records,
                         confirmed: Some(confirmed),
-                    }
+                        reason,
+                    },
                 })
             }
             // The connection is sound: confirm what is acknowledged, so that the next attempt
@@ -147,12 +181,12 @@ where
         }
     }
 
-    /// The loop. `Ok(true)`: drained. `Ok(false)`: the drain timeout passed.
+    /// The loop. `Ok(None)`: drained. Otherwise why not all was acknowledged.
     async fn relay<S, F>(
         &mut self,
         shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
         source: &mut S,
-    ) -> Result<bool, PipelineError<T::Error, F>>
+    ) -> Result<Option<String>, PipelineError<T::Error, F>>
     where
         S: Source<Error = T::Error>,
         F: Error + 'static,
@@ -238,10 +272,10 @@ where
             if let Some(deadline) = drain_until {
                 let core = &self.running.core;
                 if !core.is_inside_transaction() && core.in_flight() == 0 {
-                    return Ok(true);
+                    return Ok(None);
                 }
-                if now >= deadline {
-                    return Ok(false);
+                if let Some(reason) = stuck.why_give_up(now >= deadline) {
+                    return Ok(Some(reason));
                 }
             }
 
@@ -280,7 +314,7 @@ where
             let due = feedback.due(confirmed, self.interval());
             let look_at = looks.due(drain_until.is_none(), prove_at);
             let silent_at = reading.then(|| received_at + self.longest_silence());
-            let until = [look_at, drain_until, silent_at]
+            let until = [look_at, drain_until, silent_at, stuck.asks_at(now)]
                 .into_iter()
                 .flatten()
                 .fold(due, Instant::min);
@@ -450,7 +484,11 @@ where
         if !waits || stuck.since.is_none() {
             stuck.since = waits.then_some(now);
         }
-        let patience = if walk.blocked {
+        let asks = stuck
+            .since
+            .is_some_and(|since| now.duration_since(since) >= ASK_SINK);
+        stuck.obstacle = asks.then(|| self.running.sink.waiting_for()).flatten();
+        let patience = if walk.blocked || stuck.obstacle.is_some() {
             BLOCKED_NOTICE
         } else {
             UNANSWERED_NOTICE
@@ -465,11 +503,15 @@ where
                 "the sink acknowledges nothing: waiting for it, nothing is confirmed meanwhile"
             };
             let new = stuck.nag.since().is_none();
-            if let Some(due) = stuck.nag.about(what, now) {
+            let waiting_for = stuck.obstacle.as_ref().map(|obstacle| &*obstacle.what);
+            let about = format!("{what} {}", waiting_for.unwrap_or_default());
+            if stuck.nag.about(&about, now).is_some() {
+                let lasts = stuck.since.map_or(Duration::ZERO, |since| now - since);
                 warn!(
+                    waiting_for,
                     in_flight = core.in_flight(),
                     confirmed = %core.confirmed(),
-                    lasts_s = due.lasts.as_secs(),
+                    lasts_s = lasts.as_secs(),
                     "{what}"
                 );
             }

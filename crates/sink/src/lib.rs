@@ -29,4 +29,4 @@ pub use delivery::{Deliveries, DeliveryError, Disposition, Poison};
 pub use letter::LetterId;
 pub use parking::Parking;
 pub use record::{Header, Record};
-pub use sink::{Favour, SendError, Sink, SinkFactory};
+pub use sink::{Favour, Obstacle, SendError, Sink, SinkFactory};

@@ -25,6 +25,16 @@ pub enum Favour {
     Throughput,
 }
 
+/// What a sink waits for before it can deliver what it has accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Obstacle {
+    /// In words, with the name of what is missing. No key and no value.
+    pub what: String,
+    /// [`Disposition::Retryable`]: it may pass by itself. [`Disposition::Configuration`]: somebody must
+    /// change something, so that a relay that stops need not wait for it.
+    pub disposition: Disposition,
+}
+
 /// A place where records become durable.
 pub trait Sink: Send {
     /// Offers a record. Does not block. After `Ok`, and only then, `seq` is reported to
@@ -43,6 +53,15 @@ pub trait Sink: Send {
     /// the same either way.
     fn favour(&mut self, favour: Favour) {
         let _ = favour;
+    }
+
+    /// What the records wait for that were accepted, or the one that was not for want of room. `None`:
+    /// that is not known. Asked again and again while the oldest record in flight is not acknowledged.
+    ///
+    /// Does not block: a sink that must ask somebody gives the answer to an earlier call, and calls
+    /// [`Deliveries::capacity`](crate::Deliveries::capacity) when it has a new one.
+    fn waiting_for(&mut self) -> Option<Obstacle> {
+        None
     }
 
     /// Waits at most `grace` until every accepted record was reported, then closes the sink; what

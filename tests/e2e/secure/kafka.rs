@@ -279,3 +279,31 @@ fn access_that_is_granted_late() {
     assert_eq!(verdict.committed, 10);
     relay.ends_well();
 }
+
+/// A topic that may not be created for a while, and a policy that skips what Kafka refuses: the event is
+/// offered again, and arrives.
+#[test]
+fn a_topic_whose_creation_is_allowed_late() {
+    let secured = Secured::new();
+    let rig = &secured.rig;
+    let late = format!("{}late", rig.prefix);
+    let login = login("PLAIN", SecureKafka::LIMITED, SecureKafka::LIMITED_PASSWORD);
+    let lines = format!(
+        "{login}\n[sink.topics]\ncreate = true\npartitions = 1\n\n\
+         [poison]\nrejected = \"skip\"\nretry_for = \"2m\"\n\n[delivery]\nbackoff_max = \"200ms\"\n"
+    );
+    let relay = rig.start(&secured.config(&secured.secure(), &lines));
+    relay.streaming();
+    secured.insert_of("late", 1);
+    relay.says_often("the topic is missing and could not be created", 2);
+    assert!(!relay.log().contains("skipped"), "{}", relay.log());
+    secured
+        .broker
+        .allow(&late, &["CREATE", "WRITE", "DESCRIBE"]);
+    rig.caught_up();
+    let verdict = rig.verdict();
+    verdict.assert_clean();
+    assert_eq!(verdict.committed, 1);
+    let log = relay.ends_well();
+    assert!(log.contains("\"skipped\":0"), "{log}");
+}

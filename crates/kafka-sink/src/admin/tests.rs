@@ -71,7 +71,7 @@ fn denied() -> DeliveryError {
     DeliveryError {
         topic: Arc::from("t"),
         reason: "no".to_owned(),
-        disposition: Disposition::Configuration,
+        disposition: Disposition::Retryable,
         poison: Some(walrelay_sink::Poison::Rejected),
     }
 }
@@ -136,7 +136,7 @@ fn the_brokers_answers_are_judged() {
         Code::InvalidConfig,
         Code::UnsupportedFeature,
     ] {
-        assert_eq!(disposition(judge(Err(denied))), Disposition::Configuration);
+        assert_eq!(disposition(judge(Err(denied))), Disposition::Retryable);
     }
     assert_eq!(
         disposition(judge(Err(Code::InvalidTopic))),

@@ -150,19 +150,20 @@ fn ended<K: SinkFailure>(
             info!(%confirmed, "{drained}");
             Ok(())
         }
-        // Nothing was ever sent, so nothing is owed.
+        Ok(Outcome::Unused) => Ok(()),
         Ok(Outcome::Incomplete {
-            in_flight: 0,
-            confirmed: None,
-        }) => Ok(()),
-        Ok(Outcome::Incomplete { in_flight, .. }) => Err(Failure::new(
-            "drain-incomplete",
-            Exit::Temporary,
-            format!(
-                "stopped with {in_flight} records not acknowledged or their position not confirmed"
-            ),
-        )
-        .remedy("nothing is lost: the next start sends again what was not confirmed")),
+            records, reason, ..
+        }) => {
+            let what = match records {
+                0 => "not drained: all records are acknowledged, and not confirmed".to_owned(),
+                1 => "not drained: 1 record is unsent or not acknowledged".to_owned(),
+                _ => format!("not drained: {records} records are unsent or not acknowledged"),
+            };
+            let failure = Failure::new("drain-incomplete", Exit::Temporary, what)
+                .caused_by(reason)
+                .remedy("nothing is lost: the next start sends again what was not confirmed");
+            Err(failure)
+        }
         Err(error) => Err(failures::pipeline(error)),
     }
 }

@@ -143,7 +143,7 @@ fn a_cluster_that_has_no_brokers_for_a_moment_is_found_again() {
         reports.wait(|state| state.outcomes.len() as u64 == sent);
         ours += u32::from(started.elapsed() > OUR_TIME);
         between.nobody.store(true, SeqCst);
-        ffi::refresh_metadata(sink.client(), LONG);
+        let _ = ffi::topic_states(sink.client(), LONG);
         between.nobody.store(false, SeqCst);
     }
     sink.close(LONG);
