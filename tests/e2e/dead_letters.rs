@@ -60,19 +60,23 @@ impl Letters {
         self.rig.config_with(&self.rig.postgres.url(), &poison)
     }
 
-    /// One event without a topic, and two good ones of the same key, which are parked. `between` runs
-    /// once the first is a dead letter. The ids, and the end of the second one's transaction.
-    fn park(&self, key: &str, between: impl FnOnce()) -> ([String; 3], Lsn) {
-        let poison = self.insert("NULL", key, 1);
-        self.rig.caught_up();
-        between();
-        let second = self.insert("'order'", key, 2);
-        let end = self.rig.slot().wal_end();
-        let third = self.insert("'order'", key, 3);
-        ([poison, second, third], end)
+    /// A good event of a key, and where its transaction ends at the latest.
+    fn insert_good(&self, key: &str, number: u32) -> (String, Lsn) {
+        let id = self.insert("'order'", key, number);
+        let end = self.db().text("SELECT pg_current_wal_insert_lsn()::text");
+        (id, end.expect("a position").parse().expect("a position"))
     }
 
-    /// The parked events were neither confirmed nor given up.
+    /// The ids of this key in a topic, of at least `count` records.
+    fn ids(&self, topic: &str, key: &str, count: usize, limit: Duration) -> Vec<String> {
+        History::records(&self.rig.bootstrap, topic, count, limit)
+            .into_iter()
+            .filter(|record| record.key.as_deref() == Some(key.as_bytes()))
+            .filter_map(|record| record.id)
+            .collect()
+    }
+
+    /// A parked event that ends at `end` was neither confirmed nor given up.
     #[track_caller]
     fn assert_nothing_given_up(&self, log: &str, end: Lsn) {
         assert!(log.contains("a dead letter was not delivered"), "{log}");
@@ -418,24 +422,37 @@ fn that_their_topic_refuses_stop_the_relay() {
             .alter_topic(&letters.topic, "max.message.bytes", bytes);
     };
     rig.kafka().create_topic(&letters.topic, 1, &[]);
-    for (round, action) in ["skip", "halt", "dead-letter"].into_iter().enumerate() {
+    let mut before = 0;
+    for action in ["skip", "halt", "dead-letter"] {
         let config = letters.parking_config("", action, "");
         let mut relay = rig.start(&config);
         relay.streaming();
-        let (events, end) = letters.park(action, || limit("10"));
+        let poison = letters.insert("NULL", action, 1);
+        rig.caught_up();
+        limit("10");
+        // A broker takes a moment to heed the limit.
+        let mut parked = Vec::new();
+        eventually(PATIENCE, || {
+            for _ in 0..2 {
+                let number = parked.len() as u32 + 2;
+                parked.push(letters.insert_good(action, number));
+            }
+            relay.log().contains("[dlq-write]")
+        });
         let log = ends(&mut relay, 65, "dlq-write");
+        let written = letters.ids(&letters.topic, action, before + 1, Duration::from_secs(2));
+        let (_, end) = parked[written.len() - 1];
         letters.assert_nothing_given_up(&log, end);
 
         limit("1000000");
         let relay = rig.start(&config);
         relay.streaming();
         rig.caught_up();
-        let found = letters.letters(3 * (round + 1));
-        let of_key = found
-            .iter()
-            .filter(|letter| letter.key.as_deref() == Some(action.as_bytes()));
-        let ids: Vec<_> = of_key.filter_map(|letter| letter.id.as_deref()).collect();
-        assert_eq!(ids, events, "{action}");
+        before += 1 + parked.len();
+        let found = letters.ids(&letters.topic, action, before, PATIENCE);
+        let parked = parked.into_iter().map(|(id, _)| id);
+        let expected: Vec<String> = [poison].into_iter().chain(parked).collect();
+        assert_eq!(found, expected, "{action}");
         relay.ends_well();
     }
 }
@@ -446,7 +463,8 @@ fn without_their_topic_are_waited_for() {
     let kafka = Kafka::builder().auto_create(false).start();
     let letters = Letters::new(Rig::with(servers::postgres(15), kafka.bootstrap_servers()));
     let rig = &letters.rig;
-    kafka.create_topic(&format!("{}order", rig.prefix), 1, &[]);
+    let topic = format!("{}order", rig.prefix);
+    kafka.create_topic(&topic, 1, &[]);
     for (round, action) in ["skip", "halt", "dead-letter"].into_iter().enumerate() {
         kafka.create_topic(&letters.topic, 1, &[]);
         let config = letters.parking_config(
@@ -456,7 +474,13 @@ fn without_their_topic_are_waited_for() {
         );
         let mut relay = rig.start(&config);
         relay.streaming();
-        let (events, end) = letters.park(action, || kafka.delete_topic(&letters.topic));
+        letters.insert("NULL", action, 1);
+        rig.caught_up();
+        kafka.delete_topic(&letters.topic);
+        // The broker has deleted it.
+        relay.says("dead letters: it cannot be read");
+        let (first, end) = letters.insert_good(action, 2);
+        let (second, _) = letters.insert_good(action, 3);
         relay.says("trying again");
         let log = ends(&mut relay, 78, "dlq-write");
         letters.assert_nothing_given_up(&log, end);
@@ -466,13 +490,8 @@ fn without_their_topic_are_waited_for() {
         let relay = rig.start(&config);
         relay.streaming();
         rig.caught_up();
-        let topic = format!("{}order", rig.prefix);
-        let found = History::records(&rig.bootstrap, &topic, 2 * (round + 1), PATIENCE);
-        let of_key = found
-            .iter()
-            .filter(|record| record.key.as_deref() == Some(action.as_bytes()));
-        let ids: Vec<_> = of_key.filter_map(|record| record.id.as_deref()).collect();
-        assert_eq!(ids, events[1..], "{action}");
+        let found = letters.ids(&topic, action, 2 * (round + 1), PATIENCE);
+        assert_eq!(found, [first, second], "{action}");
         relay.ends_well();
         kafka.delete_topic(&letters.topic);
     }
