@@ -143,7 +143,7 @@ impl ClientContext for Context {
 
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         let message = self.config.scrub(message);
-        if client_log::is_also_an_error(level, facility) {
+        if self.shared.closing() || client_log::is_also_an_error(level, facility) {
             tracing::debug!(target: "librdkafka", facility, "{message}");
             return;
         }
@@ -154,6 +154,9 @@ impl ClientContext for Context {
     fn stats_raw(&self, _: &[u8]) {}
 
     fn error(&self, error: ClientError, reason: &str) {
+        if self.shared.closing() {
+            return;
+        }
         let code = error.rdkafka_error_code();
         // Of one broker among several is not trouble: records flow, and "again" would be said often.
         if code == Some(RDKafkaErrorCode::AllBrokersDown) {

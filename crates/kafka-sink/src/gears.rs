@@ -137,14 +137,18 @@ impl Producer {
         self.poll.stop();
     }
 
+    fn give_up(&self) {
+        self.client
+            .purge(PurgeConfig::default().queue().inflight().non_blocking());
+    }
+
     /// Gives up what is queued or in flight until the last of it has been reported.
     fn purge(&self) {
         let start = Instant::now();
         // More than once: a record that is on its way from one of librdkafka's queues to another
         // can slip past a purge.
         loop {
-            self.client
-                .purge(PurgeConfig::default().queue().inflight().non_blocking());
+            self.give_up();
             if ffi::flush(&self.client, CLOSING) {
                 return;
             }
@@ -326,6 +330,11 @@ impl Producers {
 
     /// Ends all of them. What was not reported is purged and reported as failed. **Blocks.**
     pub(crate) fn close(&mut self) {
+        self.shared.close();
+        // In all of them before one is waited for: nothing that is given up may be delivered meanwhile.
+        for producer in self.all.iter().filter(|producer| !producer.is_empty()) {
+            producer.give_up();
+        }
         for producer in self.all.drain(..) {
             producer.close();
         }

@@ -120,7 +120,9 @@ fn turn(producer: &BaseProducer<Context>, poll: Duration, broken_since: &mut Opt
         // Asked for, because the event of a fatal error carries the code of its cause and cannot be
         // told from that of an ordinary one.
         if let Some((code, reason)) = producer.client().fatal_error() {
-            tracing::error!(%code, reason, "the Kafka producer is broken and must be rebuilt");
+            if !shared.closing() {
+                tracing::error!(%code, reason, "the Kafka producer is broken and must be rebuilt");
+            }
             shared.break_off();
         }
         *broken_since = shared.broken().then(Instant::now);

@@ -25,6 +25,8 @@ pub(crate) struct Shared {
     called: AtomicBool,
     /// A record was acknowledged whose timestamp opens no gate.
     stale: AtomicBool,
+    /// What is in flight is given up on purpose.
+    closing: AtomicBool,
 }
 
 impl Shared {
@@ -38,6 +40,7 @@ impl Shared {
             calls: Mutex::default(),
             called: AtomicBool::new(false),
             stale: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
         }
     }
 
@@ -79,6 +82,17 @@ impl Shared {
     /// Whether records come with timestamps that open no gate.
     pub(crate) fn is_stale(&self) -> bool {
         self.stale.load(SeqCst)
+    }
+
+    /// From now on librdkafka's complaints are of the end of the sink, and nobody has to mend them: a purge of
+    /// requests in flight is a fatal error of a producer that promises no gaps.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, SeqCst);
+    }
+
+    /// Whether [`close`](Self::close) was called.
+    pub(crate) fn closing(&self) -> bool {
+        self.closing.load(SeqCst)
     }
 
     /// Whether [`break_off`](Self::break_off) was called.

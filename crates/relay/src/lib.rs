@@ -21,6 +21,9 @@
 //! - **A failed delivery restarts, it is never skipped.** The sink is thrown away with everything
 //!   it held and the slot is read again from what was confirmed: re-deliveries repeat a suffix of
 //!   what was sent and permute nothing.
+//! - **Nothing is relayed from a slot that another relay may have.** Each proof that the server has our
+//!   walsender is good for `wal_sender_timeout` (`lease.rs`); without one the connection is dropped, and the
+//!   producer is purged before the relay waits.
 //! - **Feedback never stops** while there is a connection: it runs beside a full sink too.
 //! - One task; the batch of a socket read is the unit. Nothing is sent through a channel per row
 //!   and nothing is allocated per row.

@@ -15,7 +15,7 @@ use super::{Facts, PostgresError, Wanted, inspect};
 const LOOK_DEADLINE: Duration = Duration::from_secs(10);
 /// The longest time that a connection from before may take to answer. The rest is for a new one:
 /// something in between may have dropped the old one without a word.
-const KEPT_DEADLINE: Duration = Duration::from_secs(5);
+const KEPT_DEADLINE: Duration = Duration::from_secs(2);
 /// A backend that waits for a lock does not notice that its client is gone.
 const SETTINGS: &[(&str, &str)] = &[("statement_timeout", "10s")];
 
