@@ -19,8 +19,8 @@
 //! # Unplaced records
 //! librdkafka keeps a record aside while it does not know the topic's partitions, and chooses the partition later, on
 //! a thread of its own. Such a record is *unplaced*. It is alone in its topic: nothing else of the topic is in
-//! flight in any producer when it is queued, and nothing is admitted until it is [placed](Gate::placed_late) or
-//! acknowledged. If something is in flight, and this producer may not know the topic or another producer has records
+//! flight in any producer when it is queued, no partition has a line, and nothing is admitted until it is
+//! [placed](Gate::placed_late) or acknowledged. If a partition has a line, or something is in flight and this producer may not know the topic or another producer has records
 //! in it, then the gate chooses the partition itself, by the number of partitions that the producer's partitioner saw
 //! last, or else that of another.
 //!
@@ -325,8 +325,11 @@ impl Gate {
     ) -> Result<Option<i32>, Line> {
         let mut state = self.state();
         state.passes_topic(offer.from)?;
+        // It may stay unplaced, and come to any partition then: it must pass no line of one.
+        let passes_none = state.all_standing == state.standing;
         let alone = state.in_flight.is_empty();
-        if alone || (knows != Knows::Nothing && state.in_flight.only_in(offer.producer.id)) {
+        let only_here = knows != Knows::Nothing && state.in_flight.only_in(offer.producer.id);
+        if passes_none && (alone || only_here) {
             state.leave(offer.from);
             state.unplaced = Some((offer.seq, offer.producer.id));
             state.in_flight.add(offer.producer.id);
@@ -586,6 +589,23 @@ mod tests {
         }
     }
 
+    /// The line's turn has come, and the sender has not heard of it yet: a producer that may keep a record aside
+    /// would put the partition's next record before those in the line.
+    #[test]
+    fn a_record_without_a_place_passes_no_line() {
+        for producer in [LATENCY, THROUGHPUT] {
+            for knows in [Knows::Nothing, Knows::Topic, KNOWS] {
+                let (gate, now) = (gate(), Instant::now());
+                assert!(enters(&gate, 0, 3, now));
+                assert_eq!(offer(&gate, 1, 3, None, now), Err(THREE));
+                assert!(delivered(&gate, 0, 3, true, now));
+                let entered = gate.enter(of(producer, 2, None, now), knows, true, |_| 3);
+                assert_eq!(entered, Err(THREE), "{producer:?} {knows:?}");
+                assert_eq!(enter_at(&gate, 3, Some(THREE), now), Ok(()));
+            }
+        }
+    }
+
     #[test]
     fn one_call_is_enough_until_it_is_heard() {
         let (gate, now) = (gate(), Instant::now());
@@ -651,20 +671,22 @@ mod tests {
         assert_eq!(gate.state().all_standing, 0);
     }
 
-    /// A topic may be unknown again, after it was deleted.
+    /// A topic may be unknown again, after it was deleted: the gate chooses as long as a partition has a line.
     #[test]
-    fn one_without_a_place_holds_the_lines_of_partitions_too() {
+    fn none_is_without_a_place_while_a_partition_has_a_line() {
         let (gate, now) = (gate(), Instant::now());
         assert!(enters(&gate, 0, 3, now));
         assert!(!enters(&gate, 1, 3, now));
-        let unknown = of(LATENCY, 2, None, now);
-        assert_eq!(gate.enter(unknown, Knows::Topic, true, |_| 3), Ok(None));
+        let unknown = |seq| of(LATENCY, seq, None, now);
+        let chosen = |seq, partition| gate.enter(unknown(seq), Knows::Topic, true, |_| partition);
+        assert_eq!(chosen(2, 3), Err(THREE));
+        assert_eq!(chosen(3, 6), Ok(Some(6)));
         assert!(delivered(&gate, 0, 3, true, now));
         gate.heard();
-        assert_eq!(enter_at(&gate, 3, Some(THREE), now), Err(THREE));
-        assert_eq!(gate.state().all_standing, 1);
-        assert!(delivered(&gate, 2, 6, true, now), "or it stood for ever");
-        assert_eq!(enter_at(&gate, 3, Some(THREE), now), Ok(()));
+        for _ in 0..2 {
+            assert_eq!(enter_at(&gate, 3, Some(THREE), now), Ok(()));
+        }
+        assert_eq!(chosen(4, 6), Ok(None));
     }
 
     #[test]
@@ -807,8 +829,12 @@ mod tests {
         assert!(!open(4, 0, LATENCY), "called already");
         let chosen = gate.enter(offer(THROUGHPUT, 5), Knows::Nothing, true, |_| 5);
         assert_eq!(chosen, Ok(Some(5)), "it may not know the topic");
+        let chosen = gate.enter(offer(THROUGHPUT, 6), KNOWS, true, |_| 6);
+        assert_eq!(chosen, Ok(Some(6)), "a partition has a line");
+        let first = of(THROUGHPUT, 2, Some(THREE), now);
+        assert_eq!(gate.enter_at(3, first), Ok(()));
         assert_eq!(
-            gate.enter(offer(THROUGHPUT, 6), KNOWS, true, |_| 5),
+            gate.enter(offer(THROUGHPUT, 7), KNOWS, true, |_| 5),
             Ok(None)
         );
     }

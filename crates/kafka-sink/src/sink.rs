@@ -67,6 +67,8 @@ pub struct KafkaSink {
     pub(crate) producers: Producers,
     pub(crate) shared: Arc<Shared>,
     message_max_bytes: String,
+    /// The same as a number.
+    message_max_size: usize,
     /// What topics' gates are made with, if topics have gates.
     gates: Option<Keyless>,
     /// Accepted, and held back by gates.
@@ -138,6 +140,8 @@ impl KafkaSink {
             producers,
             shared,
             message_max_bytes: config.message_max_bytes().to_owned(),
+            // The configuration was checked: what is no number is left to librdkafka.
+            message_max_size: config.message_max_bytes().parse().unwrap_or(usize::MAX),
             gates,
             lines: Lines::default(),
             inquiry: Inquiry::default(),
@@ -276,6 +280,15 @@ impl Sink for KafkaSink {
         self.resume();
         let at = self.topic(record.topic)?;
         let timestamp_ms = check_record(record)?;
+        // librdkafka would refuse it, but not before the gate lets it go: what is accepted and refused
+        // then breaks the producer.
+        if record.payload_bytes() > self.message_max_size {
+            return Err(SendError::Refused(refusal(
+                record,
+                RDKafkaErrorCode::MessageSizeTooLarge,
+                &self.message_max_bytes,
+            )));
+        }
         let weight = weight_of_record(record);
         if !self.shared.window.try_take(weight) {
             return Err(SendError::Full);
