@@ -177,7 +177,7 @@ pub(crate) struct Producers {
     /// How many were made.
     made: u32,
     favoured: Favour,
-    /// What was favoured when a record was last offered, or the only one that there is.
+    /// The mode of the producer that records are offered to.
     pub(crate) gear: Favour,
     unused_since: Option<Instant>,
     pub(crate) kept: Duration,
@@ -220,16 +220,19 @@ impl Producers {
             Favour::Latency => 0,
             Favour::Throughput => self.second(),
         };
-        let gear = if at == 0 {
+        self.note(if at == 0 {
             Favour::Latency
         } else {
             Favour::Throughput
-        };
+        });
+        &mut self.all[at]
+    }
+
+    fn note(&mut self, gear: Favour) {
         if self.gear != gear {
             self.gear = gear;
             tracing::debug!(?gear, "changed gear");
         }
-        &mut self.all[at]
     }
 
     /// Where the producer for throughput is, which is made if there is none. 0: there is none for now.
@@ -282,6 +285,10 @@ impl Producers {
     /// Gives up producers that have nothing in flight: those that were replaced, and the second one if it was not
     /// wanted for a while.
     pub(crate) fn tidy(&mut self) {
+        if self.favoured == Favour::Latency {
+            // Also if no record is offered any more.
+            self.note(Favour::Latency);
+        }
         if self.all.len() == 1 {
             return;
         }
