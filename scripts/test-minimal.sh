@@ -6,9 +6,9 @@
 #     scripts/test-minimal.sh --user make test   this command, as a user without privileges
 #
 # It shows that scripts/bootstrap.sh installs every program that the commands call. The Debian is made by
-# debootstrap from $DEBIAN_MIRROR (http://deb.debian.org/debian). It sees the checkout, Rust and the fetched
-# servers at their own paths, so that nothing is built or fetched twice; what it writes there goes to an
-# overlay and is thrown away.
+# debootstrap from $DEBIAN_MIRROR, or from where this system's apt has Debian 12. It sees the checkout, Rust and
+# the fetched servers at their own paths, so that nothing is built or fetched twice; what it writes there goes to
+# an overlay and is thrown away.
 #
 # Needed: Linux, root, and the right to mount. Where one of them is missing it says so and ends with status 0.
 #
@@ -25,7 +25,11 @@ skip() {
 }
 
 release=bookworm
-mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+mirror=${DEBIAN_MIRROR:-}
+if [ -z "$mirror" ] && command -v apt-get >/dev/null; then
+    # shellcheck disable=SC2016 # apt's own placeholder
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' "Codename: $release" | head -n 1)
+fi
 checkout=$PWD
 rustup_home=${RUSTUP_HOME:-$HOME/.rustup}
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
@@ -120,6 +124,8 @@ fi
 # A program that is built here may not run there if the C library there is older.
 grep -qs "^VERSION_CODENAME=$release\$" /etc/os-release || target=$checkout/target/minimal
 export CARGO_TARGET_DIR=$target
+
+[ -n "$mirror" ] || skip "apt knows no mirror of $release: name one in DEBIAN_MIRROR"
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/walrelay-minimal.XXXXXX")
 child=

@@ -135,22 +135,24 @@ impl SlotFacts {
 /// Reads the [`Facts`] over an ordinary session, in one round trip.
 pub async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Facts, Error> {
     let major = session.server_version().major;
+    // The slot before the publication: they are created the other way round, so that a slot that is seen
+    // was made after a publication that another relay is making at this moment.
     let mut statements = vec![
         SERVER.to_owned(),
+        slot_sql(major, &wanted.slot),
         format!(
             "SELECT pubinsert FROM pg_catalog.pg_publication WHERE pubname = {}",
             quote_literal(&wanted.publication)
         ),
         published_tables_sql(major, &wanted.publication),
-        slot_sql(major, &wanted.slot),
     ];
     statements.extend(wanted.tables.iter().map(table_sql));
     let mut answers = session.query_all(&statements).await?.into_iter();
     // One for each statement.
     let mut next = || answers.next().unwrap_or_default();
     let server = server(major, &next());
-    let publication = publication(&next(), &next());
     let slot = slot_facts(&next());
+    let publication = publication(&next(), &next());
     let tables = wanted.tables.iter();
     let tables = tables.map(|name| (name.clone(), table(&next()))).collect();
     Ok(Facts {
