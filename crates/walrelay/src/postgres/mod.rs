@@ -6,7 +6,7 @@
 //! - [`Retention`]: how much WAL the server keeps for the slot, looked at while it is read.
 //! - [`script`]: the SQL that creates things, as `init --dry-run` prints and `migrations/` holds it.
 //! - [`PostgresSource`]: the replication connection, with a control connection beside it.
-//! - [`CopySource`]: the same over temporary copies of a slot, which stays where it is.
+//! - `CopySource`: the same over temporary copies of a slot, which stays where it is.
 //! - [`SetupError`], [`PostgresError`]: what can be wrong, and what to do about it.
 
 mod catalog;
