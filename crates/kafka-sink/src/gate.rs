@@ -22,7 +22,7 @@
 //! flight in any producer when it is queued, no partition has a line, and nothing is admitted until it is
 //! [placed](Gate::placed_late) or acknowledged. If a partition has a line, or something is in flight and this producer may not know the topic or another producer has records
 //! in it, then the gate chooses the partition itself, by the number of partitions that the producer's partitioner saw
-//! last, or else that of another.
+//! last, or else that of another. A record without a key goes to the partition after that of the one before it.
 //!
 //! # No lost wake-up
 //! A record is queued under the lock under which reports are entered. Something that it waits for is in
@@ -344,8 +344,12 @@ impl Gate {
             state.stand(Line::Topic, offer.from);
             return Err(Line::Topic);
         }
-        let chosen = (hash(count), count);
-        let partition = state.choose(chosen, keyed, self.keyless, offer.now);
+        // Every record without a key has the same hash.
+        let choice = match state.keyless {
+            Some((last, _)) if !keyed && !self.hashes_all() => (last + 1) % count,
+            _ => hash(count),
+        };
+        let partition = state.choose((choice, count), keyed, self.keyless, offer.now);
         state.admit(partition, offer)?;
         Ok(Some(partition))
     }
@@ -725,6 +729,20 @@ mod tests {
         let hashed = Gate::new(0, Keyless::Hashed);
         assert_eq!(place(&hashed, 0, 3, 8, now), Ok(3));
         assert_eq!(place(&hashed, 1, 5, 8, now), Ok(5));
+    }
+
+    /// The hash would choose the same partition for all of them.
+    #[test]
+    fn records_without_a_key_are_spread_also_where_the_gate_chooses() {
+        let (gate, now) = (
+            Gate::new(0, Keyless::Sticky(Duration::ZERO)),
+            Instant::now(),
+        );
+        assert!(enters(&gate, 0, 3, now));
+        assert_eq!(offer(&gate, 1, 3, None, now), Err(THREE));
+        let chosen = (2..6).map(|seq| gate.enter(of(LATENCY, seq, None, now), KNOWS, false, |_| 4));
+        let chosen: Vec<_> = chosen.collect();
+        assert_eq!(chosen, [4, 5, 6, 7].map(|partition| Ok(Some(partition))));
     }
 
     /// Would reorder a key's records: the requests of two producers are not ordered by anything.
