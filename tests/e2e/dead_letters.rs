@@ -7,7 +7,7 @@ use walrelay_testkit::{Db, Delivered, History, Kafka, eventually, servers};
 
 use crate::rig::{PATIENCE, Rig, ends};
 
-/// A rig whose letters go to a topic that the history checker does not read.
+/// A rig whose dead letters go to a topic that the history checker does not read.
 struct Letters {
     rig: Rig,
     topic: String,
@@ -92,7 +92,7 @@ impl Letters {
         );
     }
 
-    /// The letters, as they lie in the topic: at least `count`.
+    /// The dead letters, as they lie in the topic: at least `count`.
     fn letters(&self, count: usize) -> Vec<Delivered> {
         History::records(&self.rig.bootstrap, &self.topic, count, PATIENCE)
     }
@@ -138,7 +138,7 @@ fn are_written_for_each_kind_of_poison() {
     letters.insert("'order'", "k1", 1);
     let no_topic = letters.insert_payload("NULL", "k1", "'\"secret-value\"'");
     let bad_name = letters.insert_payload("'we ird'", "k2", "'\"secret-value\"'");
-    // What is still on its way when a record is refused is sent again, letters too.
+    // What is still on its way when a record is refused is sent again, dead letters too.
     rig.caught_up();
     let large = letters.insert_payload("'order'", "k1", LARGE);
     letters.insert("'order'", "k1", 2);
@@ -190,7 +190,7 @@ fn are_written_for_each_kind_of_poison() {
             headers[letter::ROW].unwrap_or_default()
         );
         place
-            .parse::<walrelay_sink::LetterId>()
+            .parse::<walrelay_sink::EventPosition>()
             .expect("a letter's identity");
         let time = headers[letter::COMMIT_TIME].unwrap_or_default();
         assert!(time.starts_with("20") && time.ends_with('Z'), "{time}");
@@ -200,7 +200,7 @@ fn are_written_for_each_kind_of_poison() {
     assert!(!log.contains("secret-value"), "a row's value was logged");
 }
 
-/// A column of the routing that is dropped under the relay: letters are written of what is left.
+/// A column of the routing that is dropped under the relay: dead letters are written of what is left.
 #[test]
 fn are_written_when_the_routing_column_is_gone() {
     let letters = Letters::new(Rig::new(18));
@@ -284,7 +284,7 @@ fn park_what_follows_of_their_key() {
     relay.ends_well();
 }
 
-/// A topic that does not appear: waited for, then its events become letters, one after the other
+/// A topic that does not appear: waited for, then its events become dead letters, one after the other
 /// without waiting again, while everything else was sent once.
 #[test]
 fn are_written_for_a_topic_that_does_not_appear() {

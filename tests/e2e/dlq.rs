@@ -1,4 +1,4 @@
-//! `walrelay dlq` against a real Kafka; the letters are written here, as `walrelay_sink::letter`
+//! `walrelay dlq` against a real Kafka; the dead letters are written here, as `walrelay_sink::letter`
 //! says.
 
 use std::collections::BTreeMap;
@@ -13,21 +13,21 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use serde_json::Value;
 use tempfile::TempDir;
-use walrelay_kafka_sink::letters::LetterWatcher;
+use walrelay_kafka_sink::dlq::DlqWatcher;
 use walrelay_kafka_sink::{KafkaConfig, KafkaOptions};
-use walrelay_sink::{LetterId, Parking, letter};
+use walrelay_sink::{EventPosition, Parking, letter};
 use walrelay_testkit::{Db, Delivered, History, Kafka, eventually};
 use walrelay_throwaway::ChildGuard;
 
 use crate::rig::{PATIENCE, Rig, SLOT, TESTS, shared_kafka, walrelay};
 
-/// A topic of letters, topics that they were bound for, and a configuration.
+/// A topic of dead letters, topics that they were bound for, and a configuration.
 pub(crate) struct Desk {
     kafka: Arc<Kafka>,
     dir: TempDir,
     /// Topics of this test begin so.
     prefix: String,
-    /// The letters'.
+    /// The dead letters'.
     pub(crate) topic: String,
     producer: BaseProducer,
 }
@@ -162,7 +162,7 @@ impl Desk {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// Names of the letters that `list` shows.
+    /// Names of the dead letters that `list` shows.
     #[track_caller]
     fn listed(&self, args: &[&str]) -> Vec<String> {
         let all = [&["list", "--output", "json"], args].concat();
@@ -189,7 +189,7 @@ impl Desk {
         assert!(!error.contains("secret-value"), "{error}");
     }
 
-    /// What arrived where letters were bound for, in order per partition.
+    /// What arrived where dead letters were bound for, in order per partition.
     fn arrived(&self, count: usize) -> Vec<Delivered> {
         History::records(
             &self.kafka.bootstrap_servers(),
@@ -213,7 +213,7 @@ impl Desk {
         found
     }
 
-    /// Changes how large a record may be in the topic of letters.
+    /// Changes how large a record may be in the topic of dead letters.
     fn allow_bytes(&self, number: &str) {
         self.kafka
             .alter_topic(&self.topic, "max.message.bytes", number);
@@ -476,12 +476,12 @@ fn a_relay_that_watches_learns_of_letters_and_of_their_end() {
     desk.letter(&draft("0/A00 0", "left"));
     let parking = Arc::new(Parking::new());
     let watch = |topic: &str, parking: &Arc<Parking>| {
-        LetterWatcher::start(&config, topic, SLOT, Arc::clone(parking)).expect("it starts")
+        DlqWatcher::start(&config, topic, SLOT, Arc::clone(parking)).expect("it starts")
     };
     let _watcher = watch(&desk.topic, &parking);
     eventually(PATIENCE, || parking.is_ready());
     let orders = format!("{}orders", desk.prefix);
-    let later: LetterId = "1/0 0".parse().expect("a letter");
+    let later: EventPosition = "1/0 0".parse().expect("a letter");
     assert!(parking.is_parked(later, &orders, b"left"));
     desk.letter(&draft("0/B00 0", "new"));
     eventually(PATIENCE, || parking.is_parked(later, &orders, b"new"));

@@ -302,7 +302,7 @@ fn events_without_a_schema_or_that_do_not_fit_go_where_the_policy_says() {
     relay.streaming();
     rig.insert("order", "{\"number\": 1}");
     let payment = rig.insert("payment", "{\"number\": 1}");
-    let misfit = rig.insert("order", "{\"number\": \"s3cret\"}");
+    let schema_mismatch = rig.insert("order", "{\"number\": \"s3cret\"}");
     rig.insert("order", "{\"number\": 2}");
     let second = rig.insert("payment", "{\"number\": 2}");
     let unknown = rig.insert("order", "{\"number\": 3, \"s3cret\": 1}");
@@ -332,7 +332,7 @@ fn events_without_a_schema_or_that_do_not_fit_go_where_the_policy_says() {
         .collect();
     let expected = [
         (payment, ("rejected", "{\"number\": 1}")),
-        (misfit, ("undecodable", "{\"number\": \"s3cret\"}")),
+        (schema_mismatch, ("undecodable", "{\"number\": \"s3cret\"}")),
         (second, ("rejected", "{\"number\": 2}")),
         (unknown, ("undecodable", "{\"number\": 3, \"s3cret\": 1}")),
     ];

@@ -244,7 +244,7 @@ pub(crate) enum Displaced {
 
 /// The relay that streams is cut off while it has much to do, the other one takes over, and the first comes back
 /// with what it had in its buffers and sockets. None of that may be delivered behind what the other one has
-/// delivered; but for what was on its way to the broker already, which is counted.
+/// delivered; but for what was in flight to the broker already, which is counted.
 pub(crate) fn displaced(ctx: &mut Context, how: Displaced) -> Outcome {
     ctx.outbox();
     let timeout = |config: Config| config.source("wal_sender_timeout = \"2s\"");
@@ -299,7 +299,7 @@ pub(crate) fn displaced(ctx: &mut Context, how: Displaced) -> Outcome {
     println!(
         "  {how:?}: {stale_keys} keys end on an old event, {ragged} repeats leave events out, {purged} were in flight"
     );
-    // What was on its way to the broker when the relay noticed. Of the stream nothing may come late.
+    // What was in flight to the broker when the relay noticed. Of the stream nothing may come late.
     let limit = match how {
         Displaced::PostgresLink => 0,
         Displaced::BothLinks | Displaced::Stopped => 2 * purged,

@@ -286,7 +286,7 @@ pub(crate) fn kafka_delayed(ctx: &mut Context) -> Outcome {
     outcome.nothing_repeated()
 }
 
-/// So far away that several requests are on their way at any time, and cut again and again: the broker puts
+/// So far away that several requests are in flight at any time, and cut again and again: the broker puts
 /// what comes twice, and what comes out of turn, in order by its numbers.
 pub(crate) fn kafka_distant(ctx: &mut Context) -> Outcome {
     let (relay, load) = to_kafka(ctx);

@@ -156,11 +156,11 @@ impl Ledger {
     }
 
     /// Whether there is something to look at: an acknowledgement that [`Ledger::advance`] would
-    /// collect, or a nack or a nudge since [`AckRing::unpark`]. For the look between
+    /// collect, or a nack or a wake since [`AckRing::unpark`]. For the look between
     /// [`AckRing::park`] and waiting.
     pub fn has_news(&self) -> bool {
         let collectable = self.tail < self.next && self.ring.run_from(self.tail) > self.tail;
-        collectable || self.ring.is_nudged()
+        collectable || self.ring.is_woken()
     }
 
     /// What may be confirmed to Postgres. Never moves backwards.

@@ -60,7 +60,7 @@ pub struct AckRing {
     /// The lowest record that failed, or [`NO_SEQ`].
     nacked: AtomicU64,
     /// Something changed that is not an acknowledgement.
-    nudged: AtomicBool,
+    woken: AtomicBool,
     /// The owner waits, or is about to. Who takes it down must wake it.
     parked: AtomicBool,
     strays: AtomicU64,
@@ -101,7 +101,7 @@ impl AckRing {
             capacity,
             tail: AtomicU64::new(first),
             nacked: AtomicU64::new(NO_SEQ),
-            nudged: AtomicBool::new(false),
+            woken: AtomicBool::new(false),
             parked: AtomicBool::new(false),
             strays: AtomicU64::new(0),
         }
@@ -136,7 +136,7 @@ impl AckRing {
         }
         // Release: see `run_from`.
         self.nacked.fetch_min(seq.get(), Ordering::AcqRel);
-        self.nudge()
+        self.wake()
     }
 
     /// The lowest record that was reported as failed.
@@ -148,16 +148,16 @@ impl AckRing {
     /// Something else changed that a parked owner must look at, such as room in the sink's queue.
     /// Returns whether it must be woken, as [`AckRing::ack`] does. If it is not parked, its next
     /// [`Ledger::has_news`](crate::Ledger::has_news) is `true`.
-    pub fn nudge(&self) -> bool {
-        // A swap and not a store, so that of two nudges the second hands on what the first
+    pub fn wake(&self) -> bool {
+        // A swap and not a store, so that of two wakes the second hands on what the first
         // released.
-        self.nudged.swap(true, Ordering::AcqRel);
+        self.woken.swap(true, Ordering::AcqRel);
         self.after_change(|| true)
     }
 
     /// The owner announces that it is going to wait. It must look once more before it really does,
     /// with [`Ledger::has_news`](crate::Ledger::has_news) or
-    /// [`Ledger::advance`](crate::Ledger::advance) (and at what it is nudged for): what happened
+    /// [`Ledger::advance`](crate::Ledger::advance) (and at what it is woken for): what happened
     /// before this call wakes nobody.
     pub fn park(&self) {
         // A swap, so that this comes after what a waking thread wrote also in the eyes of the model
@@ -167,11 +167,11 @@ impl AckRing {
         fence(Ordering::SeqCst);
     }
 
-    /// The owner is back, whatever the reason, and is going to look at everything: nudges up to now
+    /// The owner is back, whatever the reason, and is going to look at everything: wakes up to now
     /// are taken note of. A wake-up may still be under way from a thread that saw it parked.
     pub fn unpark(&self) {
         self.parked.swap(false, Ordering::Relaxed);
-        self.nudged.swap(false, Ordering::AcqRel);
+        self.woken.swap(false, Ordering::AcqRel);
     }
 
     /// How many reports were ignored: repeated ones, and ones for records that are not in flight.
@@ -231,9 +231,9 @@ impl AckRing {
         self.tail.load(Ordering::Relaxed)
     }
 
-    /// Whether there was a nudge since [`AckRing::unpark`].
-    pub(crate) fn is_nudged(&self) -> bool {
-        self.nudged.load(Ordering::Relaxed)
+    /// Whether there was a wake since [`AckRing::unpark`].
+    pub(crate) fn is_woken(&self) -> bool {
+        self.woken.load(Ordering::Relaxed)
     }
 
     /// The end (exclusive) of the acknowledged records that follow one another from `from` on, as

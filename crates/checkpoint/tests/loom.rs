@@ -21,7 +21,7 @@
 //! | `turn_over` leaves the lap, or is not called | `a_repeated_report_…`, `a_reused_word_…`, `a_word_is_turned_over_…` |
 //! | `turn_over` only when the next lap's record was sent | `a_reused_word_…`, `a_word_is_turned_over_…` |
 //! | waking by load and store in place of compare-and-swap | `of_all_reports_…` |
-//! | `nudge` by a release store in place of a swap; `unpark` taking note relaxed; `has_news` blind to nudges | `no_nudge_…`, `no_failure_…` |
+//! | `wake` by a release store in place of a swap; `unpark` taking note relaxed; `has_news` blind to wakes | `no_nudge_…`, `no_failure_…` |
 //! | `nack` relaxed, or nudging before it notes the record; `run_from` looking at the failed record before the bits | `no_failure_…` |
 //!
 //! What they do not show: with the swap of `mark` relaxed all models still pass, as loom never
@@ -248,7 +248,7 @@ fn no_nudge_is_slept_through_and_one_call_wakes() {
                 let (ring, wake, room) = (Arc::clone(&ring), Arc::clone(&wake), Arc::clone(&room));
                 thread::spawn(move || {
                     room[at].store(true, Ordering::Relaxed);
-                    if ring.nudge() {
+                    if ring.wake() {
                         wake.notify();
                     }
                 })
@@ -273,12 +273,12 @@ fn of_all_reports_after_one_park_at_most_one_wakes() {
             let ring = Arc::clone(&ring);
             thread::spawn(move || ring.ack(seq))
         };
-        let nudged = {
+        let woken = {
             let ring = Arc::clone(&ring);
-            thread::spawn(move || ring.nudge())
+            thread::spawn(move || ring.wake())
         };
-        let (acked, nudged) = (acked.join().unwrap(), nudged.join().unwrap());
-        assert!(acked ^ nudged, "acked {acked}, nudged {nudged}");
+        let (acked, woken) = (acked.join().unwrap(), woken.join().unwrap());
+        assert!(acked ^ woken, "acked {acked}, woken {woken}");
     });
 }
 

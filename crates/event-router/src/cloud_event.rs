@@ -12,7 +12,7 @@ use smallvec::{SmallVec, smallvec};
 use walrelay_pgoutput::{Relation, Tuple, Value};
 
 use crate::columns::{Columns, Slots};
-use crate::part::{Event, Fault, Part, Unfit};
+use crate::part::{Event, Fault, Part, ValueError};
 use crate::plan::Plan;
 use crate::template::compile::{Compiler, Text};
 use crate::template::filter::base64;
@@ -304,15 +304,15 @@ impl CloudPlan {
     }
 
     /// The value as it stands in the object.
-    fn data<'t>(&self, value: &Part<'t>, scratch: &mut Vec<u8>) -> Result<Part<'t>, Unfit> {
+    fn data<'t>(&self, value: &Part<'t>, scratch: &mut Vec<u8>) -> Result<Part<'t>, ValueError> {
         let Some(bytes) = value.resolve(scratch) else {
             return Ok(Part::Absent);
         };
         match self.data {
-            Data::Json if json::find(bytes, &[]).is_err() => Err(Unfit::NotJson),
-            Data::Text if str::from_utf8(bytes).is_err() => Err(Unfit::NotUtf8),
+            Data::Json if json::find(bytes, &[]).is_err() => Err(ValueError::NotJson),
+            Data::Text if str::from_utf8(bytes).is_err() => Err(ValueError::NotUtf8),
             Data::Json | Data::Text => Ok(value.clone()),
-            Data::Bytes => base64(value, scratch).map_err(|_| Unfit::NotJson),
+            Data::Bytes => base64(value, scratch).map_err(|_| ValueError::NotJson),
         }
     }
 
@@ -379,9 +379,9 @@ impl CloudPlan {
 /// An attribute is a text, and not an empty one.
 fn filled<'t>(part: Part<'t>, slot: usize, scratch: &[u8]) -> Result<Part<'t>, Fault> {
     let why = match part.resolve(scratch) {
-        None => Unfit::Null,
-        Some([]) => Unfit::Empty,
-        Some(bytes) if str::from_utf8(bytes).is_err() => Unfit::NotUtf8,
+        None => ValueError::Null,
+        Some([]) => ValueError::Empty,
+        Some(bytes) if str::from_utf8(bytes).is_err() => ValueError::NotUtf8,
         Some(_) => return Ok(part),
     };
     Err(Fault::new(slot, why))
@@ -394,7 +394,7 @@ fn timestamp<'t>(
     scratch: &mut Vec<u8>,
 ) -> Result<Part<'t>, Fault> {
     let part = text.render(values, scratch)?;
-    let fault = || Fault::new(text.slot(), Unfit::NotATime);
+    let fault = || Fault::new(text.slot(), ValueError::NotATime);
     let Some(bytes) = part.resolve(scratch) else {
         return Ok(Part::Absent);
     };

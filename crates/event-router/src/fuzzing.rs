@@ -84,8 +84,8 @@ pub fn avro(bytes: &[u8]) {
         return assert!(schema.is_some(), "the schema of our own");
     };
     let mut out = Vec::new();
-    if let Err(misfit) = encode_json(&compiled, json.as_bytes(), &mut out) {
-        let shown = format!("{misfit} {misfit:?}");
+    if let Err(schema_mismatch) = encode_json(&compiled, json.as_bytes(), &mut out) {
+        let shown = format!("{schema_mismatch} {schema_mismatch:?}");
         // Names of the schema are shown, and shorter.
         let is_value = json.len() >= 12 && json::find(json.as_bytes(), &[]).is_ok();
         return assert!(

@@ -7,7 +7,7 @@
 //! - [`Router`]: compiles a plan per table as pgoutput announces it, then turns rows into [`Routed`]
 //!   records. [`Role`]: what a column is needed for. [`Event`]: what a row's transaction says.
 //! - [`WireFormat`]: values in the wire format of a schema registry; [`ValueSchema`], which the router
-//!   is told of. [`Misfit`]: why a value does not fit one.
+//!   is told of. [`SchemaMismatch`]: why a value does not fit one.
 //! - [`PlanError`], [`TopicTemplateError`], [`TemplateError`], [`RouteError`]: what is wrong with a
 //!   table, with a template, with a row.
 //!
@@ -86,7 +86,8 @@ mod topics;
 
 pub use cloud_event::{CloudEventMode, CloudEvents};
 pub use confluent::{
-    Misfit, MisfitAt, SchemaProblem, SubjectNames, ValueFormat, ValueSchema, WireFormat,
+    SchemaMismatch, SchemaMismatchAt, SchemaProblem, SubjectNames, ValueFormat, ValueSchema,
+    WireFormat,
 };
 pub use connect::{
     BinaryHandling, ColumnFacts, Converter, DecimalHandling, Handling, HstoreHandling,
@@ -97,12 +98,12 @@ pub use debezium::{
     RegexProblem, TopicTemplate, TopicTemplateError,
 };
 pub use message::{MessageError, MessageHeaders, MessageMember, MessageRow, Messages};
-pub use part::{Event, Unfit};
+pub use part::{Event, ValueError};
 pub use plan::PlanError;
 pub use preset::{Preset, PresetValue};
 pub use route::{Role, Route};
 pub use route_error::RouteError;
-pub use router::{Routed, Router, Row, Salvage};
+pub use router::{PartialRow, Routed, Router, Row};
 pub use template::{
     Lookups, Member, Object, Place, Scalar, Target, Template, TemplateError, TemplateProblem,
     Templates, ValueTemplate,

@@ -121,7 +121,7 @@ impl Piece {
             Self::Connect(field) => field.render(values, scratch),
             Self::Payload(payload) => payload.render(values, scratch),
             Self::Partition { slot, default } => {
-                let fault = || Fault::new(*slot, Unfit::NotANumber);
+                let fault = || Fault::new(*slot, ValueError::NotANumber);
                 let number: Option<i64> = match value(values, *slot)? {
                     None => *default,
                     Some(text) => {
@@ -154,7 +154,7 @@ impl Piece {
                     (Reading::Verbatim, text) => Ok(Part::Row(text)),
                     (Reading::Boolean, b"t") => Ok(Part::Row(b"true")),
                     (Reading::Boolean, b"f") => Ok(Part::Row(b"false")),
-                    (Reading::Boolean, _) => Err(Fault::new(*slot, Unfit::NotBoolean)),
+                    (Reading::Boolean, _) => Err(Fault::new(*slot, ValueError::NotBoolean)),
                 }
             }
         }
@@ -176,8 +176,8 @@ pub(crate) fn value<'t>(values: &[Value<'t>], slot: usize) -> Result<Option<&'t 
         Some(Value::Text(text)) => Ok(Some(text)),
         // A row has as many values as its table has columns: this is compared before.
         Some(Value::Null) | None => Ok(None),
-        Some(Value::UnchangedToast) => Err(Fault::new(slot, Unfit::UnchangedToast)),
-        Some(Value::Binary(_)) => Err(Fault::new(slot, Unfit::Binary)),
+        Some(Value::UnchangedToast) => Err(Fault::new(slot, ValueError::UnchangedToast)),
+        Some(Value::Binary(_)) => Err(Fault::new(slot, ValueError::Binary)),
     }
 }
 
@@ -185,11 +185,11 @@ pub(crate) fn value<'t>(values: &[Value<'t>], slot: usize) -> Result<Option<&'t 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) slot: usize,
-    pub(crate) why: Unfit,
+    pub(crate) why: ValueError,
 }
 
 impl Fault {
-    pub(crate) const fn new(slot: usize, why: Unfit) -> Self {
+    pub(crate) const fn new(slot: usize, why: ValueError) -> Self {
         Self { slot, why }
     }
 }
@@ -197,7 +197,7 @@ impl Fault {
 /// What is wrong with a value, without the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Unfit {
+pub enum ValueError {
     /// It is NULL, and something is needed.
     Null,
     /// It is not UTF-8, and a text is needed.
@@ -227,7 +227,7 @@ pub enum Unfit {
     NotBytes,
 }
 
-impl Unfit {
+impl ValueError {
     /// What an event is whose value for `role` is so.
     pub(crate) const fn poison(self, role: &Role) -> Poison {
         match (self, role) {
@@ -243,7 +243,7 @@ impl Unfit {
 }
 
 /// Completes "column … ".
-impl fmt::Display for Unfit {
+impl fmt::Display for ValueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Null => "is NULL",

@@ -23,7 +23,7 @@ pub(crate) struct Plan {
     pub(crate) partition: Option<Field>,
     /// Decimal text of milliseconds since 1970-01-01 UTC.
     pub(crate) timestamp: Option<Field>,
-    /// Slot of the event's id, for letters.
+    /// Slot of the event's id, for dead letters.
     pub(crate) event_id: Option<usize>,
     /// What makes a CloudEvent of the record.
     pub(crate) cloud: Option<CloudPlan>,
@@ -88,15 +88,15 @@ impl Plan {
 
 /// Where event id, key and payload are, as far as they are: for rows that cannot be routed.
 #[derive(Debug, Default)]
-pub(crate) struct Wreck {
+pub(crate) struct UnroutableTable {
     /// Event id, key, payload: the column's index in the row and how it is read.
     pub(crate) fields: [Option<(usize, Reading)>; 3],
 }
 
-impl Wreck {
+impl UnroutableTable {
     pub(crate) fn of(route: &Route, relation: &Relation<'_>) -> Self {
         Self {
-            fields: route.salvage_columns().map(|wanted| {
+            fields: route.partial_row_columns().map(|wanted| {
                 let (index, column) = relation
                     .columns()
                     .enumerate()

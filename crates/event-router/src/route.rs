@@ -28,12 +28,12 @@ impl From<Templates> for Route {
 
 impl Route {
     /// The columns that most nearly are the event's id, key and value.
-    pub(crate) fn salvage_columns(&self) -> [Option<&str>; 3] {
+    pub(crate) fn partial_row_columns(&self) -> [Option<&str>; 3] {
         match self {
             Self::Debezium(options) => {
                 [&options.event_id, &options.event_key, &options.payload].map(|name| Some(&**name))
             }
-            Self::Template(templates) => templates.salvage_columns(),
+            Self::Template(templates) => templates.partial_row_columns(),
         }
     }
 

@@ -3,7 +3,7 @@ use std::fmt;
 use walrelay_lsn::RelationId;
 use walrelay_sink::{Disposition, Poison};
 
-use crate::{Misfit, Role, Target, Unfit};
+use crate::{Role, SchemaMismatch, Target, ValueError};
 
 /// Why a row cannot be routed. Names table and column, never a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -35,7 +35,7 @@ pub enum RouteError {
         /// What it is needed for.
         role: Role,
         /// What is wrong with it.
-        why: Unfit,
+        why: ValueError,
     },
     /// The value is to be encoded, and the schema of its subject is not known. The row can be read once
     /// the router was told of it: [`Router::learn`](crate::Router::learn).
@@ -45,14 +45,14 @@ pub enum RouteError {
         subject: String,
     },
     /// The value does not fit the schema of its subject.
-    #[error("table {table}: the value {misfit}, by the schema of subject {subject:?}")]
-    Misfit {
+    #[error("table {table}: the value {schema_mismatch}, by the schema of subject {subject:?}")]
+    SchemaMismatch {
         /// `schema.table`.
         table: String,
         /// The subject.
         subject: String,
         /// What is wrong.
-        misfit: Misfit,
+        schema_mismatch: SchemaMismatch,
         /// There may be a later schema, which it may fit.
         may_change: bool,
     },
@@ -71,7 +71,7 @@ impl RouteError {
             Self::UnknownRelation { .. }
             | Self::ColumnCount { .. }
             | Self::UnknownSchema { .. } => None,
-            Self::Misfit { .. } => Some(Poison::Undecodable),
+            Self::SchemaMismatch { .. } => Some(Poison::Undecodable),
             Self::Value { role, why, .. } => Some(why.poison(role)),
         }
     }

@@ -9,8 +9,8 @@ use walrelay_sink::{Header, Record};
 use crate::cloud_event::CloudEvents;
 use crate::column_type::Reading;
 use crate::confluent::{Encoding, ValueSchema, WireFormat};
-use crate::part::{Event, Fault, Part, Unfit};
-use crate::plan::{Field, Plan, Wreck};
+use crate::part::{Event, Fault, Part, ValueError};
+use crate::plan::{Field, Plan, UnroutableTable};
 use crate::topics::Topics;
 use crate::{PlanError, Route, RouteError, TableFacts, debezium, position};
 
@@ -31,7 +31,7 @@ pub struct Router {
     /// What the catalogs say of tables.
     facts: Vec<TableFacts>,
     /// Where the columns are of rows that cannot be routed.
-    wrecks: RelationMap<Wreck>,
+    unroutable_tables: RelationMap<UnroutableTable>,
     /// The topic of the row that was read last, and others.
     topics: Topics,
     /// What was rendered for that row. It begins with the position, where a header carries it.
@@ -65,7 +65,7 @@ pub struct Routed<'a> {
 
 /// What can be had of a row that cannot be routed: for a letter that says so.
 #[derive(Clone, Copy, Default)]
-pub struct Salvage<'a> {
+pub struct PartialRow<'a> {
     /// The event's id.
     pub event_id: Option<&'a [u8]>,
     /// The record's key.
@@ -89,7 +89,7 @@ impl Router {
             plans: Vec::new(),
             tables: RelationMap::new(),
             facts: Vec::new(),
-            wrecks: RelationMap::new(),
+            unroutable_tables: RelationMap::new(),
             topics: Topics::default(),
             scratch: Vec::new(),
         }
@@ -140,7 +140,7 @@ impl Router {
     /// a table's first row on a connection and again after the table has changed.
     ///
     /// On error the table is forgotten: a plan made for its former columns must not route its rows.
-    /// They can still be [salvaged](Self::salvage).
+    /// They can still be [partial](Self::partial_row).
     pub fn relation(&mut self, relation: &Relation<'_>) -> Result<(), PlanError> {
         self.compile(relation, None)
     }
@@ -157,8 +157,8 @@ impl Router {
     fn compile(&mut self, relation: &Relation<'_>, topic: Option<&str>) -> Result<(), PlanError> {
         let former = self.tables.remove(relation.id);
         self.topics.forget();
-        let wreck = Wreck::of(&self.route, relation);
-        self.wrecks.insert(relation.id, wreck);
+        let unroutable = UnroutableTable::of(&self.route, relation);
+        self.unroutable_tables.insert(relation.id, unroutable);
         let facts = self
             .facts
             .iter()
@@ -316,13 +316,13 @@ impl Router {
 
     /// What can be had of a row that [`read`](Self::read) refused. What cannot be read as it should
     /// is given as it came.
-    pub fn salvage<'a>(&'a self, relation: RelationId, tuple: &Tuple<'a>) -> Salvage<'a> {
-        let Some(wreck) = self.wrecks.get(relation) else {
-            return Salvage::default();
+    pub fn partial_row<'a>(&'a self, relation: RelationId, tuple: &Tuple<'a>) -> PartialRow<'a> {
+        let Some(unroutable) = self.unroutable_tables.get(relation) else {
+            return PartialRow::default();
         };
         let mut found: [Option<&'a [u8]>; 3] = [None; 3];
         for (index, value) in tuple.values().enumerate() {
-            for (found, field) in found.iter_mut().zip(&wreck.fields) {
+            for (found, field) in found.iter_mut().zip(&unroutable.fields) {
                 if let Some((at, reading)) = field
                     && *at == index
                 {
@@ -336,7 +336,7 @@ impl Router {
             }
         }
         let [event_id, key, value] = found;
-        Salvage {
+        PartialRow {
             event_id,
             key,
             value,
@@ -349,7 +349,7 @@ impl Router {
         self.plans.clear();
         self.topics.forget();
         self.tables.clear();
-        self.wrecks.clear();
+        self.unroutable_tables.clear();
     }
 }
 
@@ -377,7 +377,7 @@ fn number<T: str::FromStr>(
     };
     let number = str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     number.map(Some).ok_or_else(|| {
-        let fault = Fault::new(field.piece.slot(), Unfit::NotANumber);
+        let fault = Fault::new(field.piece.slot(), ValueError::NotANumber);
         plan.error(fault, &field.role)
     })
 }
@@ -438,9 +438,9 @@ impl<'a> Routed<'a> {
     }
 }
 
-// === impl Salvage ===
+// === impl PartialRow ===
 
-impl<'a> Salvage<'a> {
+impl<'a> PartialRow<'a> {
     /// The headers of the record that the row would have become.
     pub fn headers(&self) -> [Header<'a>; 1] {
         [Header {
@@ -460,9 +460,9 @@ impl fmt::Debug for Row<'_> {
 }
 
 /// Lengths, no values.
-impl fmt::Debug for Salvage<'_> {
+impl fmt::Debug for PartialRow<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Salvage")
+        f.debug_struct("PartialRow")
             .field("event_id_bytes", &self.event_id.map(<[u8]>::len))
             .field("key_bytes", &self.key.map(<[u8]>::len))
             .field("value_bytes", &self.value.map(<[u8]>::len))

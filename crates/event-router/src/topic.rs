@@ -4,7 +4,7 @@ use std::str;
 
 use walrelay_pgoutput::Value;
 
-use crate::part::{Fault, Unfit, value};
+use crate::part::{Fault, ValueError, value};
 use crate::{Role, Target, TopicTemplate, template};
 
 /// What makes the name of a topic.
@@ -47,26 +47,28 @@ impl Topic {
                     _ => None,
                 };
                 let text = match (value(values, *slot)?, default) {
-                    (Some(text), _) => str::from_utf8(text).map_err(|_| fault(Unfit::NotUtf8))?,
+                    (Some(text), _) => {
+                        str::from_utf8(text).map_err(|_| fault(ValueError::NotUtf8))?
+                    }
                     (None, Some(default)) => default,
-                    (None, None) => return Err(fault(Unfit::Null)),
+                    (None, None) => return Err(fault(ValueError::Null)),
                 };
                 match self {
                     Self::Routed { template, .. } => template.render(text, topic),
                     _ => text.clone_into(topic),
                 }
                 if topic.is_empty() {
-                    return Err(fault(Unfit::Empty));
+                    return Err(fault(ValueError::Empty));
                 }
                 Ok(())
             }
             Self::Template(template) => {
                 let part = template.render(values, scratch)?;
                 let fault = |why| Fault::new(template.slot(), why);
-                let text = part.resolve(scratch).ok_or(fault(Unfit::Null))?;
-                let text = str::from_utf8(text).map_err(|_| fault(Unfit::NotUtf8))?;
+                let text = part.resolve(scratch).ok_or(fault(ValueError::Null))?;
+                let text = str::from_utf8(text).map_err(|_| fault(ValueError::NotUtf8))?;
                 if text.is_empty() {
-                    return Err(fault(Unfit::Empty));
+                    return Err(fault(ValueError::Empty));
                 }
                 topic.clear();
                 topic.push_str(text);

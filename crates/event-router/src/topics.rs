@@ -149,7 +149,7 @@ mod tests {
         let topic = routed("t.${routedByValue}", None);
         for _ in 0..2 {
             let found = topics.render(0, &topic, &[Value::Text(b"a\xFF")], &mut Vec::new());
-            assert_eq!(found, Err(Fault::new(0, crate::Unfit::NotUtf8)));
+            assert_eq!(found, Err(Fault::new(0, crate::ValueError::NotUtf8)));
         }
     }
 }

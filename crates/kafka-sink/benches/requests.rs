@@ -5,7 +5,7 @@
 //! after it came, as one does that waits for replicas elsewhere.
 //! - Records on a fixed schedule (an open loop), each with a key of its own: each one's time counts from when
 //!   it was due.
-//! - A backlog, as fast as it is taken, with the linger of the gear for throughput.
+//! - A backlog, as fast as it is taken, with the linger of the producer for throughput.
 //!
 //! `BENCH_ONLY`: `latency` or `backlogs` alone.
 
@@ -22,8 +22,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdkafka::mocking::MockCluster;
-use walrelay_kafka_sink::{GearedSinkFactory, KafkaConfig, KafkaOptions, KafkaSinkFactory};
-use walrelay_sink::{Deliveries, DeliveryError, Favour, Record, SendError, Sink, SinkFactory};
+use walrelay_kafka_sink::{DualModeSinkFactory, KafkaConfig, KafkaOptions, KafkaSinkFactory};
+use walrelay_sink::{
+    BatchingMode, Deliveries, DeliveryError, Record, SendError, Sink, SinkFactory,
+};
 
 /// A load goes on for so long.
 const SECONDS: u64 = 5;
@@ -178,7 +180,7 @@ fn drain(
         .expect("the mock broker waits");
     let start = Instant::now();
     for seq in 1..=count {
-        sink.favour(Favour::Throughput);
+        sink.set_mode(BatchingMode::Throughput);
         send(&mut sink, &reports, &(seq * 7_919).to_string(), seq);
     }
     sink.close(PATIENCE);
@@ -239,7 +241,7 @@ fn backlogs() {
             cluster.create_topic("t", partitions, 1).expect("a topic");
             let mut one = KafkaSinkFactory::new(config(&cluster, Some("50")));
             rounds[0].push(drain(&mut one, &cluster, millis, count));
-            let mut several = GearedSinkFactory::new(config(&cluster, None));
+            let mut several = DualModeSinkFactory::new(config(&cluster, None));
             rounds[1].push(drain(&mut several, &cluster, millis, count));
         }
         let [one, several] = rounds.map(median);
@@ -262,7 +264,7 @@ fn latency() {
             let mut one = KafkaSinkFactory::new(config.clone());
             rounds[0].push(measure(&mut one, &cluster, millis, rate));
             // As `walrelay run` has it while it keeps up.
-            let mut several = GearedSinkFactory::new(config);
+            let mut several = DualModeSinkFactory::new(config);
             rounds[1].push(measure(&mut several, &cluster, millis, rate));
         }
         let [one, several] = rounds

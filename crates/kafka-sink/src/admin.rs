@@ -27,7 +27,7 @@ const METADATA_TIMEOUT: Duration = Duration::from_secs(1);
 /// An unused connection to the controller is not kept longer.
 const IDLE: Duration = Duration::from_secs(10);
 /// A client that has failed so often in a row is replaced: librdkafka can forget all brokers for good
-/// (`rejoin.rs`).
+/// (`rebootstrap.rs`).
 const FAILURES: u32 = 5;
 
 /// What is known of a topic.

@@ -15,14 +15,14 @@ use rules::{ALIASES, RULES, SECRETS};
 
 use crate::client_log::Repetitions;
 use crate::ffi;
-use crate::gate::{Keyless, Requests};
+use crate::partition_gate::{Keyless, Requests};
 use crate::tokens::{Keeper, TokenSource, chain};
 
 /// What we set where librdkafka's default is not what a relay wants. Overridable within the rules.
 const DEFAULTS: &[(&str, &str)] = &[
     ("client.id", "walrelay"),
     ("partitioner", "murmur2_random"),
-    // For latency: a record alone is on its way at once, and under load batches form while
+    // For latency: a record alone is in flight at once, and under load batches form while
     // the requests before them are sent. It costs the broker CPU where a burst is spread over many
     // partitions; whoever minds sets a linger.
     ("linger.ms", "0"),

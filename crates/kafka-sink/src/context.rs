@@ -20,8 +20,8 @@ use crate::client_log::{self, Repetitions};
 use crate::config::KafkaConfig;
 use crate::error::{is_refusal, remedy};
 use crate::ffi::{self, Keeper, TopicContext};
-use crate::gate::OPEN;
 use crate::outcome::delivery_error;
+use crate::partition_gate::OPEN;
 use crate::shared::Shared;
 
 /// librdkafka's own memory for a queued record, roughly (its author's figure, librdkafka#2114; 185 were
@@ -95,7 +95,7 @@ impl Context {
     }
 
     /// Tells librdkafka again of the brokers that it began with.
-    pub(crate) fn rejoin(&self, producer: &BaseProducer<Self>) {
+    pub(crate) fn rebootstrap(&self, producer: &BaseProducer<Self>) {
         let known = ffi::add_brokers(producer, self.config.bootstrap_servers());
         tracing::debug!(
             known,
@@ -249,7 +249,7 @@ fn is_acknowledged(message: &BorrowedMessage<'_>) -> bool {
     message.offset() >= 0
 }
 
-/// Whether the record's timestamp is of the last half hour: [`Gate::delivered`](crate::gate::Gate::delivered). That of a topic with
+/// Whether the record's timestamp is of the last half hour: [`PartitionGate::delivered`](crate::partition_gate::PartitionGate::delivered). That of a topic with
 /// `message.timestamp.type=LogAppendTime` is the broker's own, of this moment.
 fn is_fresh(message: &BorrowedMessage<'_>) -> bool {
     let written = match message.timestamp() {

@@ -1,4 +1,4 @@
-//! The project's only `unsafe`: topic handles and produce by handle, the partitioner that asks a [`Gate`],
+//! The project's only `unsafe`: topic handles and produce by handle, the partitioner that asks a [`PartitionGate`],
 //! asking for metadata, naming brokers, OAUTHBEARER tokens for clients that nobody polls, and the callback that hears
 //! why a certificate is refused.
 //!
@@ -29,7 +29,7 @@ use rdkafka::{ClientConfig, ClientContext};
 use walrelay_sink::Record;
 
 use crate::Token;
-use crate::gate::{Gate, Knows, Line, Offer, Producer as GateProducer};
+use crate::partition_gate::{HoldQueue, Knows, Offer, PartitionGate, Producer as GateProducer};
 use crate::shared::Shared;
 
 // A delivery report must give back the whole sequence number.
@@ -48,7 +48,7 @@ pub(crate) struct Topic<C: ProducerContext<DeliveryOpaque = usize> + 'static> {
 
 /// A topic with a gate, as the callbacks of one producer need it: the opaque of the topic's handle.
 pub(crate) struct TopicContext {
-    gate: Arc<Gate>,
+    gate: Arc<PartitionGate>,
     producer: GateProducer,
     shared: Arc<Shared>,
     /// How many partitions there were when this producer's partitioner was asked last; or one of the two below.
@@ -62,7 +62,11 @@ const ACKNOWLEDGED: i32 = 0;
 
 impl TopicContext {
     /// Of a producer that does not know the topic yet.
-    pub(crate) fn new(gate: Arc<Gate>, producer: GateProducer, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(
+        gate: Arc<PartitionGate>,
+        producer: GateProducer,
+        shared: Arc<Shared>,
+    ) -> Self {
         Self {
             gate,
             producer,
@@ -71,7 +75,7 @@ impl TopicContext {
         }
     }
 
-    /// A broker has acknowledged a record of the topic: see [`Gate::delivered`]. True: the sender is to be woken.
+    /// A broker has acknowledged a record of the topic: see [`PartitionGate::delivered`]. True: the sender is to be woken.
     #[must_use]
     pub(crate) fn delivered(&self, seq: u64, partition: i32, fresh: bool, now: Instant) -> bool {
         // Fails where more is known already.
@@ -122,8 +126,8 @@ pub(crate) trait Keeper {
 /// Why a record was not queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotQueued {
-    /// By the topic's [`Gate`], which counts it in this line now.
-    Held(Line),
+    /// By the topic's [`PartitionGate`], which counts it in this queue now.
+    Held(HoldQueue),
     /// By librdkafka.
     Refused(RDKafkaErrorCode),
 }
@@ -136,7 +140,7 @@ enum Turn {
     /// It has entered, and the partitioner was not asked yet.
     Entered(Offer),
     Placed(i32),
-    Held(Line),
+    Held(HoldQueue),
 }
 
 thread_local! {
@@ -200,14 +204,14 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Topic<C> {
     /// Queues a copy of the record. Never blocks. `opaque`, the sequence number, comes back in the
     /// delivery report, which follows exactly if this returns `Ok`.
     ///
-    /// `from`: the line of the gate that the record stands in, as its first. It is in none if it is
+    /// `from`: the queue of the gate that the record is queued in, as its first. It is in none if it is
     /// refused.
     pub(crate) fn produce(
         &self,
         record: &Record<'_>,
         timestamp_ms: i64,
         opaque: usize,
-        from: Option<Line>,
+        from: Option<HoldQueue>,
     ) -> Result<(), NotQueued> {
         let Some(context) = self.context.as_deref() else {
             return self
@@ -237,7 +241,7 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Topic<C> {
         let turn = TURN.replace(Turn::None);
         result.map_err(|code| {
             let placed = match turn {
-                Turn::Held(line) => return NotQueued::Held(line),
+                Turn::Held(queue) => return NotQueued::Held(queue),
                 Turn::Placed(partition) => Some(partition),
                 Turn::Entered(_) | Turn::None => None,
             };
@@ -339,8 +343,8 @@ unsafe extern "C" fn place(
             TURN.set(Turn::Placed(partition));
             partition
         }
-        Err(line) => {
-            TURN.set(Turn::Held(line));
+        Err(queue) => {
+            TURN.set(Turn::Held(queue));
             i32::MAX
         }
     }
@@ -361,7 +365,7 @@ pub(crate) fn topic_of<'a>(message: &'a BorrowedMessage<'_>) -> Option<&'a Topic
     }
 }
 
-/// librdkafka's header list; null when there are none. Freed on drop unless it was handed over.
+/// librdkafka's header list; null when there are none. Freed on drop unless it was enqueued.
 struct Headers(*mut sys::rd_kafka_headers_t);
 
 impl Headers {
@@ -396,7 +400,7 @@ impl Headers {
 impl Drop for Headers {
     fn drop(&mut self) {
         if !self.0.is_null() {
-            // SAFETY: the list came from rd_kafka_headers_new and was not handed over.
+            // SAFETY: the list came from rd_kafka_headers_new and was not enqueued.
             unsafe { sys::rd_kafka_headers_destroy(self.0) }
         }
     }

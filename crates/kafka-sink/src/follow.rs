@@ -7,7 +7,7 @@ use std::time::Duration;
 use rdkafka::Offset;
 use rdkafka::types::RDKafkaErrorCode;
 
-use crate::letters::client::{Client, Polled};
+use crate::dlq::client::{Client, Polled};
 use crate::tail::TailedRecord;
 use crate::{KafkaConfig, KafkaError};
 

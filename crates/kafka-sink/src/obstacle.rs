@@ -20,7 +20,7 @@ use walrelay_sink::{Disposition, Obstacle};
 
 use crate::context::Context;
 use crate::ffi::{self, TopicState};
-use crate::gears::Producer;
+use crate::modes::Producer;
 
 /// How long the brokers may take, by all producers. Longer than a round trip to any broker, and the longest that closing a sink
 /// waits for the thread.

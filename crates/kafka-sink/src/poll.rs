@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rdkafka::producer::{BaseProducer, Producer, PurgeConfig};
 
 use crate::context::Context;
-use crate::rejoin::Rejoin;
+use crate::rebootstrap::Rejoin;
 use crate::{KafkaError, ffi};
 
 /// How long the poll thread serves events before it looks whether it is to stop. Not shorter: rdkafka
@@ -88,7 +88,7 @@ fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
     let started = Instant::now();
     let mut renewed = started;
     let mut knocks = KNOCKS.iter().peekable();
-    let mut rejoin = Rejoin::default();
+    let mut rebootstrap = Rejoin::default();
     let context = producer.context();
     while !stop.load(SeqCst) {
         if knocks.next_if(|at| started.elapsed() >= **at).is_some() {
@@ -103,8 +103,8 @@ fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
             context.renew_refused_token(producer);
         }
         let in_flight = producer.in_flight_count() > 0 && !context.shared.broken();
-        if rejoin.is_due(in_flight, context.take_reported(), Instant::now()) {
-            context.rejoin(producer);
+        if rebootstrap.is_due(in_flight, context.take_reported(), Instant::now()) {
+            context.rebootstrap(producer);
         }
         turn(producer, wait, &mut broken_since);
     }

@@ -57,7 +57,7 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the sender try the lines of a topic again, once it is woken.
+    /// Makes the sender try the queues of a topic again, once it is woken.
     pub(crate) fn call(&self, topic: usize) {
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         calls.push(topic);

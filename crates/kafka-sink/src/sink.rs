@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientConfig;
 use rdkafka::types::RDKafkaErrorCode;
 use walrelay_sink::{
-    Deliveries, DeliveryError, Disposition, Favour, Obstacle, Poison, Record, SendError, Sink,
-    SinkFactory,
+    BatchingMode, Deliveries, DeliveryError, Disposition, Obstacle, Poison, Record, SendError,
+    Sink, SinkFactory,
 };
 
 use crate::admin::{TopicCreator, TopicStatus};
 use crate::context::weight_of_record;
 use crate::ffi::NotQueued;
-use crate::gate::{Gate, Keyless, Line, Requests};
-use crate::gears::{CLOSING, Producers};
-use crate::lines::{Lines, Standing};
+use crate::hold_queues::{HeldRecord, HoldQueues};
+use crate::modes::{CLOSING, Producers};
 use crate::obstacle::Inquiry;
 use crate::outcome::delivery_error;
+use crate::partition_gate::{HoldQueue, Keyless, PartitionGate, Requests};
 use crate::shared::Shared;
 use crate::window::Window;
 use crate::{KafkaConfig, KafkaError, topic_name};
@@ -53,7 +53,7 @@ impl SinkFactory for KafkaSinkFactory {
     }
 }
 
-/// A Kafka producer, or two of them: see [`GearedSinkFactory`](crate::GearedSinkFactory).
+/// A Kafka producer, or two of them: see [`DualModeSinkFactory`](crate::DualModeSinkFactory).
 ///
 /// After the first record that was not delivered, whatever the reason, everything queued is reported
 /// as failed and every further record refused, both [`Disposition::Retryable`]: a fresh sink is
@@ -72,7 +72,7 @@ pub struct KafkaSink {
     /// What topics' gates are made with, if topics have gates.
     gates: Option<Keyless>,
     /// Accepted, and held back by gates.
-    lines: Lines,
+    hold_queues: HoldQueues,
     inquiry: Inquiry,
     closed: bool,
 }
@@ -80,7 +80,7 @@ pub struct KafkaSink {
 /// The topics seen so far, numbered.
 #[derive(Default)]
 struct Topics {
-    all: Vec<(Box<str>, Option<Arc<Gate>>)>,
+    all: Vec<(Box<str>, Option<Arc<PartitionGate>>)>,
     index: HashMap<Box<str>, usize>,
     /// Where the last record went: outboxes come in runs.
     last: usize,
@@ -143,7 +143,7 @@ impl KafkaSink {
             // The configuration was checked: what is no number is left to librdkafka.
             message_max_size: config.message_max_bytes().parse().unwrap_or(usize::MAX),
             gates,
-            lines: Lines::default(),
+            hold_queues: HoldQueues::default(),
             inquiry: Inquiry::default(),
             closed: false,
         })
@@ -175,7 +175,9 @@ impl KafkaSink {
             Some(TopicStatus::Denied(error)) => return Err(SendError::Refused(error)),
         }
         let at = topics.all.len();
-        let gate = self.gates.map(|keyless| Arc::new(Gate::new(at, keyless)));
+        let gate = self
+            .gates
+            .map(|keyless| Arc::new(PartitionGate::new(at, keyless)));
         topics.all.push((Box::from(name), gate));
         topics.index.insert(Box::from(name), at);
         topics.last = at;
@@ -185,12 +187,12 @@ impl KafkaSink {
     /// Offers a record to the producer of the moment, under its gate.
     fn offer(
         producers: &mut Producers,
-        (name, gate): &(Box<str>, Option<Arc<Gate>>),
+        (name, gate): &(Box<str>, Option<Arc<PartitionGate>>),
         at: usize,
         record: &Record<'_>,
-        standing: (u64, i64, Option<Line>),
+        queued: (u64, i64, Option<HoldQueue>),
     ) -> Result<(), NotQueued> {
-        let (seq, timestamp_ms, from) = standing;
+        let (seq, timestamp_ms, from) = queued;
         let topic = producers.current().topic(at, name, gate.as_ref());
         // The build is refused where usize is narrower.
         topic
@@ -206,66 +208,66 @@ impl KafkaSink {
         self.creator = None;
         self.inquiry.end();
         let until = Instant::now() + grace;
-        // Each time those have been reported that others stand behind.
-        while !self.lines.is_empty() && Instant::now() < until && !self.shared.broken() {
+        // Each time those have been reported that others hold behind.
+        while !self.hold_queues.is_empty() && Instant::now() < until && !self.shared.broken() {
             self.producers
                 .flush(until.min(Instant::now() + CLOSING), CLOSING);
             self.resume();
         }
-        self.give_up_lines();
+        self.fail_held_records();
         self.producers.flush(until, CLOSING);
         self.producers.close();
     }
 
-    /// Tries those again that stand in lines whose gates have called.
+    /// Tries those again that hold in queues whose gates have called.
     fn resume(&mut self) {
         for at in self.shared.calls() {
             if let Some((_, Some(gate))) = self.topics.all.get(at) {
                 gate.heard();
             }
-            for line in self.lines.of_topic(at) {
-                self.advance(at, line);
+            for queue in self.hold_queues.of_topic(at) {
+                self.advance(at, queue);
             }
         }
     }
 
-    /// Hands the first of a line over, and the next, until one is held back.
-    fn advance(&mut self, at: usize, line: Line) {
+    /// Hands the first of a queue over, and the next, until one is held back.
+    fn advance(&mut self, at: usize, queue: HoldQueue) {
         while !self.shared.broken()
             && let Some(topic) = self.topics.all.get(at)
-            && let Some(first) = self.lines.first(at, line)
+            && let Some(first) = self.hold_queues.first(at, queue)
         {
-            let standing = (first.seq, first.timestamp_ms, Some(line));
+            let queued = (first.seq, first.timestamp_ms, Some(queue));
             let producers = &mut self.producers;
-            let produced = first.with(&topic.0, line, |record| {
-                let produced = Self::offer(producers, topic, at, record, standing);
+            let produced = first.with(&topic.0, queue, |record| {
+                let produced = Self::offer(producers, topic, at, record, queued);
                 produced.map_err(|not_queued| match not_queued {
-                    NotQueued::Held(line) => Ok(line),
+                    NotQueued::Held(queue) => Ok(queue),
                     NotQueued::Refused(code) => Err(refusal(record, code, &self.message_max_bytes)),
                 })
             });
-            if matches!(produced, Err(Ok(still)) if still == line) {
+            if matches!(produced, Err(Ok(still)) if still == queue) {
                 return;
             }
-            let Some(first) = self.lines.pop(at, line) else {
+            let Some(first) = self.hold_queues.pop(at, queue) else {
                 return;
             };
             match produced {
                 Ok(()) => {}
-                Err(Ok(other)) => self.lines.push(at, other, first),
+                Err(Ok(other)) => self.hold_queues.push(at, other, first),
                 // It was accepted: now it can only fail.
                 Err(Err(error)) => fail(&self.shared, &first, error),
             }
         }
     }
 
-    /// Reports those that stand in lines as failed.
-    fn give_up_lines(&mut self) {
-        for (at, standing) in self.lines.take_all() {
+    /// Reports those that hold in queues as failed.
+    fn fail_held_records(&mut self) {
+        for (at, queued) in self.hold_queues.take_all() {
             let name = self.topics.all.get(at).map_or("", |(name, _)| name);
             fail(
                 &self.shared,
-                &standing,
+                &queued,
                 delivery_error(name, RDKafkaErrorCode::PurgeQueue),
             );
         }
@@ -293,13 +295,13 @@ impl Sink for KafkaSink {
         if !self.shared.window.try_take(weight) {
             return Err(SendError::Full);
         }
-        let standing = (seq, timestamp_ms, None);
+        let queued = (seq, timestamp_ms, None);
         let topic = &self.topics.all[at];
-        let code = match Self::offer(&mut self.producers, topic, at, record, standing) {
+        let code = match Self::offer(&mut self.producers, topic, at, record, queued) {
             Ok(()) => return Ok(()),
-            Err(NotQueued::Held(line)) => {
-                let standing = Standing::new(record, timestamp_ms, seq, weight);
-                self.lines.push(at, line, standing);
+            Err(NotQueued::Held(queue)) => {
+                let queued = HeldRecord::new(record, timestamp_ms, seq, weight);
+                self.hold_queues.push(at, queue, queued);
                 return Ok(());
             }
             Err(NotQueued::Refused(code)) => code,
@@ -319,9 +321,9 @@ impl Sink for KafkaSink {
     /// Hands over what gates have held back and hold back no longer, and gives up a producer that is not wanted. If
     /// the sink is broken, all that is held back is reported as failed: the relay waits for those reports before it
     /// starts anew.
-    fn nudge(&mut self) {
+    fn poll(&mut self) {
         if self.shared.broken() {
-            self.give_up_lines();
+            self.fail_held_records();
         } else {
             self.resume();
         }
@@ -330,8 +332,8 @@ impl Sink for KafkaSink {
 
     /// From the next record on each is offered to the producer of this mode. If the partition has records in flight
     /// in the other producer the record is held back until those were reported; no other partition waits.
-    fn favour(&mut self, favour: Favour) {
-        self.producers.favour(favour);
+    fn set_mode(&mut self, mode: BatchingMode) {
+        self.producers.set_mode(mode);
     }
 
     fn waiting_for(&mut self) -> Option<Obstacle> {
@@ -350,9 +352,9 @@ impl Sink for KafkaSink {
 }
 
 /// Reports a record as failed that never came to librdkafka.
-fn fail(shared: &Shared, standing: &Standing, error: DeliveryError) {
-    shared.failed(standing.seq, error);
-    if shared.window.give_back(standing.weight) {
+fn fail(shared: &Shared, queued: &HeldRecord, error: DeliveryError) {
+    shared.failed(queued.seq, error);
+    if shared.window.give_back(queued.weight) {
         shared.wake_sender();
     }
 }

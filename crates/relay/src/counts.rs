@@ -5,7 +5,7 @@ pub struct Counts {
     pub records: u64,
     /// Transactions whose commit was received, those without a record included.
     pub transactions: u64,
-    /// Transactions passed over after a reconnect, as their first copy was handed over already.
+    /// Transactions passed over after a reconnect, as their first copy was enqueued already.
     pub repeats_avoided: u64,
     /// UPDATEs of an outbox table: not events, ignored.
     pub updates: u64,
@@ -15,7 +15,7 @@ pub struct Counts {
     pub truncates: u64,
     /// Dead letters the sink took, those of parked keys aside.
     pub dead_letters: u64,
-    /// Events that became letters because an earlier one of their key is one.
+    /// Events that became dead letters because an earlier one of their key is one.
     pub parked: u64,
     /// Events passed over by the poison policy.
     pub skipped: u64,

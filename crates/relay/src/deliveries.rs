@@ -86,7 +86,7 @@ impl Deliveries for Reports {
     }
 
     fn capacity(&self) {
-        self.wake_if(self.ring.nudge());
+        self.wake_if(self.ring.wake());
     }
 }
 

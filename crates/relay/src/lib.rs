@@ -9,7 +9,7 @@
 //! - [`Resume::continued_by`]: whether a new stream continues the log that was read before, or what
 //!   is missing ([`LogError`]).
 //! - [`Schemas`]: who is asked for the schemas of values, where they are encoded by some.
-//! - [`Surroundings`]: what the pipeline is told of the world (the wall clock) and tells it
+//! - [`Environment`]: what the pipeline is told of the world (the wall clock) and tells it
 //!   ([`State`], samples of latency). [`Counts`] are the figures of a run.
 //! - [`PipelineError`]: why a pipeline stopped.
 //!
@@ -37,44 +37,44 @@
 
 mod backoff;
 mod counts;
+mod decision;
 mod deliveries;
+mod dlq_record;
+mod environment;
 mod error;
-mod generation;
-mod judgement;
+mod event_source;
+mod in_flight;
 mod lease;
-mod letter;
 mod log;
+mod log_throttle;
 mod looks;
 mod machine;
 #[doc(hidden)]
 pub mod measuring;
-mod nag;
 mod owed;
 mod pace;
 mod pipeline;
-mod places;
 mod poison;
-mod rhythm;
+mod read_cadence;
 mod schemas;
 mod settings;
 mod shutdown;
 mod silence;
+mod sink_session;
 mod source;
 mod stream;
-mod surroundings;
 mod table;
-mod written;
 
 pub use backoff::Backoff;
 pub use counts::Counts;
+pub use environment::{Environment, Failpoint, State};
 pub use error::{Chain, CoreError, PipelineError};
+pub use in_flight::SentEvent;
 pub use log::{Ancestor, Continuity, LogError};
 pub use machine::{Core, Outgoing, Step};
 pub use pipeline::Pipeline;
-pub use places::SentEvent;
-pub use poison::{Class, Diverted, PoisonAction, PoisonPolicy, Verdicts};
-pub use schemas::{SchemaAnswer, SchemaError, SchemaFailure, Schemas, Wanted};
+pub use poison::{Class, Diverted, PoisonAction, PoisonDecisions, PoisonPolicy};
+pub use schemas::{PendingSchema, SchemaAnswer, SchemaError, SchemaFailure, Schemas};
 pub use settings::{OnUpdate, Outcome, Settings};
 pub use source::{Looked, Opened, Predecessor, Resume, SlotOwner, Source, SourceError, WalStream};
-pub use surroundings::{Point, State, Surroundings};
 pub use table::TableName;

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::Looked;
-use crate::nag::{Due, Nag};
+use crate::log_throttle::{Due, LogThrottle};
 
 /// From the start of one look to the start of the next: a table that is taken out of the publication
 /// sends no word. The documents promise ten seconds, and a look takes its time.
@@ -29,7 +29,7 @@ pub(crate) struct Looks {
     answered_at: Instant,
     /// Failed looks since then.
     failures: u32,
-    nag: Nag,
+    throttle: LogThrottle,
 }
 
 impl Looks {
@@ -40,7 +40,7 @@ impl Looks {
             not_before: Some(now),
             answered_at: now,
             failures: 0,
-            nag: Nag::default(),
+            throttle: LogThrottle::default(),
         }
     }
 
@@ -64,7 +64,7 @@ impl Looks {
         let Looked::Failed { reason } = looked else {
             self.answered_at = now;
             self.failures = 0;
-            if let Some(lasted) = self.nag.over(now) {
+            if let Some(lasted) = self.throttle.over(now) {
                 let lasted_s = lasted.as_secs();
                 info!(lasted_s, "looks at the catalogs are answered again");
             }
@@ -89,7 +89,9 @@ impl Looks {
         self.failures += 1;
         let lasts = self.failures >= FAILURES_NOTICE
             || now.duration_since(self.answered_at) >= SILENCE_NOTICE;
-        lasts.then(|| self.nag.about("failed looks", now)).flatten()
+        lasts
+            .then(|| self.throttle.about("failed looks", now))
+            .flatten()
     }
 }
 
@@ -143,7 +145,7 @@ mod tests {
             .collect();
         assert_eq!(warned, [3, 4, 6, 10, 18]);
         looks.ended(&answer(at(21)), at(21));
-        assert_eq!(looks.nag.since(), None);
+        assert_eq!(looks.throttle.since(), None);
         // Few, but for a long time.
         assert!(looks.failed(at(35)).is_none());
         assert!(looks.failed(at(51)).is_some());

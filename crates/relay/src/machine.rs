@@ -11,8 +11,8 @@
 //!
 //! # After a reconnect
 //! Postgres sends again from the slot's `confirmed_flush_lsn`, while records of the connection that
-//! was lost may still be on their way to the broker. A transaction that was handed over whole is
-//! not handed over twice: its commit lies before [`Ledger::last_commit`], so it is passed over and
+//! was lost may still be on their way to the broker. A transaction that was enqueued whole is
+//! not enqueued twice: its commit lies before [`Ledger::last_commit`], so it is passed over and
 //! its first copy goes on answering for it. One that was cut in the middle is sent again from its
 //! first record; what was sent of it belongs to no commit any more ([`Ledger::abandon`]).
 //! This rests on the log being the same log, which the pipeline checks: same system identifier,
@@ -25,25 +25,25 @@ use std::time::Duration;
 
 use walrelay_checkpoint::{AckRing, Ledger, Seq};
 use walrelay_event_router::{
-    Event, MessageHeaders, Messages, PlanError, RouteError, Routed, Router, Row, Salvage,
+    Event, MessageHeaders, Messages, PartialRow, PlanError, RouteError, Routed, Router, Row,
     TableFacts, ValueSchema,
 };
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, RelationMap};
 use walrelay_pgoutput::{Begin, LogicalMessage, Message, PgTimestamp, Relation, decode};
-use walrelay_sink::{LetterId, Poison, Record};
+use walrelay_sink::{EventPosition, Poison, Record};
 use walrelay_walsender::Frame;
 
-use crate::letter::{Body, Letter, Texts};
-use crate::places::{Places, SentEvent};
-use crate::poison::{Class, Diverted, PoisonAction, Verdict, Verdicts};
-use crate::written::{RowError, Written, messages_table};
-use crate::{CoreError, Counts, TableName, Wanted};
+use crate::dlq_record::{Body, DlqHeaders, DlqRecord};
+use crate::event_source::{RowError, Written, messages_table};
+use crate::in_flight::{InFlightEvents, SentEvent};
+use crate::poison::{Class, Diverted, PoisonAction, PoisonDecisions, Verdict};
+use crate::{CoreError, Counts, PendingSchema, TableName};
 
 /// A record to offer to the sink.
 pub struct Outgoing<'a> {
     what: What<'a>,
     seq: Seq,
-    event: LetterId,
+    event: EventPosition,
 }
 
 #[expect(
@@ -52,7 +52,7 @@ pub struct Outgoing<'a> {
 )]
 enum What<'a> {
     Event(Routed<'a>),
-    Letter(Letter<'a>),
+    DlqRecord(DlqRecord<'a>),
 }
 
 impl Outgoing<'_> {
@@ -60,7 +60,7 @@ impl Outgoing<'_> {
     pub fn record(&self) -> Record<'_> {
         match &self.what {
             What::Event(routed) => routed.record(),
-            What::Letter(letter) => letter.record(),
+            What::DlqRecord(letter) => letter.record(),
         }
     }
 
@@ -68,7 +68,7 @@ impl Outgoing<'_> {
     pub fn event_id(&self) -> Option<&[u8]> {
         match &self.what {
             What::Event(routed) => routed.event_id(),
-            What::Letter(_) => None,
+            What::DlqRecord(_) => None,
         }
     }
 
@@ -76,7 +76,7 @@ impl Outgoing<'_> {
     pub fn event(&self) -> SentEvent {
         SentEvent {
             id: self.event,
-            dead_letter: matches!(self.what, What::Letter(_)),
+            dead_letter: matches!(self.what, What::DlqRecord(_)),
         }
     }
 
@@ -114,9 +114,9 @@ pub enum Step<'a> {
     /// As many records are in flight as the ring can hold, or this one is to be sent alone, or it is
     /// not known yet which keys are parked: come back with the same frame.
     Blocked,
-    /// A schema is needed that is not known, [`Core::wanted`]: come back with the same frame when it was
+    /// A schema is needed that is not known, [`Core::pending_schema`]: come back with the same frame when it was
     /// [learned](Core::learn) or [given up](Core::give_up_schema).
-    Wanted,
+    AwaitsSchema,
 }
 
 #[derive(Debug)]
@@ -124,7 +124,7 @@ enum Table {
     /// One of the configured tables; the router has its plan.
     Outbox(TableName),
     /// One of the configured tables that cannot be routed, where the policy allows for that.
-    Wreck(TableName, Arc<PlanError>),
+    Unroutable(TableName, Arc<PlanError>),
     Foreign(TableName),
 }
 
@@ -132,7 +132,7 @@ enum Table {
 #[derive(Debug, Clone, Copy)]
 struct OpenTransaction {
     begin: Begin,
-    /// It was handed over whole on an earlier connection.
+    /// It was enqueued whole on an earlier connection.
     passed_over: bool,
     records: u64,
     /// Rows done with: sent, or diverted.
@@ -142,7 +142,7 @@ struct OpenTransaction {
 /// What was offered last, until the sink takes it.
 #[derive(Debug)]
 struct Offered {
-    event: LetterId,
+    event: EventPosition,
     /// It is a letter, for this reason.
     letter: Option<Diverted>,
 }
@@ -159,29 +159,29 @@ pub struct Core {
     tables: RelationMap<Table>,
     ledger: Ledger,
     open: Option<OpenTransaction>,
-    /// Transactions that commit before this were handed over on an earlier connection, or confirmed.
+    /// Transactions that commit before this were enqueued on an earlier connection, or confirmed.
     handed_over: Option<CommitEnd>,
-    /// The number after the last record that was handed over.
+    /// The number after the last record that was enqueued.
     next: u64,
     /// Highest position received on this connection.
     received: Lsn,
-    /// The transaction that is followed to its acknowledgement, see `Surroundings::acknowledged`.
+    /// The transaction that is followed to its acknowledgement, see `Environment::acknowledged`.
     sample: Option<(CommitEnd, PgTimestamp)>,
     /// The commit's time of the transaction that began last.
     begun: Option<PgTimestamp>,
     counts: Counts,
-    verdicts: Verdicts,
+    decisions: PoisonDecisions,
     /// Of the letter that was offered last.
-    texts: Texts,
+    texts: DlqHeaders,
     offered: Option<Offered>,
-    places: Places,
+    places: InFlightEvents,
     /// To be told to people; see [`Core::take_diverted`].
     diverted: Vec<Diverted>,
     /// What the last frame waits for.
-    wanted: Option<Wanted>,
+    pending_schema: Option<PendingSchema>,
     /// The event whose value does not fit the schema that is known, and whether it was asked since
     /// whether there is a later one.
-    unfit: Option<(LetterId, bool)>,
+    unfit: Option<(EventPosition, bool)>,
 }
 
 impl Core {
@@ -193,7 +193,13 @@ impl Core {
         ring: Arc<AckRing>,
         confirmed: CommitEnd,
     ) -> Self {
-        Self::with_verdicts(router, configured, ring, confirmed, Verdicts::default())
+        Self::with_verdicts(
+            router,
+            configured,
+            ring,
+            confirmed,
+            PoisonDecisions::default(),
+        )
     }
 
     /// The same with a policy, and with what was decided about events on earlier sinks.
@@ -202,9 +208,9 @@ impl Core {
         configured: Arc<[TableName]>,
         ring: Arc<AckRing>,
         confirmed: CommitEnd,
-        mut verdicts: Verdicts,
+        mut decisions: PoisonDecisions,
     ) -> Self {
-        verdicts.forget_before(confirmed);
+        decisions.forget_before(confirmed);
         Self {
             router,
             messages: None,
@@ -219,12 +225,12 @@ impl Core {
             sample: None,
             begun: None,
             counts: Counts::default(),
-            verdicts,
-            texts: Texts::default(),
+            decisions,
+            texts: DlqHeaders::default(),
             offered: None,
-            places: Places::default(),
+            places: InFlightEvents::default(),
             diverted: Vec::new(),
-            wanted: None,
+            pending_schema: None,
             unfit: None,
         }
     }
@@ -247,7 +253,7 @@ impl Core {
     pub fn connected(&mut self, confirmed: CommitEnd) {
         self.disconnected();
         self.received = confirmed.lsn();
-        // What is confirmed was handed over too, if by an earlier sink or process: a server that
+        // What is confirmed was enqueued too, if by an earlier sink or process: a server that
         // restarts may find its slot further back than it said.
         self.handed_over = self.ledger.last_commit().max(self.ledger.confirmed());
     }
@@ -268,7 +274,7 @@ impl Core {
 
     /// Takes the next frame. It may be given again if nothing could be done with it, see [`Step`].
     pub fn frame<'a>(&'a mut self, frame: &Frame<'a>) -> Result<Step<'a>, CoreError> {
-        self.wanted = None;
+        self.pending_schema = None;
         match *frame {
             Frame::Keepalive {
                 wal_end,
@@ -345,11 +351,11 @@ impl Core {
         };
         let cause = error.to_string();
         let poison = Poison::Unroutable;
-        let Some(verdict) = self.verdicts.of_unroutable(poison, cause) else {
+        let Some(verdict) = self.decisions.of_unroutable(poison, cause) else {
             return Err(error);
         };
         self.counts.skipped += 1;
-        let id = LetterId {
+        let id = EventPosition {
             lsn: message.lsn.get(),
             row: 0,
         };
@@ -370,7 +376,7 @@ impl Core {
         if open.passed_over {
             return Ok(Step::Consumed);
         }
-        let event = LetterId {
+        let event = EventPosition {
             lsn: open.begin.final_lsn.get(),
             row: open.rows,
         };
@@ -378,9 +384,9 @@ impl Core {
             Written::Row(insert) => insert.relation,
             Written::Message(_) => Messages::TABLES[0],
         };
-        let (table, wreck) = match self.tables.get(relation) {
+        let (table, unroutable) = match self.tables.get(relation) {
             Some(Table::Outbox(table)) => (table, None),
-            Some(Table::Wreck(table, cause)) => (table, Some(cause)),
+            Some(Table::Unroutable(table, cause)) => (table, Some(cause)),
             Some(Table::Foreign(table)) => {
                 return Err(CoreError::ForeignTable {
                     table: table.clone(),
@@ -393,8 +399,8 @@ impl Core {
                 });
             }
         };
-        if self.verdicts.holds_back(event, self.ledger.in_flight())
-            || self.verdicts.is_waiting_for_parking()
+        if self.decisions.holds_back(event, self.ledger.in_flight())
+            || self.decisions.is_waiting_for_parking()
         {
             return Ok(Step::Blocked);
         }
@@ -418,7 +424,7 @@ impl Core {
         };
         // Read into its place, and not handed from one to the next: it is large.
         let mut row = Row::default();
-        let read = match (&insert, wreck) {
+        let read = match (&insert, unroutable) {
             (Err((_, error)), _) => {
                 let error = error.clone();
                 Err((Some(error.poison()), RowError::Message(error)))
@@ -431,14 +437,14 @@ impl Core {
         };
         let mut decided = None;
         if let Err((_, RowError::Route(error))) = &read {
-            self.wanted = wanted(error, event, &mut self.unfit);
-            if let Some(wanted) = &self.wanted {
+            self.pending_schema = pending_schema(error, event, &mut self.unfit);
+            if let Some(wanted) = &self.pending_schema {
                 decided = self
-                    .verdicts
+                    .decisions
                     .of_subject(&wanted.subject)
                     .filter(|_| !wanted.again);
                 if decided.is_none() {
-                    return Ok(Step::Wanted);
+                    return Ok(Step::AwaitsSchema);
                 }
             }
         }
@@ -449,7 +455,7 @@ impl Core {
                 if let Some(more) = more {
                     routed.add_headers(more.iter());
                 }
-                match self.verdicts.of(event, routed.topic(), routed.key()) {
+                match self.decisions.of(event, routed.topic(), routed.key()) {
                     None => {
                         self.offered = Some(Offered {
                             event,
@@ -464,24 +470,25 @@ impl Core {
             Err((poison, error)) => {
                 let verdict = decided.or_else(|| {
                     let cause = error.to_string();
-                    self.verdicts.of_unroutable(poison?, cause)
+                    self.decisions.of_unroutable(poison?, cause)
                 });
                 let Some(verdict) = verdict else {
                     let row = insert.as_ref().ok();
-                    let salvage = row.map(|row| self.router.salvage(row.relation, &row.tuple));
-                    let event_id = salvage.and_then(|salvage| salvage.event_id);
+                    let partial_row =
+                        row.map(|row| self.router.partial_row(row.relation, &row.tuple));
+                    let event_id = partial_row.and_then(|partial_row| partial_row.event_id);
                     return Err(error.at(table, &open.begin, event_id));
                 };
-                let salvage = match insert {
-                    Ok(insert) => self.router.salvage(insert.relation, &insert.tuple),
+                let partial_row = match insert {
+                    Ok(insert) => self.router.partial_row(insert.relation, &insert.tuple),
                     // Whole, so that somebody can still make an event of it.
-                    Err((content, _)) => Salvage {
+                    Err((content, _)) => PartialRow {
                         value: Some(content),
-                        ..Salvage::default()
+                        ..PartialRow::default()
                     },
                 };
                 let more = more.iter().flat_map(MessageHeaders::iter);
-                (verdict, Body::Salvaged(salvage, more.collect()))
+                (verdict, Body::Salvaged(partial_row, more.collect()))
             }
         };
         if verdict.action == PoisonAction::Skip {
@@ -493,8 +500,8 @@ impl Core {
             self.diverted.push(diverted);
             return Ok(Step::Consumed);
         }
-        let policy = self.verdicts.policy();
-        self.texts = Texts::of(policy, &verdict, event, &open.begin, table, &body);
+        let policy = self.decisions.policy();
+        self.texts = DlqHeaders::of(policy, &verdict, event, &open.begin, table, &body);
         if let (Some(parking), Some(key)) = (&policy.parking, body.key()) {
             parking.park(event, body.topic(), key);
         }
@@ -503,13 +510,13 @@ impl Core {
             event,
             letter: Some(Diverted::new(event, verdict, body.event_id())),
         });
-        let what = What::Letter(Letter::new(&self.texts, class, &body));
+        let what = What::DlqRecord(DlqRecord::new(&self.texts, class, &body));
         Ok(Step::Send(Outgoing { what, seq, event }))
     }
 
     /// The schema that the last frame waits for.
-    pub fn wanted(&self) -> Option<&Wanted> {
-        self.wanted.as_ref()
+    pub fn pending_schema(&self) -> Option<&PendingSchema> {
+        self.pending_schema.as_ref()
     }
 
     /// The schema of a subject is this one from now on.
@@ -521,14 +528,17 @@ impl Core {
     /// There is no schema of a subject, or no later one: what needs one is poison. False: the pipeline
     /// is to halt.
     pub fn give_up_schema(&mut self, subject: &str, cause: &str) -> bool {
-        let again = self.wanted.take().is_some_and(|wanted| wanted.again);
+        let again = self
+            .pending_schema
+            .take()
+            .is_some_and(|wanted| wanted.again);
         // Judged by the schema that is known.
         self.asked();
-        again || self.verdicts.give_up_subject(subject, cause)
+        again || self.decisions.give_up_subject(subject, cause)
     }
 
     fn asked(&mut self) {
-        self.wanted = None;
+        self.pending_schema = None;
         if let Some((_, asked)) = &mut self.unfit {
             *asked = true;
         }
@@ -572,12 +582,12 @@ impl Core {
         Ok(())
     }
 
-    /// A row of an outbox that is changed is no event. In a transaction that was handed over, where it
+    /// A row of an outbox that is changed is no event. In a transaction that was enqueued, where it
     /// did not stop us, it does not now.
     fn update(&mut self, relation: RelationId) -> Result<(), CoreError> {
         self.counts.updates += 1;
         match (self.tables.get(relation), &self.open) {
-            (Some(Table::Outbox(table) | Table::Wreck(table, _)), Some(open))
+            (Some(Table::Outbox(table) | Table::Unroutable(table, _)), Some(open))
                 if self.stops_at_updates && !open.passed_over =>
             {
                 Err(CoreError::Update {
@@ -598,7 +608,7 @@ impl Core {
             });
         }
         // `final_lsn` is where the commit record starts. Commit records do not overlap, so one that
-        // starts before the end of a commit that was handed over is that commit or an earlier one.
+        // starts before the end of a commit that was enqueued is that commit or an earlier one.
         let passed_over = self
             .handed_over
             .is_some_and(|end| begin.final_lsn < end.lsn());
@@ -639,11 +649,11 @@ impl Core {
     ) -> Result<(), CoreError> {
         let entry = match announced {
             Ok(()) => Table::Outbox(table),
-            Err(error) if self.verdicts.policy().action(error.poison()) == PoisonAction::Halt => {
+            Err(error) if self.decisions.policy().action(error.poison()) == PoisonAction::Halt => {
                 let source = Box::new(error);
                 return Err(CoreError::Plan { table, source });
             }
-            Err(error) => Table::Wreck(table, Arc::new(error)),
+            Err(error) => Table::Unroutable(table, Arc::new(error)),
         };
         self.tables.insert(id, entry);
         Ok(())
@@ -681,8 +691,8 @@ impl Core {
     /// Decides that an event, which the sink refused by itself, is not to be offered again: the same
     /// frame then gives its letter, or nothing. False: the policy is to halt, or a dead letter was
     /// refused.
-    pub fn condemn(&mut self, event: SentEvent, poison: Poison, cause: &str) -> bool {
-        !event.dead_letter && self.verdicts.condemn(event.id, poison, cause)
+    pub fn reject(&mut self, event: SentEvent, poison: Poison, cause: &str) -> bool {
+        !event.dead_letter && self.decisions.reject(event.id, poison, cause)
     }
 
     /// What the record of this number stands for, while it is in flight.
@@ -690,7 +700,7 @@ impl Core {
         self.places.of(seq.get())
     }
 
-    /// How many events of each transaction, by the start of its commit record, were handed over and are
+    /// How many events of each transaction, by the start of its commit record, were enqueued and are
     /// not acknowledged.
     pub(crate) fn unacknowledged(&self) -> BTreeMap<u64, u64> {
         self.places.events(self.lowest_in_flight(), self.next)
@@ -717,7 +727,7 @@ impl Core {
     pub fn advance(&mut self) -> Option<(CommitEnd, PgTimestamp)> {
         if self.ledger.advance().is_some() {
             let confirmed = self.confirmed();
-            self.verdicts.forget_before(confirmed);
+            self.decisions.forget_before(confirmed);
         }
         self.places.forget_below(self.lowest_in_flight());
         let (end, _) = self.sample?;
@@ -749,7 +759,7 @@ impl Core {
         self.received.max(self.confirmed().lsn())
     }
 
-    /// Records handed over and not acknowledged.
+    /// Records enqueued and not acknowledged.
     pub fn in_flight(&self) -> u64 {
         self.ledger.in_flight()
     }
@@ -778,32 +788,32 @@ impl Core {
     }
 
     /// Gives up the router and what was decided, for the machine of the next sink.
-    pub fn into_parts(mut self) -> (Router, Verdicts) {
+    pub fn into_parts(mut self) -> (Router, PoisonDecisions) {
         self.router.clear();
-        (self.router, self.verdicts)
+        (self.router, self.decisions)
     }
 }
 
 /// What a row that cannot be read waits for, if it does.
-fn wanted(
+fn pending_schema(
     error: &RouteError,
-    event: LetterId,
-    unfit: &mut Option<(LetterId, bool)>,
-) -> Option<Wanted> {
+    event: EventPosition,
+    unfit: &mut Option<(EventPosition, bool)>,
+) -> Option<PendingSchema> {
     match error {
-        RouteError::UnknownSchema { subject } => Some(Wanted {
+        RouteError::UnknownSchema { subject } => Some(PendingSchema {
             subject: subject.clone(),
             again: false,
         }),
         // Whoever writes registers first: a value that is newer than our schema fits what is there by
         // now. Each such event asks once.
-        RouteError::Misfit {
+        RouteError::SchemaMismatch {
             subject,
             may_change: true,
             ..
         } if *unfit != Some((event, true)) => {
             *unfit = Some((event, false));
-            Some(Wanted {
+            Some(PendingSchema {
                 subject: subject.clone(),
                 again: true,
             })

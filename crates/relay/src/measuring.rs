@@ -10,13 +10,13 @@ use walrelay_lsn::CommitEnd;
 use walrelay_sink::{Deliveries, Sink};
 
 use crate::deliveries::Reports;
-use crate::generation::Generation;
+use crate::sink_session::SinkSession;
 use crate::{Core, PipelineError, TableName, WalStream};
 
 /// What a pipeline does with the bytes of one read, and with acknowledgements.
 #[derive(Debug)]
 pub struct Walker<K> {
-    running: Generation<K>,
+    running: SinkSession<K>,
 }
 
 impl<K: Sink> Walker<K> {
@@ -33,7 +33,7 @@ impl<K: Sink> Walker<K> {
         let deliveries = Arc::clone(&reports);
         let mut core = Core::new(router, tables, ring, confirmed);
         core.connected(confirmed);
-        let running = Generation {
+        let running = SinkSession {
             core,
             sink: sink(deliveries),
             reports,

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use walrelay_lsn::CommitEnd;
 
-/// Events that were handed over, or refused, and are not confirmed: those of sinks that were thrown away.
+/// Events that were enqueued, or refused, and are not confirmed: those of sinks that were thrown away.
 /// As long as there are any, a relay that stops is not drained, whatever it did since.
 ///
 /// One entry for each transaction that was in flight.

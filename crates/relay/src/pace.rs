@@ -1,6 +1,6 @@
 //! Whether latency or throughput matters now.
 //!
-//! Under a light load a record is read as soon as it comes and handed over at once. Under a heavy one
+//! Under a light load a record is read as soon as it comes and enqueued at once. Under a heavy one
 //! that is dear: the server pays for each message by itself when it is read as soon as it comes (it
 //! may need twice the CPU), and the broker for each small request. What was read in lumps and sent in
 //! full requests is late by some milliseconds; who is behind anyway does not mind.
@@ -15,7 +15,7 @@
 //! of a millisecond as soon as more than a few come, or what came was a little late; and a larger one,
 //! which grows with the lag, where it is both.
 //!
-//! Who is behind reads in a rhythm of its own: `rhythm.rs`.
+//! With a backlog, `read_cadence.rs` decides the delay before each read.
 //!
 //! - **Up**, to throughput: the lag was long for a while, and records come in numbers.
 //! - **Down**, to latency: the lag has been over for a while; or so little comes that there is nothing
@@ -30,10 +30,10 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use walrelay_sink::Favour;
+use walrelay_sink::BatchingMode;
 use walrelay_walsender::Socket;
 
-use crate::rhythm::{Rhythm, SHORTEST};
+use crate::read_cadence::{ReadCadence, SHORTEST};
 
 /// A lag that is worth being caught up with, and for how long it must last: a hiccup's is made up for
 /// in less.
@@ -56,18 +56,18 @@ const LONGEST_FOR: Duration = Duration::from_secs(30);
 const PROVEN: Duration = Duration::from_secs(5);
 /// A rate is that of at least so long, and without a record for so long there is none.
 const WINDOW: Duration = Duration::from_millis(100);
-/// The distance of two reads in the gear for latency, and the largest. Measured: docs/adr/0013-two-gears.md.
+/// The distance of two reads in the producer for latency, and the largest. Measured: docs/adr/0013-two-gears.md.
 const READ_GAP: Duration = SHORTEST;
 const LONGEST_GAP: Duration = Duration::from_micros(1_500);
 
 /// The pace of one connection.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    favour: Favour,
+    favour: BatchingMode,
     /// Records a second, lately.
     rate: f64,
     /// For how long the lag must be over before latency is tried again.
-    patience: Duration,
+    retry_policy: Duration,
     window: Instant,
     /// How late the last of them were.
     lag: Duration,
@@ -80,41 +80,41 @@ pub(crate) struct Pace {
     /// When the gear was changed.
     changed: Instant,
     next_read: Instant,
-    /// Of the reads in the gear for throughput.
-    rhythm: Rhythm,
+    /// Of the reads in the producer for throughput.
+    cadence: ReadCadence,
 }
 
 impl Pace {
     pub(crate) fn new(socket: Socket, now: Instant) -> Self {
         Self {
-            favour: Favour::Latency,
+            favour: BatchingMode::Latency,
             rate: 0.0,
             lag: Duration::ZERO,
-            patience: CURRENT_FOR,
+            retry_policy: CURRENT_FOR,
             window: now,
             records: 0,
             last: now,
             other_since: None,
             changed: now,
             next_read: now,
-            rhythm: Rhythm::new(socket),
+            cadence: ReadCadence::new(socket),
         }
     }
 
-    /// What to favour with what was just read. Call it before that is handed over.
-    pub(crate) fn favour(&mut self, now: Instant) -> Favour {
+    /// What to favour with what was just read. Call it before that is enqueued.
+    pub(crate) fn set_mode(&mut self, now: Instant) -> BatchingMode {
         if now.duration_since(self.last) > WINDOW {
             self.rate = 0.0;
             self.lag = Duration::ZERO;
             self.records = 0;
             self.window = now;
             self.last = now;
-            self.change(Favour::Latency, now);
+            self.change(BatchingMode::Latency, now);
         }
         self.favour
     }
 
-    /// Notes that `records` were handed over, of which the last was sent by the server `lag` after its
+    /// Notes that `records` were enqueued, of which the last was sent by the server `lag` after its
     /// commit.
     pub(crate) fn handed_over(&mut self, records: u64, lag: Duration, now: Instant) {
         if records > 0 {
@@ -129,21 +129,25 @@ impl Pace {
             self.records = 0;
             self.window = now;
         }
-        let (asks, patience, to) = match self.favour {
-            Favour::Latency if lag >= FAR_BEHIND => (true, FAR_BEHIND_FOR, Favour::Throughput),
-            Favour::Latency => (lag >= BEHIND, BEHIND_FOR, Favour::Throughput),
-            Favour::Throughput if self.rate < MANY => (true, CURRENT_FOR, Favour::Latency),
-            Favour::Throughput => (lag < CURRENT, self.patience, Favour::Latency),
+        let (asks, retry_policy, to) = match self.favour {
+            BatchingMode::Latency if lag >= FAR_BEHIND => {
+                (true, FAR_BEHIND_FOR, BatchingMode::Throughput)
+            }
+            BatchingMode::Latency => (lag >= BEHIND, BEHIND_FOR, BatchingMode::Throughput),
+            BatchingMode::Throughput if self.rate < MANY => {
+                (true, CURRENT_FOR, BatchingMode::Latency)
+            }
+            BatchingMode::Throughput => (lag < CURRENT, self.retry_policy, BatchingMode::Latency),
         };
         if !asks {
             self.other_since = None;
             return;
         }
         let since = *self.other_since.get_or_insert(now);
-        if now.duration_since(since) < patience {
+        if now.duration_since(since) < retry_policy {
             return;
         }
-        if to == Favour::Throughput {
+        if to == BatchingMode::Throughput {
             // What there is of the window counts, unless it is too short to say anything: with a
             // backlog its end is not waited for.
             let elapsed = now.duration_since(self.window).max(FAR_BEHIND_FOR / 2);
@@ -154,8 +158,8 @@ impl Pace {
             }
             // So it is until there is a better one: what holds the sink up now says nothing of the load.
             self.rate = rate;
-            self.patience = if now.duration_since(self.changed) < PROVEN {
-                (self.patience * 2).min(LONGEST_FOR)
+            self.retry_policy = if now.duration_since(self.changed) < PROVEN {
+                (self.retry_policy * 2).min(LONGEST_FOR)
             } else {
                 CURRENT_FOR
             };
@@ -163,10 +167,10 @@ impl Pace {
         self.change(to, now);
     }
 
-    /// Notes that the sink takes nothing for now. Then nothing is handed over, however much has come: that
+    /// Notes that the sink takes nothing for now. Then nothing is enqueued, however much has come: that
     /// says nothing of the load, and a backlog is not over because the broker is slow.
     pub(crate) fn held_up(&mut self, now: Instant) {
-        if self.favour == Favour::Throughput {
+        if self.favour == BatchingMode::Throughput {
             self.last = now;
             self.window = now;
             self.records = 0;
@@ -176,8 +180,8 @@ impl Pace {
     /// Notes a read of so many bytes.
     pub(crate) fn read(&mut self, bytes: usize, now: Instant) {
         let gap = match self.favour {
-            Favour::Latency => self.read_gap(),
-            Favour::Throughput => self.rhythm.read(bytes),
+            BatchingMode::Latency => self.read_gap(),
+            BatchingMode::Throughput => self.cadence.read(bytes),
         };
         self.next_read = now + gap;
     }
@@ -195,11 +199,12 @@ impl Pace {
     /// How long to leave the socket alone.
     pub(crate) fn before_read(&self, now: Instant) -> Option<Duration> {
         let rest = self.next_read.checked_duration_since(now)?;
-        let lively = self.lag >= LATE || self.rate >= LIVELY || self.favour == Favour::Throughput;
+        let lively =
+            self.lag >= LATE || self.rate >= LIVELY || self.favour == BatchingMode::Throughput;
         (lively && !rest.is_zero()).then_some(rest)
     }
 
-    fn change(&mut self, to: Favour, now: Instant) {
+    fn change(&mut self, to: BatchingMode, now: Instant) {
         if self.favour != to {
             self.favour = to;
             self.changed = now;
@@ -231,20 +236,20 @@ mod tests {
         }
 
         /// So many records a second with such a lag, for a time.
-        fn of(&mut self, rate: u64, lag_ms: u64, time_ms: u64) -> Favour {
-            let mut favour = self.pace.favour(self.now);
+        fn of(&mut self, rate: u64, lag_ms: u64, time_ms: u64) -> BatchingMode {
+            let mut favour = self.pace.set_mode(self.now);
             for tick in 0..time_ms {
                 self.now += TICK;
                 let due = rate * (tick + 1) / 1000 - rate * tick / 1000;
                 if due > 0 {
-                    let next = self.pace.favour(self.now);
+                    let next = self.pace.set_mode(self.now);
                     self.changes += usize::from(next != favour);
                     favour = next;
                     let lag = Duration::from_millis(lag_ms);
                     self.pace.handed_over(due, lag, self.now);
                 }
             }
-            self.pace.favour(self.now)
+            self.pace.set_mode(self.now)
         }
 
         /// The sink takes nothing for a time, and the gear stays.
@@ -253,7 +258,7 @@ mod tests {
                 self.now += TICK;
                 self.pace.held_up(self.now);
                 self.pace.handed_over(0, Duration::from_secs(1), self.now);
-                assert_eq!(self.pace.favour(self.now), Favour::Throughput);
+                assert_eq!(self.pace.set_mode(self.now), BatchingMode::Throughput);
             }
         }
     }
@@ -262,7 +267,7 @@ mod tests {
     fn what_is_in_time_is_sent_at_once_at_any_rate() {
         let mut load = Load::new();
         for rate in [1, 100, 1_000, 10_000, 50_000, 200_000] {
-            assert_eq!(load.of(rate, 5, 1_000), Favour::Latency, "{rate}");
+            assert_eq!(load.of(rate, 5, 1_000), BatchingMode::Latency, "{rate}");
         }
     }
 
@@ -270,7 +275,7 @@ mod tests {
     fn reads_keep_a_distance_when_many_come_or_late() {
         let rest_at = |rate, lag_ms| {
             let mut load = Load::new();
-            assert_eq!(load.of(rate, lag_ms, 1_000), Favour::Latency);
+            assert_eq!(load.of(rate, lag_ms, 1_000), BatchingMode::Latency);
             load.pace.read(1, load.now);
             load.pace.before_read(load.now)
         };
@@ -283,7 +288,7 @@ mod tests {
         let mut load = Load::new();
         load.of(10_000, 2, 1_000);
         load.of(0, 0, 250);
-        load.pace.favour(load.now);
+        load.pace.set_mode(load.now);
         load.pace.read(1, load.now);
         assert_eq!(load.pace.before_read(load.now), None);
     }
@@ -291,25 +296,25 @@ mod tests {
     #[test]
     fn a_backlog_is_for_throughput_and_its_end_for_latency() {
         let mut load = Load::new();
-        assert_eq!(load.of(60_000, 1_000, 100), Favour::Throughput);
+        assert_eq!(load.of(60_000, 1_000, 100), BatchingMode::Throughput);
         load.pace.read(1, load.now);
         assert_eq!(load.pace.before_read(load.now), Some(READ_GAP));
         assert_eq!(load.pace.before_read(load.now + READ_GAP), None);
-        assert_eq!(load.of(120_000, 900, 5_000), Favour::Throughput);
-        assert_eq!(load.of(1_000, 2, 1_000), Favour::Latency);
+        assert_eq!(load.of(120_000, 900, 5_000), BatchingMode::Throughput);
+        assert_eq!(load.of(1_000, 2, 1_000), BatchingMode::Latency);
     }
 
     /// A broker that stops for a moment would otherwise get the rest of a backlog in the smallest requests.
     #[test]
     fn a_sink_that_takes_nothing_ends_no_backlog() {
         let mut load = Load::new();
-        assert_eq!(load.of(60_000, 1_000, 100), Favour::Throughput);
+        assert_eq!(load.of(60_000, 1_000, 100), BatchingMode::Throughput);
         for _ in 0..20 {
             load.is_held_up_in_throughput(300);
-            assert_eq!(load.of(120_000, 900, 50), Favour::Throughput);
+            assert_eq!(load.of(120_000, 900, 50), BatchingMode::Throughput);
         }
         // Its end does.
-        assert_eq!(load.of(120_000, 2, 2_000), Favour::Latency);
+        assert_eq!(load.of(120_000, 2, 2_000), BatchingMode::Latency);
     }
 
     /// The first window may not have ended yet when the gear is changed, and then a sink that finds its way to
@@ -317,16 +322,16 @@ mod tests {
     #[test]
     fn a_sink_that_takes_nothing_at_first_ends_no_backlog() {
         let mut load = Load::new();
-        assert_eq!(load.of(60_000, 5_000, 60), Favour::Throughput);
+        assert_eq!(load.of(60_000, 5_000, 60), BatchingMode::Throughput);
         load.is_held_up_in_throughput(2_000);
         // What comes then says more.
-        assert_eq!(load.of(1_000, 60_000, 2_000), Favour::Latency);
+        assert_eq!(load.of(1_000, 60_000, 2_000), BatchingMode::Latency);
     }
 
     #[test]
     fn a_few_late_records_are_not_worth_a_full_request() {
         let mut load = Load::new();
-        assert_eq!(load.of(1_000, 60_000, 5_000), Favour::Latency);
+        assert_eq!(load.of(1_000, 60_000, 5_000), BatchingMode::Latency);
     }
 
     #[test]
@@ -336,15 +341,15 @@ mod tests {
             load.of(30_000, 2, 200);
             load.of(30_000, 400, 200);
         }
-        assert_eq!((load.pace.favour, load.changes), (Favour::Latency, 0));
+        assert_eq!((load.pace.favour, load.changes), (BatchingMode::Latency, 0));
     }
 
     #[test]
     fn a_hiccup_is_over_soon_at_any_rate() {
         let mut load = Load::new();
         load.of(10_000, 2, 6_000);
-        assert_eq!(load.of(10_000, 150, 400), Favour::Throughput);
-        assert_eq!(load.of(10_000, 2, 600), Favour::Latency);
+        assert_eq!(load.of(10_000, 150, 400), BatchingMode::Throughput);
+        assert_eq!(load.of(10_000, 2, 600), BatchingMode::Latency);
     }
 
     #[test]
@@ -353,29 +358,29 @@ mod tests {
         // In a minute: too much for single records at once, and easy for full requests.
         for _ in 0..600 {
             let lag = match load.pace.favour {
-                Favour::Latency => 200,
-                Favour::Throughput => 2,
+                BatchingMode::Latency => 200,
+                BatchingMode::Throughput => 2,
             };
             load.of(50_000, lag, 100);
         }
         assert!(load.changes < 16, "{} changes", load.changes);
         // And when it is over, it is over.
         load.of(50_000, 2, 31_000);
-        assert_eq!(load.pace.favour(load.now), Favour::Latency);
+        assert_eq!(load.pace.set_mode(load.now), BatchingMode::Latency);
     }
 
     #[test]
     fn the_first_record_after_a_rest_does_not_wait() {
         let mut load = Load::new();
-        assert_eq!(load.of(100_000, 1_000, 1_000), Favour::Throughput);
+        assert_eq!(load.of(100_000, 1_000, 1_000), BatchingMode::Throughput);
         load.of(0, 0, 250);
-        assert_eq!(load.pace.favour(load.now), Favour::Latency);
+        assert_eq!(load.pace.set_mode(load.now), BatchingMode::Latency);
     }
 
     #[test]
     fn a_trickle_of_slow_commits_is_sent_at_once() {
         let mut load = Load::new();
-        assert_eq!(load.of(100_000, 1_000, 1_000), Favour::Throughput);
-        assert_eq!(load.of(500, 80, 2_000), Favour::Latency);
+        assert_eq!(load.of(100_000, 1_000, 1_000), BatchingMode::Throughput);
+        assert_eq!(load.of(500, 80, 2_000), BatchingMode::Latency);
     }
 }

@@ -14,21 +14,21 @@ use walrelay_event_router::Router;
 use walrelay_lsn::CommitEnd;
 use walrelay_sink::{Disposition, Sink, SinkFactory};
 
+use crate::decision::{Decision, Refusal, RetryPolicy};
 use crate::deliveries::{Reports, gravity};
 use crate::error::Chain;
-use crate::generation::Generation;
-use crate::judgement::{Judgement, Patience, Refusal};
 use crate::lease::Lease;
+use crate::log_throttle::LogThrottle;
 use crate::machine::Core;
-use crate::nag::Nag;
 use crate::owed::Owed;
-use crate::schemas::Seeker;
+use crate::schemas::SchemaFetcher;
 use crate::shutdown::Shutdown;
 use crate::silence::Silence;
+use crate::sink_session::SinkSession;
 use crate::stream::Streaming;
 use crate::{
-    Backoff, Continuity, Counts, OnUpdate, Opened, Outcome, PipelineError, Resume, Settings,
-    Source, SourceError, State, Surroundings, Verdicts,
+    Backoff, Continuity, Counts, Environment, OnUpdate, Opened, Outcome, PipelineError,
+    PoisonDecisions, Resume, Settings, Source, SourceError, State,
 };
 
 /// The longest pause while the slot is busy: a relay that takes over is to do so within a second.
@@ -39,19 +39,19 @@ const BUSY_DELAY: Duration = Duration::from_millis(250);
 pub struct Pipeline<S, F: SinkFactory, W> {
     source: S,
     factory: F,
-    surroundings: W,
+    environment: W,
     settings: Settings,
     /// At home here between generations, and what was decided about events with it.
-    router: Option<(Router, Verdicts)>,
-    generation: Option<Generation<F::Sink>>,
+    router: Option<(Router, PoisonDecisions)>,
+    session: Option<SinkSession<F::Sink>>,
     resume: Option<Resume>,
     /// Of the last connection.
     lease: Option<Lease>,
     backoff: Backoff,
-    patience: Patience,
-    nag: Nag,
+    retry_policy: RetryPolicy,
+    throttle: LogThrottle,
     silence: Silence,
-    seeker: Seeker,
+    schema_fetcher: SchemaFetcher,
     /// Of generations that ended.
     counts: Counts,
     owed: Owed,
@@ -62,27 +62,28 @@ pub struct Pipeline<S, F: SinkFactory, W> {
 type PipelineResult<T, S, F> =
     Result<T, PipelineError<<S as Source>::Error, <F as SinkFactory>::Error>>;
 
-impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
+impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
     /// A pipeline that has not connected to anything yet.
-    pub fn new(source: S, router: Router, factory: F, surroundings: W, settings: Settings) -> Self {
+    pub fn new(source: S, router: Router, factory: F, environment: W, settings: Settings) -> Self {
         let backoff = Backoff::new(settings.backoff_initial, settings.backoff_max);
-        let verdicts = Verdicts::new(settings.poison.clone());
+        let decisions = PoisonDecisions::new(settings.poison.clone());
         let schemas = settings.schemas.clone();
-        let seeker = Seeker::new(schemas, settings.poison.retry_for, backoff.clone());
+        let schema_fetcher =
+            SchemaFetcher::new(schemas, settings.poison.retry_for, backoff.clone());
         Self {
             source,
             factory,
-            surroundings,
+            environment,
             settings,
-            router: Some((router, verdicts)),
-            generation: None,
+            router: Some((router, decisions)),
+            session: None,
             resume: None,
             lease: None,
             backoff,
-            patience: Patience::default(),
-            nag: Nag::default(),
+            retry_policy: RetryPolicy::default(),
+            throttle: LogThrottle::default(),
             silence: Silence::default(),
-            seeker,
+            schema_fetcher,
             counts: Counts::default(),
             owed: Owed::default(),
             failure: None,
@@ -91,16 +92,13 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
 
     /// The figures of the run so far.
     pub fn counts(&self) -> Counts {
-        let running = self
-            .generation
-            .as_ref()
-            .map(|running| running.core.counts());
+        let running = self.session.as_ref().map(|running| running.core.counts());
         self.counts.plus(running.unwrap_or_default())
     }
 
     /// What the pipeline tells the world through.
-    pub fn surroundings(&self) -> &W {
-        &self.surroundings
+    pub fn environment(&self) -> &W {
+        &self.environment
     }
 
     /// Relays until `shutdown` resolves, then drains; or until an error that no retry can mend.
@@ -136,7 +134,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             }
             if disposition != Disposition::Retryable {
                 let why = Chain(&error).to_string();
-                self.surroundings.state(State::Halted { why });
+                self.environment.state(State::Halted { why });
                 return Err(error);
             }
             let delay = self.delay(&error);
@@ -150,7 +148,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             tokio::select! {
                 biased;
                 () = shutdown.asked() => return Ok(self.stopped_without_connection().await),
-                _ = meanwhile(&mut self.generation, expires_at, tokio::time::sleep(delay)) => {}
+                _ = meanwhile(&mut self.session, expires_at, tokio::time::sleep(delay)) => {}
             }
         }
     }
@@ -158,7 +156,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
     /// Purges the producer if another process reads the slot, or may read it by now: records of this one
     /// that are delivered later would come after newer ones of the other.
     async fn discard_if_displaced(&mut self, taken: bool) {
-        let Some(running) = &self.generation else {
+        let Some(running) = &self.session else {
             return;
         };
         let expired = self.lease.and_then(|lease| lease.expired(Instant::now()));
@@ -192,19 +190,19 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
     /// Says why nothing moves: once, and then at growing intervals.
     fn complain(&mut self, error: &PipelineError<S::Error, F::Error>, delay: Duration) {
         let why = Chain(error).to_string();
-        // A relay that stands by is no trouble: `Surroundings` tells of that state.
+        // A relay that stands by is no trouble: `Environment` tells of that state.
         if !is_busy(error)
-            && let Some(due) = self.nag.about(&why, Instant::now())
+            && let Some(due) = self.throttle.about(&why, Instant::now())
         {
             warn!(
                 error = why,
                 retry_in_ms = delay.as_millis() as u64,
                 lasts_s = due.lasts.as_secs(),
-                not_said = due.not_said(),
+                not_said = due.unlogged(),
                 "trying again"
             );
         }
-        self.surroundings.state(if is_busy(error) {
+        self.environment.state(if is_busy(error) {
             State::WaitingForSlot { why }
         } else {
             State::Waiting { why }
@@ -228,7 +226,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         if !spoiled && error.disposition(F::disposition) == Disposition::Retryable {
             return After::Failed(error);
         }
-        let Some(running) = self.generation.take() else {
+        let Some(running) = self.session.take() else {
             return After::Failed(error);
         };
         let reports = Arc::clone(&running.reports);
@@ -240,10 +238,10 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         } = &mut error
         else {
             self.keep(core);
-            if let (PipelineError::OtherTimeline { .. }, Some((_, verdicts))) =
+            if let (PipelineError::OtherTimeline { .. }, Some((_, decisions))) =
                 (&error, &mut self.router)
             {
-                verdicts.forget_events();
+                decisions.forget_events();
                 self.owed.forget();
             }
             return After::Failed(error);
@@ -267,7 +265,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         if stopping {
             return After::Failed(error);
         }
-        let (Some((event, last)), Some((_, verdicts))) = (refusal, &mut self.router) else {
+        let (Some((event, last)), Some((_, decisions))) = (refusal, &mut self.router) else {
             return After::Failed(error);
         };
         let refusal = Refusal {
@@ -276,10 +274,10 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             certain,
             error: source,
         };
-        match self.patience.judge(&refusal, verdicts, Instant::now()) {
-            Judgement::Again => After::Again,
-            Judgement::AsItIs | Judgement::Later => After::Failed(error),
-            Judgement::GiveUp => {
+        match self.retry_policy.judge(&refusal, decisions, Instant::now()) {
+            Decision::Again => After::Again,
+            Decision::AsItIs | Decision::Later => After::Failed(error),
+            Decision::GiveUp => {
                 // A topic that was waited for long enough is for somebody to mend.
                 source.disposition = Disposition::Configuration;
                 After::Failed(error)
@@ -292,7 +290,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         &mut self,
         shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
     ) -> PipelineResult<Outcome, S, F> {
-        self.surroundings.state(State::Connecting);
+        self.environment.state(State::Connecting);
         let opened = loop {
             self.discard_if_displaced(false).await;
             let expires_at = self.lease.and_then(|lease| lease.expires_at());
@@ -300,7 +298,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             tokio::select! {
                 biased;
                 () = shutdown.asked() => return Ok(self.stopped_without_connection().await),
-                opened = meanwhile(&mut self.generation, expires_at, open) => {
+                opened = meanwhile(&mut self.session, expires_at, open) => {
                     if let Some(opened) = opened {
                         break opened.map_err(PipelineError::Source)?;
                     }
@@ -322,14 +320,14 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             tables,
             ..
         } = opened;
-        let mut running = match self.generation.take() {
+        let mut running = match self.session.take() {
             Some(running) => running,
             None => self.generate(confirmed)?,
         };
         running.core.connected(confirmed);
         running.core.describe(tables);
         info!(%confirmed, system_id, timeline, "streaming");
-        self.surroundings.state(State::Streaming);
+        self.environment.state(State::Streaming);
         let lease = self
             .lease
             .insert(Lease::new(Instant::now(), server_timeout));
@@ -340,11 +338,11 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             timeline: &mut timeline,
             running: &mut running,
             settings: &self.settings,
-            surroundings: &mut self.surroundings,
+            environment: &mut self.environment,
             backoff: &mut self.backoff,
-            nag: &mut self.nag,
+            throttle: &mut self.throttle,
             silence: &mut self.silence,
-            seeker: &mut self.seeker,
+            schema_fetcher: &mut self.schema_fetcher,
         }
         .run(shutdown, &mut self.source)
         .await;
@@ -356,7 +354,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             confirmed: running.core.confirmed(),
             seen: running.core.seen(),
         });
-        self.generation = Some(running);
+        self.session = Some(running);
         result
     }
 
@@ -400,7 +398,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
         }
     }
 
-    fn generate(&mut self, confirmed: CommitEnd) -> PipelineResult<Generation<F::Sink>, S, F> {
+    fn generate(&mut self, confirmed: CommitEnd) -> PipelineResult<SinkSession<F::Sink>, S, F> {
         let ring = Arc::new(AckRing::new(self.settings.max_in_flight_records));
         let reports = Reports::new(Arc::clone(&ring));
         let deliveries = Arc::clone(&reports);
@@ -408,14 +406,15 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
             .factory
             .create(deliveries)
             .map_err(PipelineError::Sink)?;
-        let (router, verdicts) = self.router.take().unwrap_or_else(|| {
-            unreachable!("the router comes home when a generation is discarded")
-        });
+        let (router, decisions) = self
+            .router
+            .take()
+            .unwrap_or_else(|| unreachable!("the router comes home when a session is discarded"));
         let tables = Arc::clone(&self.settings.tables);
-        let core = Core::with_verdicts(router, tables, ring, confirmed, verdicts)
+        let core = Core::with_verdicts(router, tables, ring, confirmed, decisions)
             .with_messages(self.settings.messages.clone())
             .stopping_at_updates(self.settings.on_update == OnUpdate::Stop);
-        Ok(Generation {
+        Ok(SinkSession {
             core,
             sink,
             reports,
@@ -425,15 +424,15 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
     /// Throws sink and machine away. What is in flight after `grace` is given up: it is not
     /// confirmed, so it is sent again.
     async fn discard(&mut self, grace: Duration) {
-        if let Some(running) = self.generation.take() {
+        if let Some(running) = self.session.take() {
             let core = self.close(running, grace).await;
             self.keep(core);
         }
     }
 
     /// Closes the sink; the machine remembers which events its records stood for.
-    async fn close(&mut self, running: Generation<F::Sink>, grace: Duration) -> Core {
-        let Generation { core, sink, .. } = running;
+    async fn close(&mut self, running: SinkSession<F::Sink>, grace: Duration) -> Core {
+        let SinkSession { core, sink, .. } = running;
         debug!(in_flight = core.in_flight(), "closing the sink");
         // Closing blocks. A panic in there leaves nothing to be done here.
         if let Err(error) = spawn_blocking(move || sink.close(grace)).await {
@@ -453,7 +452,7 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
 
     /// The outcome of a stop that has no connection to drain over, or may not try again.
     async fn stopped_without_connection(&mut self) -> Outcome {
-        let had_sink = self.generation.is_some();
+        let had_sink = self.session.is_some();
         self.discard(Duration::ZERO).await;
         let records = self.owed.count();
         if !had_sink && records == 0 {
@@ -493,11 +492,11 @@ impl<S: Source, F: SinkFactory, W: Surroundings> Pipeline<S, F, W> {
 /// Waits for something that has nothing to do with the sink, which goes on handing over what it has
 /// accepted: until `expires_at`. `None`: that has come, and the sink must be given up.
 async fn meanwhile<K: Sink, T>(
-    generation: &mut Option<Generation<K>>,
+    session: &mut Option<SinkSession<K>>,
     expires_at: Option<Instant>,
     wait: impl Future<Output = T>,
 ) -> Option<T> {
-    let Some(running) = generation else {
+    let Some(running) = session else {
         return Some(wait.await);
     };
     let expired = async {
@@ -511,7 +510,7 @@ async fn meanwhile<K: Sink, T>(
     let mut wait = pin!(wait);
     loop {
         running.reports.ring().park();
-        running.sink.nudge();
+        running.sink.poll();
         let done = tokio::select! {
             biased;
             done = &mut wait => Some(Some(done)),
@@ -565,7 +564,7 @@ mod tests {
             Err(SendError::Full)
         }
 
-        fn nudge(&mut self) {
+        fn poll(&mut self) {
             self.0.times.fetch_add(1, Ordering::SeqCst);
             self.0.changed.notify_one();
         }
@@ -585,7 +584,7 @@ mod tests {
             ring,
             CommitEnd::from_slot(walrelay_lsn::Lsn::new(1_000)),
         );
-        let mut generation = Some(Generation {
+        let mut session = Some(SinkSession {
             core,
             sink: CountingSink(Arc::clone(&nudged)),
             reports: Arc::clone(&reports),
@@ -602,14 +601,14 @@ mod tests {
         };
         let done = timeout(
             Duration::from_secs(30),
-            meanwhile(&mut generation, None, connected),
+            meanwhile(&mut session, None, connected),
         )
         .await;
         assert_eq!(done, Ok(Some("connected")));
         let now = Instant::now();
-        let never = meanwhile(&mut generation, Some(now), std::future::pending::<()>());
+        let never = meanwhile(&mut session, Some(now), std::future::pending::<()>());
         assert_eq!(never.await, None, "the sink is to be given up");
-        let none: Option<Generation<CountingSink>> = None;
+        let none: Option<SinkSession<CountingSink>> = None;
         let done = meanwhile(&mut { none }, Some(now), async { "connected" }).await;
         assert_eq!(done, Some("connected"));
     }

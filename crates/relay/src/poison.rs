@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use walrelay_lsn::CommitEnd;
-use walrelay_sink::{LetterId, Parking, Poison, letter};
+use walrelay_sink::{EventPosition, Parking, Poison, letter};
 
 /// What happens to an event that cannot be delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,12 +33,12 @@ pub struct PoisonPolicy {
     pub undecodable: PoisonAction,
     /// Where dead letters go.
     pub topic: Arc<str>,
-    /// The replication slot, which letters name.
+    /// The replication slot, which dead letters name.
     pub slot: Arc<str>,
     /// How long an event whose refusal may pass (a topic that may appear, a permission that may be
     /// granted) is offered again before the action for it is taken.
     pub retry_for: Duration,
-    /// Whose keys wait behind a dead letter; `None`: letters park nothing.
+    /// Whose keys wait behind a dead letter; `None`: dead letters park nothing.
     pub parking: Option<Arc<Parking>>,
 }
 
@@ -79,7 +79,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// As letters and logs name it.
+    /// As dead letters and logs name it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Poison(poison) => poison.name(),
@@ -105,9 +105,9 @@ pub(crate) struct Verdict {
 /// The policy, and what was decided about single events under it. It outlives the sinks that refused
 /// them: the log is read again, and then each event meets its verdict.
 #[derive(Debug, Default)]
-pub struct Verdicts {
+pub struct PoisonDecisions {
     policy: PoisonPolicy,
-    decided: HashMap<LetterId, Verdict>,
+    decided: HashMap<EventPosition, Verdict>,
     /// Topics that were given up: all events bound for them share one verdict, for as long as this
     /// process lives. Each of them offered again and again would hold up all others.
     given_up: HashMap<Box<str>, Verdict>,
@@ -115,10 +115,10 @@ pub struct Verdicts {
     without_schema: HashMap<Box<str>, Verdict>,
     /// Up to and with this event each is sent alone: nothing before it is in flight and nothing is
     /// sent behind it, until it was acknowledged. So a refusal is of this event and of no other.
-    alone_until: Option<LetterId>,
+    alone_until: Option<EventPosition>,
 }
 
-impl Verdicts {
+impl PoisonDecisions {
     /// Nothing is decided yet.
     pub fn new(policy: PoisonPolicy) -> Self {
         Self {
@@ -133,7 +133,7 @@ impl Verdicts {
     }
 
     /// Decides about an event, by the policy. False: the pipeline is to halt.
-    pub fn condemn(&mut self, id: LetterId, poison: Poison, cause: &str) -> bool {
+    pub fn reject(&mut self, id: EventPosition, poison: Poison, cause: &str) -> bool {
         let action = self.policy.action(poison);
         if action == PoisonAction::Halt {
             return false;
@@ -153,12 +153,12 @@ impl Verdicts {
     /// halt.
     pub fn give_up_topic(
         &mut self,
-        id: LetterId,
+        id: EventPosition,
         topic: &str,
         poison: Poison,
         cause: &str,
     ) -> bool {
-        if !self.condemn(id, poison, cause) {
+        if !self.reject(id, poison, cause) {
             return false;
         }
         if let Some(verdict) = self.decided.get(&id) {
@@ -184,12 +184,12 @@ impl Verdicts {
     }
 
     #[cfg(test)]
-    pub(crate) fn is_condemned(&self, id: LetterId) -> bool {
+    pub(crate) fn is_rejected(&self, id: EventPosition) -> bool {
         self.decided.contains_key(&id)
     }
 
     /// From now on each event up to and with this one is sent alone.
-    pub fn send_alone_until(&mut self, id: LetterId) {
+    pub fn send_alone_until(&mut self, id: EventPosition) {
         self.alone_until = self.alone_until.max(Some(id));
     }
 
@@ -199,7 +199,7 @@ impl Verdicts {
     }
 
     /// Whether the event must wait for what is in flight.
-    pub(crate) fn holds_back(&mut self, id: LetterId, in_flight: u64) -> bool {
+    pub(crate) fn holds_back(&mut self, id: EventPosition, in_flight: u64) -> bool {
         let Some(until) = self.alone_until else {
             return false;
         };
@@ -220,7 +220,7 @@ impl Verdicts {
 
     /// What was decided about an event that can be routed, or follows from its key.
     #[inline]
-    pub(crate) fn of(&self, id: LetterId, topic: &str, key: Option<&[u8]>) -> Option<Verdict> {
+    pub(crate) fn of(&self, id: EventPosition, topic: &str, key: Option<&[u8]>) -> Option<Verdict> {
         let nothing = self.decided.is_empty() && self.given_up.is_empty();
         if nothing && self.policy.parking.is_none() {
             return None;
@@ -228,7 +228,12 @@ impl Verdicts {
         self.decided_or_parked(id, topic, key)
     }
 
-    fn decided_or_parked(&self, id: LetterId, topic: &str, key: Option<&[u8]>) -> Option<Verdict> {
+    fn decided_or_parked(
+        &self,
+        id: EventPosition,
+        topic: &str,
+        key: Option<&[u8]>,
+    ) -> Option<Verdict> {
         if !self.decided.is_empty()
             && let Some(verdict) = self.decided.get(&id)
         {
@@ -289,7 +294,7 @@ pub(crate) fn id_text(id: &[u8]) -> String {
 #[derive(Debug, Clone)]
 pub struct Diverted {
     /// Which.
-    pub id: LetterId,
+    pub id: EventPosition,
     /// Why.
     pub class: Class,
     /// Why, in words.
@@ -301,7 +306,7 @@ pub struct Diverted {
 }
 
 impl Diverted {
-    pub(crate) fn new(id: LetterId, verdict: Verdict, event_id: Option<&[u8]>) -> Self {
+    pub(crate) fn new(id: EventPosition, verdict: Verdict, event_id: Option<&[u8]>) -> Self {
         Self {
             id,
             event_id: event_id.map(id_text),
@@ -316,35 +321,35 @@ impl Diverted {
 mod tests {
     use super::*;
 
-    const A: LetterId = LetterId { lsn: 8, row: 0 };
+    const A: EventPosition = EventPosition { lsn: 8, row: 0 };
 
     /// On another timeline the place is another event's: it would be skipped for the first one's
     /// fault.
     #[test]
     fn verdicts_end_with_their_log() {
-        let mut verdicts = Verdicts::new(PoisonPolicy {
+        let mut decisions = PoisonDecisions::new(PoisonPolicy {
             oversize: PoisonAction::Skip,
             ..PoisonPolicy::default()
         });
-        assert!(verdicts.condemn(A, Poison::Oversize, "too large"));
-        verdicts.send_alone_until(A);
-        assert!(verdicts.of(A, "orders", None).is_some());
-        verdicts.forget_events();
-        assert!(verdicts.of(A, "orders", None).is_none());
-        assert!(!verdicts.is_alone());
+        assert!(decisions.reject(A, Poison::Oversize, "too large"));
+        decisions.send_alone_until(A);
+        assert!(decisions.of(A, "orders", None).is_some());
+        decisions.forget_events();
+        assert!(decisions.of(A, "orders", None).is_none());
+        assert!(!decisions.is_alone());
     }
 
     #[test]
     fn a_verdict_is_forgotten_when_its_event_is_confirmed() {
-        let mut verdicts = Verdicts::new(PoisonPolicy {
+        let mut decisions = PoisonDecisions::new(PoisonPolicy {
             oversize: PoisonAction::Skip,
             ..PoisonPolicy::default()
         });
-        assert!(verdicts.condemn(A, Poison::Oversize, "too large"));
+        assert!(decisions.reject(A, Poison::Oversize, "too large"));
         let at = |lsn: u64| CommitEnd::from_slot(walrelay_lsn::Lsn::new(lsn));
-        verdicts.forget_before(at(8));
-        assert!(verdicts.is_condemned(A), "its transaction ends later");
-        verdicts.forget_before(at(9));
-        assert!(!verdicts.is_condemned(A));
+        decisions.forget_before(at(8));
+        assert!(decisions.is_rejected(A), "its transaction ends later");
+        decisions.forget_before(at(9));
+        assert!(!decisions.is_rejected(A));
     }
 }

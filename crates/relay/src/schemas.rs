@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 use walrelay_event_router::ValueSchema;
 
 use crate::Backoff;
-use crate::nag::{Due, Nag};
+use crate::log_throttle::{Due, LogThrottle};
 
 /// An answer that is under way.
 pub type SchemaAnswer = Pin<Box<dyn Future<Output = Result<ValueSchema, SchemaError>> + Send>>;
@@ -57,7 +57,7 @@ impl SchemaFailure {
 
 /// What the machine waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct PendingSchema {
     /// The subject.
     pub subject: String,
     /// Its schema is known, and an event does not fit it: there may be a later one.
@@ -66,7 +66,7 @@ pub struct Wanted {
 
 /// What came of asking.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum FetchOutcome {
     /// The schema of this subject.
     Schema(String, ValueSchema),
     /// Not yet: it is asked again. With a word that is due.
@@ -76,33 +76,33 @@ pub(crate) enum Found {
 }
 
 /// Asks for what is wanted until it is there, or for long enough.
-pub(crate) struct Seeker {
+pub(crate) struct SchemaFetcher {
     schemas: Option<Arc<dyn Schemas>>,
     retry_for: Duration,
     search: Option<Search>,
     backoff: Backoff,
-    nag: Nag,
+    throttle: LogThrottle,
 }
 
 struct Search {
-    wanted: Wanted,
+    wanted: PendingSchema,
     since: Instant,
     answer: Option<SchemaAnswer>,
     /// When to ask next, while no answer is under way.
     next: Instant,
 }
 
-impl fmt::Debug for Seeker {
+impl fmt::Debug for SchemaFetcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let wanted = self.search.as_ref().map(|search| &search.wanted);
-        f.debug_struct("Seeker")
+        f.debug_struct("SchemaFetcher")
             .field("schemas", &self.schemas)
             .field("wanted", &wanted)
             .finish_non_exhaustive()
     }
 }
 
-impl Seeker {
+impl SchemaFetcher {
     pub(crate) fn new(
         schemas: Option<Arc<dyn Schemas>>,
         retry_for: Duration,
@@ -113,19 +113,19 @@ impl Seeker {
             retry_for,
             search: None,
             backoff,
-            nag: Nag::default(),
+            throttle: LogThrottle::default(),
         }
     }
 
     /// This is what is wanted now. What was sought before and is not any more is left.
-    pub(crate) fn seek(&mut self, wanted: Option<&Wanted>) {
+    pub(crate) fn request(&mut self, wanted: Option<&PendingSchema>) {
         let sought = self.search.as_ref().map(|search| &search.wanted);
         if sought == wanted {
             return;
         }
         let now = Instant::now();
         self.backoff.reset();
-        self.nag.over(now);
+        self.throttle.over(now);
         self.search = wanted.map(|wanted| Search {
             wanted: wanted.clone(),
             since: now,
@@ -136,7 +136,7 @@ impl Seeker {
 
     /// What comes of asking; never, while nothing is wanted. Cancel-safe: an answer that is under way
     /// stays so.
-    pub(crate) async fn found(&mut self) -> Found {
+    pub(crate) async fn found(&mut self) -> FetchOutcome {
         let (Some(search), Some(schemas)) = (&mut self.search, &self.schemas) else {
             return pending().await;
         };
@@ -151,7 +151,7 @@ impl Seeker {
         let error = match answer {
             Ok(schema) => {
                 self.search = None;
-                return Found::Schema(subject, schema);
+                return FetchOutcome::Schema(subject, schema);
             }
             Err(error) => error,
         };
@@ -163,16 +163,16 @@ impl Seeker {
         };
         if !may_pass || now.duration_since(search.since) >= self.retry_for {
             self.search = None;
-            return Found::Nothing(subject, error);
+            return FetchOutcome::Nothing(subject, error);
         }
         search.next = now + self.backoff.next_delay();
-        let due = self.nag.about(&error.reason, now);
-        Found::Later(error, due)
+        let due = self.throttle.about(&error.reason, now);
+        FetchOutcome::Later(error, due)
     }
 
     /// How long something has been sought in vain; it is not any more.
     pub(crate) fn over(&mut self) -> Option<Duration> {
-        self.nag.over(Instant::now())
+        self.throttle.over(Instant::now())
     }
 }
 
@@ -221,28 +221,34 @@ mod tests {
         }
     }
 
-    fn seeker(script: &Arc<Script>, retry_for_ms: u64) -> Seeker {
+    fn schema_fetcher(script: &Arc<Script>, retry_for_ms: u64) -> SchemaFetcher {
         let backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(40));
         let schemas: Arc<dyn Schemas> = Arc::<Script>::clone(script);
-        Seeker::new(Some(schemas), Duration::from_millis(retry_for_ms), backoff)
+        SchemaFetcher::new(Some(schemas), Duration::from_millis(retry_for_ms), backoff)
     }
 
-    fn wanted(subject: &str, again: bool) -> Wanted {
-        Wanted {
+    fn pending_schema(subject: &str, again: bool) -> PendingSchema {
+        PendingSchema {
             subject: subject.to_owned(),
             again,
         }
     }
 
     /// What comes in the end, how often it was told to wait, and after how long.
-    async fn end(seeker: &mut Seeker) -> (Result<u32, SchemaFailure>, usize, Duration) {
+    async fn end(
+        schema_fetcher: &mut SchemaFetcher,
+    ) -> (Result<u32, SchemaFailure>, usize, Duration) {
         let begun = Instant::now();
         let mut waits = 0;
         loop {
-            match seeker.found().await {
-                Found::Schema(_, schema) => return (Ok(schema.id()), waits, begun.elapsed()),
-                Found::Nothing(_, error) => return (Err(error.kind), waits, begun.elapsed()),
-                Found::Later(..) => waits += 1,
+            match schema_fetcher.found().await {
+                FetchOutcome::Schema(_, schema) => {
+                    return (Ok(schema.id()), waits, begun.elapsed());
+                }
+                FetchOutcome::Nothing(_, error) => {
+                    return (Err(error.kind), waits, begun.elapsed());
+                }
+                FetchOutcome::Later(..) => waits += 1,
             }
         }
     }
@@ -251,11 +257,11 @@ mod tests {
     async fn a_registry_that_comes_back_is_asked_until_it_answers() {
         use SchemaFailure::{Missing, Unavailable};
         let script = Script::of(&[Some(Err(Unavailable)), Some(Err(Missing)), Some(Ok(7))]);
-        let mut seeker = seeker(&script, 60_000);
-        seeker.seek(Some(&wanted("s", false)));
-        let (end, waits, _) = end(&mut seeker).await;
+        let mut schema_fetcher = schema_fetcher(&script, 60_000);
+        schema_fetcher.request(Some(&pending_schema("s", false)));
+        let (end, waits, _) = end(&mut schema_fetcher).await;
         assert_eq!((end, waits, script.asked()), (Ok(7), 2, 3));
-        assert!(seeker.search.is_none());
+        assert!(schema_fetcher.search.is_none());
     }
 
     #[tokio::test]
@@ -266,9 +272,9 @@ mod tests {
             SchemaFailure::Forbidden,
         ] {
             let script = Script::of(&[Some(Err(kind))]);
-            let mut seeker = seeker(&script, 300);
-            seeker.seek(Some(&wanted("s", false)));
-            let (end, waits, after) = end(&mut seeker).await;
+            let mut schema_fetcher = schema_fetcher(&script, 300);
+            schema_fetcher.request(Some(&pending_schema("s", false)));
+            let (end, waits, after) = end(&mut schema_fetcher).await;
             assert_eq!(end, Err(kind));
             assert!(
                 waits > 0 && after >= Duration::from_millis(300),
@@ -281,9 +287,9 @@ mod tests {
     async fn what_is_refused_is_not_asked_again() {
         for kind in [SchemaFailure::Refused, SchemaFailure::Unauthenticated] {
             let script = Script::of(&[Some(Err(kind))]);
-            let mut seeker = seeker(&script, 60_000);
-            seeker.seek(Some(&wanted("s", false)));
-            let (end, waits, _) = end(&mut seeker).await;
+            let mut schema_fetcher = schema_fetcher(&script, 60_000);
+            schema_fetcher.request(Some(&pending_schema("s", false)));
+            let (end, waits, _) = end(&mut schema_fetcher).await;
             assert_eq!((end, waits), (Err(kind), 0));
         }
     }
@@ -293,34 +299,34 @@ mod tests {
     #[tokio::test]
     async fn a_later_schema_is_waited_for_only_while_nobody_can_be_asked() {
         let script = Script::of(&[Some(Err(SchemaFailure::Missing))]);
-        let mut known = seeker(&script, 60_000);
-        known.seek(Some(&wanted("s", true)));
+        let mut known = schema_fetcher(&script, 60_000);
+        known.request(Some(&pending_schema("s", true)));
         assert_eq!(end(&mut known).await.1, 0);
         let script = Script::of(&[Some(Err(SchemaFailure::Unavailable)), Some(Ok(8))]);
-        let mut away = seeker(&script, 60_000);
-        away.seek(Some(&wanted("s", true)));
+        let mut away = schema_fetcher(&script, 60_000);
+        away.request(Some(&pending_schema("s", true)));
         assert_eq!(end(&mut away).await.0, Ok(8));
     }
 
     #[tokio::test]
     async fn an_answer_under_way_is_not_asked_for_twice() {
         let script = Script::of(&[None]);
-        let mut seeker = seeker(&script, 60_000);
-        let subject = wanted("s", false);
+        let mut schema_fetcher = schema_fetcher(&script, 60_000);
+        let subject = pending_schema("s", false);
         for _ in 0..5 {
-            seeker.seek(Some(&subject));
+            schema_fetcher.request(Some(&subject));
             let moment = Duration::from_millis(20);
-            let answer = tokio::time::timeout(moment, seeker.found()).await;
+            let answer = tokio::time::timeout(moment, schema_fetcher.found()).await;
             assert!(answer.is_err(), "{answer:?}");
         }
         assert_eq!(script.asked(), 1);
         // Something else is: what was asked for is left.
-        seeker.seek(Some(&wanted("t", false)));
+        schema_fetcher.request(Some(&pending_schema("t", false)));
         let moment = Duration::from_millis(20);
-        let answer = tokio::time::timeout(moment, seeker.found()).await;
+        let answer = tokio::time::timeout(moment, schema_fetcher.found()).await;
         assert!(answer.is_err(), "{answer:?}");
         assert_eq!(*script.asked.lock().unwrap(), ["s", "t"]);
-        seeker.seek(None);
-        assert!(seeker.search.is_none());
+        schema_fetcher.request(None);
+        assert!(schema_fetcher.search.is_none());
     }
 }

@@ -51,13 +51,13 @@ pub enum OnUpdate {
 /// How a pipeline that was asked to stop came to its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// All that was handed over is acknowledged and confirmed, and the server has taken it: the
+    /// All that was enqueued is acknowledged and confirmed, and the server has taken it: the
     /// next start repeats nothing.
     Drained {
         /// Where the slot stands.
         confirmed: CommitEnd,
     },
-    /// Nothing was handed over, so nothing is owed.
+    /// Nothing was enqueued, so nothing is owed.
     Unused,
     /// The drain timeout passed, a record was refused, or there was no connection to confirm over.
     /// Nothing is lost; the next start sends again what was not confirmed.

@@ -7,21 +7,21 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tracing::{debug, error, info, warn};
 use walrelay_lsn::CommitEnd;
-use walrelay_sink::{Disposition, Favour, Obstacle, Sink};
+use walrelay_sink::{BatchingMode, Disposition, Obstacle, Sink};
 use walrelay_walsender::StatusUpdate;
 
 use crate::error::Chain;
-use crate::generation::{Generation, Walk};
 use crate::lease::Lease;
+use crate::log_throttle::LogThrottle;
 use crate::looks::Looks;
-use crate::nag::Nag;
 use crate::pace::Pace;
-use crate::schemas::{Found, Seeker};
+use crate::schemas::{FetchOutcome, SchemaFetcher};
 use crate::shutdown::Shutdown;
 use crate::silence::Silence;
+use crate::sink_session::{BatchResult, SinkSession};
 use crate::{
-    Backoff, Class, CoreError, Diverted, Looked, OnUpdate, Outcome, PipelineError, Point,
-    PoisonAction, SchemaFailure, Settings, SlotOwner, Source, SourceError, State, Surroundings,
+    Backoff, Class, CoreError, Diverted, Environment, Failpoint, Looked, OnUpdate, Outcome,
+    PipelineError, PoisonAction, SchemaFailure, Settings, SlotOwner, Source, SourceError, State,
     WalStream,
 };
 
@@ -55,15 +55,15 @@ pub(crate) struct Streaming<'a, T, K, W> {
     pub(crate) lease: &'a mut Lease,
     /// The server's; a standby may be promoted under the stream.
     pub(crate) timeline: &'a mut u32,
-    pub(crate) running: &'a mut Generation<K>,
+    pub(crate) running: &'a mut SinkSession<K>,
     pub(crate) settings: &'a Settings,
-    pub(crate) surroundings: &'a mut W,
+    pub(crate) environment: &'a mut W,
     pub(crate) backoff: &'a mut Backoff,
     /// About the failures of connections: over when something moves.
-    pub(crate) nag: &'a mut Nag,
+    pub(crate) throttle: &'a mut LogThrottle,
     pub(crate) silence: &'a mut Silence,
     /// Of schemas; an answer that is under way outlives the connection.
-    pub(crate) seeker: &'a mut Seeker,
+    pub(crate) schema_fetcher: &'a mut SchemaFetcher,
 }
 
 /// What was reported to the server, and when.
@@ -87,7 +87,7 @@ struct Stuck {
     lowest: u64,
     /// What the sink waits for.
     obstacle: Option<Obstacle>,
-    nag: Nag,
+    throttle: LogThrottle,
 }
 
 impl Stuck {
@@ -115,12 +115,11 @@ impl Stuck {
     }
 }
 
-/// Lets what is sent come together in the socket. It is the thread that sleeps: tokio's timers count
-/// whole milliseconds, up, and it is the difference between a third of one and two that decides what a
-/// message costs the server (docs/adr/0013-two-gears.md). Nobody else is made to wait by it: the
-/// pipeline has its thread for itself, and what comes meanwhile is that late at the most.
-fn leave_alone(rest: Duration) {
-    std::thread::sleep(rest);
+/// Delays the next read, so that messages gather in the socket. Blocks the thread: tokio's timers count whole
+/// milliseconds, rounded up, and the difference between a third of one and two decides what a message costs the
+/// server (docs/adr/0013-two-gears.md). The pipeline owns its thread, so at most its own work is this late.
+fn delay_read(delay: Duration) {
+    std::thread::sleep(delay);
 }
 
 impl Feedback {
@@ -140,7 +139,7 @@ where
     T: WalStream,
     T::Error: SourceError,
     K: Sink,
-    W: Surroundings,
+    W: Environment,
 {
     /// Runs until the connection fails, a delivery fails, or `shutdown` and then the drain.
     pub(crate) async fn run<S, F>(
@@ -157,7 +156,7 @@ where
             Ok(drained) => {
                 let core = &self.running.core;
                 let confirmed = core.confirmed();
-                // A row that was received and could not be handed over is a record at least.
+                // A row that was received and could not be enqueued is a record at least.
                 let records = core.in_flight().max(core.is_inside_transaction().into());
                 let taken = self.wind_up(source).await;
                 let not_taken = || "the last position is not known to be in the slot".to_owned();
@@ -215,7 +214,7 @@ where
                     PipelineError::Displaced { unproven }
                 });
             }
-            // Before the walk: an acknowledgement during it must not be slept over.
+            // Park before processing the batch, so that an acknowledgement that arrives meanwhile still wakes this task.
             self.running.reports.ring().park();
             // Also before it: a ring that looks full may be empty by now, and then nothing is left
             // that could wake us.
@@ -223,26 +222,27 @@ where
             // While draining, only the transaction that is open is read to its end: cut in the
             // middle, its first records would be sent again by the next start.
             if std::mem::take(&mut was_read) {
-                self.surroundings.reached(Point::AfterRead);
+                self.environment.failpoint(Failpoint::AfterRead);
             }
             let records = self.running.core.counts().records;
-            // A drain is over when what is on its way has arrived: no request is filled for it.
-            self.running.sink.favour(match drain_until {
-                None => pace.favour(received_at),
-                Some(_) => Favour::Latency,
+            // A drain is over when what is in flight has arrived: no request is filled for it.
+            self.running.sink.set_mode(match drain_until {
+                None => pace.set_mode(received_at),
+                Some(_) => BatchingMode::Latency,
             });
             let walk = self.running.walk(&mut self.stream, drain_until.is_some());
             self.name_diverted(&mut named);
             let walk = walk?;
-            self.seeker.seek(self.running.core.wanted());
-            self.running.sink.nudge();
+            self.schema_fetcher
+                .request(self.running.core.pending_schema());
+            self.running.sink.poll();
             let handed_over = self.running.core.counts().records - records;
             if let Some(sent_at) = walk.sent_at {
                 let lag = self.running.core.lag(sent_at);
                 pace.handed_over(handed_over, lag, Instant::now());
             }
             if handed_over > 0 {
-                self.surroundings.reached(Point::AfterEnqueue);
+                self.environment.failpoint(Failpoint::AfterEnqueue);
             }
             if let Some(failure) = self.running.reports.failure() {
                 return Err(PipelineError::Delivery {
@@ -256,9 +256,9 @@ where
             let moved = confirmed > confirmed_before;
             confirmed_before = confirmed;
             if moved {
-                self.surroundings.reached(Point::AfterAck);
+                self.environment.failpoint(Failpoint::AfterAck);
                 self.backoff.reset();
-                self.nag.over(Instant::now());
+                self.throttle.over(Instant::now());
                 self.silence.moved();
             }
 
@@ -286,7 +286,7 @@ where
             }
             if feedback.pending {
                 if feedback.confirms {
-                    self.surroundings.reached(Point::AfterConfirm);
+                    self.environment.failpoint(Failpoint::AfterConfirm);
                 }
                 self.write_status(&mut feedback).await?;
             }
@@ -319,14 +319,14 @@ where
                 .flatten()
                 .fold(due, Instant::min);
             if reading && let Some(rest) = pace.before_read(Instant::now()) {
-                leave_alone(rest);
+                delay_read(rest);
             }
             tokio::select! {
                 biased;
                 () = shutdown.asked(), if drain_until.is_none() => {
                     info!(in_flight = self.running.core.in_flight(), "draining");
-                    self.surroundings.state(State::Draining);
-                    self.surroundings.reached(Point::Draining);
+                    self.environment.state(State::Draining);
+                    self.environment.failpoint(Failpoint::Draining);
                     drain_until = Some(Instant::now() + self.settings.drain_timeout);
                 }
                 // Before the read: under load there is always something to read.
@@ -355,7 +355,7 @@ where
                     pace.read(bytes, received_at);
                 }
                 () = self.running.reports.woken() => {}
-                found = self.seeker.found() => self.seen(found, drain_until.is_some())?,
+                found = self.schema_fetcher.found() => self.seen(found, drain_until.is_some())?,
                 () = sleep_until(until) => {}
             }
             self.running.reports.ring().unpark();
@@ -363,10 +363,10 @@ where
     }
 
     /// Tells the machine of a schema, or that there is none.
-    fn seen(&mut self, found: Found, draining: bool) -> Result<(), CoreError> {
+    fn seen(&mut self, found: FetchOutcome, draining: bool) -> Result<(), CoreError> {
         match found {
-            Found::Schema(subject, schema) => {
-                let lasted_s = self.seeker.over().map(|lasted| lasted.as_secs());
+            FetchOutcome::Schema(subject, schema) => {
+                let lasted_s = self.schema_fetcher.over().map(|lasted| lasted.as_secs());
                 info!(
                     subject,
                     id = schema.id(),
@@ -375,24 +375,24 @@ where
                 );
                 self.running.core.learn(&subject, schema);
                 if lasted_s.is_some() && !draining {
-                    self.surroundings.state(State::Streaming);
+                    self.environment.state(State::Streaming);
                 }
             }
-            Found::Later(error, due) => {
+            FetchOutcome::Later(error, due) => {
                 let why = error.to_string();
                 if let Some(due) = due {
                     warn!(
                         error = why,
                         lasts_s = due.lasts.as_secs(),
-                        not_said = due.not_said(),
+                        not_said = due.unlogged(),
                         "waiting for a schema: nothing is sent meanwhile, the slot keeps what follows"
                     );
                 }
                 if !draining {
-                    self.surroundings.state(State::WaitingForSchema { why });
+                    self.environment.state(State::WaitingForSchema { why });
                 }
             }
-            Found::Nothing(subject, source) => {
+            FetchOutcome::Nothing(subject, source) => {
                 let halts = source.kind == SchemaFailure::Unauthenticated;
                 if halts || !self.running.core.give_up_schema(&subject, &source.reason) {
                     return Err(CoreError::Schema { subject, source });
@@ -404,7 +404,7 @@ where
                      the relay is started anew"
                 );
                 if !draining {
-                    self.surroundings.state(State::Streaming);
+                    self.environment.state(State::Streaming);
                 }
             }
         }
@@ -414,7 +414,7 @@ where
     /// Collects acknowledgements.
     fn collect(&mut self) {
         if let Some((end, committed)) = self.running.core.advance() {
-            self.surroundings.acknowledged(end, committed);
+            self.environment.acknowledged(end, committed);
         }
     }
 
@@ -467,7 +467,7 @@ where
 
     /// Says that the sink is stuck, at once and then at growing intervals, and that it is not any
     /// more.
-    fn look_whether_stuck(&mut self, stuck: &mut Stuck, walk: &Walk, draining: bool) {
+    fn look_whether_stuck(&mut self, stuck: &mut Stuck, walk: &BatchResult, draining: bool) {
         if walk.wanted {
             // That is not the sink's doing, and has words of its own.
             *stuck = Stuck::default();
@@ -488,24 +488,24 @@ where
             .since
             .is_some_and(|since| now.duration_since(since) >= ASK_SINK);
         stuck.obstacle = asks.then(|| self.running.sink.waiting_for()).flatten();
-        let patience = if walk.blocked || stuck.obstacle.is_some() {
+        let retry_policy = if walk.blocked || stuck.obstacle.is_some() {
             BLOCKED_NOTICE
         } else {
             UNANSWERED_NOTICE
         };
         if stuck
             .since
-            .is_some_and(|since| now.duration_since(since) >= patience)
+            .is_some_and(|since| now.duration_since(since) >= retry_policy)
         {
             let what = if walk.blocked {
                 "the sink takes nothing more: waiting for it, the slot keeps what follows"
             } else {
                 "the sink acknowledges nothing: waiting for it, nothing is confirmed meanwhile"
             };
-            let new = stuck.nag.since().is_none();
+            let new = stuck.throttle.since().is_none();
             let waiting_for = stuck.obstacle.as_ref().map(|obstacle| &*obstacle.what);
             let about = format!("{what} {}", waiting_for.unwrap_or_default());
-            if stuck.nag.about(&about, now).is_some() {
+            if stuck.throttle.about(&about, now).is_some() {
                 let lasts = stuck.since.map_or(Duration::ZERO, |since| now - since);
                 warn!(
                     waiting_for,
@@ -516,14 +516,14 @@ where
                 );
             }
             if new && !draining {
-                self.surroundings.state(State::Blocked);
+                self.environment.state(State::Blocked);
             }
         } else if stuck.since.is_none_or(|since| since == now)
             && !draining
-            && let Some(lasted) = stuck.nag.over(now)
+            && let Some(lasted) = stuck.throttle.over(now)
         {
             info!(lasted_s = lasted.as_secs(), "the sink takes records again");
-            self.surroundings.state(State::Streaming);
+            self.environment.state(State::Streaming);
         }
     }
 
@@ -593,13 +593,13 @@ where
         feedback: &mut Feedback,
         source: &mut S,
     ) -> Result<(), T::Error> {
-        self.surroundings.progress(&self.running.core.counts());
+        self.environment.progress(&self.running.core.counts());
         let confirmed = source.note(self.running.core.confirmed())?;
         self.stream.queue_status(StatusUpdate {
             written: self.running.core.received(),
             flushed: confirmed,
             applied: confirmed,
-            clock_us_since_2000: self.surroundings.wall_clock().get(),
+            clock_us_since_2000: self.environment.wall_clock().get(),
             // An idle server answers with a keepalive, whose position is what lets an idle slot
             // move. Never in the answer to one: that would go back and forth for ever.
             reply_requested: !feedback.asked,
@@ -634,7 +634,7 @@ where
         loop {
             self.running.reports.ring().park();
             self.collect();
-            self.running.sink.nudge();
+            self.running.sink.poll();
             let now = Instant::now();
             if self.running.core.is_settled() || now >= deadline {
                 return;

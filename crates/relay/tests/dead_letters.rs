@@ -13,8 +13,10 @@ use walrelay_checkpoint::AckRing;
 use walrelay_event_router::{Options, Router};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
-use walrelay_relay::{Core, PoisonAction, PoisonPolicy, SentEvent, Step, TableName, Verdicts};
-use walrelay_sink::{LetterId, Parking, Poison};
+use walrelay_relay::{
+    Core, PoisonAction, PoisonDecisions, PoisonPolicy, SentEvent, Step, TableName,
+};
+use walrelay_sink::{EventPosition, Parking, Poison};
 use walrelay_walsender::Frame;
 
 const TEXT: TypeOid = TypeOid::new(25);
@@ -23,7 +25,7 @@ const COMMIT: u64 = 2_000;
 const DEAD_LETTERS: &str = "walrelay.dead-letters";
 
 /// The event under test.
-const EVENT: LetterId = LetterId {
+const EVENT: EventPosition = EventPosition {
     lsn: COMMIT,
     row: 0,
 };
@@ -42,19 +44,19 @@ enum Class {
 }
 
 /// A core that makes a dead letter of [`EVENT`], and the frame of that event. What the topic of dead
-/// letters refuses later comes under `action`.
+/// dead letters refuses later comes under `action`.
 fn core(class: Class, action: PoisonAction) -> (Core, Vec<u8>) {
     let parking = Parking::new();
     parking.set_ready();
     if let Class::Parked = class {
-        let earlier = LetterId { lsn: 1_000, row: 0 };
+        let earlier = EventPosition { lsn: 1_000, row: 0 };
         parking.park(earlier, Some("outbox.event.order"), b"k");
     }
     let own = match class {
         Class::Refused | Class::TopicGivenUp => PoisonAction::DeadLetter,
         Class::Unroutable | Class::Parked => action,
     };
-    let mut verdicts = Verdicts::new(PoisonPolicy {
+    let mut decisions = PoisonDecisions::new(PoisonPolicy {
         unroutable: PoisonAction::DeadLetter,
         oversize: action,
         rejected: own,
@@ -62,12 +64,12 @@ fn core(class: Class, action: PoisonAction) -> (Core, Vec<u8>) {
         parking: Some(Arc::new(parking)),
         ..PoisonPolicy::default()
     });
-    let other = LetterId { lsn: 1_500, row: 0 };
+    let other = EventPosition { lsn: 1_500, row: 0 };
     match class {
-        Class::Refused => assert!(verdicts.condemn(EVENT, Poison::Rejected, "no")),
+        Class::Refused => assert!(decisions.reject(EVENT, Poison::Rejected, "no")),
         Class::TopicGivenUp => {
             let topic = "outbox.event.order";
-            assert!(verdicts.give_up_topic(other, topic, Poison::Rejected, "no"));
+            assert!(decisions.give_up_topic(other, topic, Poison::Rejected, "no"));
         }
         Class::Unroutable | Class::Parked => {}
     }
@@ -83,7 +85,7 @@ fn core(class: Class, action: PoisonAction) -> (Core, Vec<u8>) {
     let ring = Arc::new(AckRing::new(64));
     let start = CommitEnd::from_slot(START);
     let router = Router::new(Options::default());
-    let mut core = Core::with_verdicts(router, Arc::from([name]), ring, start, verdicts);
+    let mut core = Core::with_verdicts(router, Arc::from([name]), ring, start, decisions);
     core.connected(start);
     for body in [
         encode::begin(Lsn::new(COMMIT), PgTimestamp::new(0), Xid::new(7)),
@@ -141,7 +143,7 @@ fn of_every_class_are_known_as_such_and_offered_again_after_a_refusal() {
                 let (mut core, insert) = core(class, action);
                 let event = offered(&mut core, &insert, &case);
                 assert_eq!(event, expected, "{case}");
-                assert!(!core.condemn(event, poison, "the dead letter"), "{case}");
+                assert!(!core.reject(event, poison, "the dead letter"), "{case}");
                 let seq = match core.frame(&frame(&insert)) {
                     Ok(Step::Send(outgoing)) => outgoing.seq(),
                     other => panic!("{case}: the event vanished: {other:?}"),

@@ -32,8 +32,8 @@ use walrelay_event_router::{
 };
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
-use walrelay_relay::{Core, PoisonAction, PoisonPolicy, Step, TableName, Verdicts};
-use walrelay_sink::{Deliveries, LetterId, Parking};
+use walrelay_relay::{Core, PoisonAction, PoisonDecisions, PoisonPolicy, Step, TableName};
+use walrelay_sink::{Deliveries, EventPosition, Parking};
 use walrelay_walsender::Frame;
 
 const TEXT: TypeOid = TypeOid::new(25);
@@ -270,7 +270,7 @@ impl Deliveries for Acks {
     fn capacity(&self) {}
 }
 
-/// A process that starts now. What it knows of parked keys it has from the topic of letters.
+/// A process that starts now. What it knows of parked keys it has from the topic of dead letters.
 fn process(server: &Server, durable: &BTreeSet<RowId>) -> Process {
     let slot = server.slot;
     let action = match server.mode {
@@ -282,7 +282,7 @@ fn process(server: &Server, durable: &BTreeSet<RowId>) -> Process {
         let parking = Parking::new();
         for row in durable.iter().filter(|row| server.is_letter(**row)) {
             let transaction = &server.log[row.0];
-            let id = LetterId {
+            let id = EventPosition {
                 lsn: transaction.commit,
                 row: row.1 as u64,
             };
@@ -292,7 +292,7 @@ fn process(server: &Server, durable: &BTreeSet<RowId>) -> Process {
         parking.set_ready();
         Arc::new(parking)
     });
-    let verdicts = Verdicts::new(PoisonPolicy {
+    let decisions = PoisonDecisions::new(PoisonPolicy {
         unroutable: action,
         parking,
         ..PoisonPolicy::default()
@@ -309,7 +309,7 @@ fn process(server: &Server, durable: &BTreeSet<RowId>) -> Process {
             Arc::from([table]),
             Arc::clone(&ring),
             confirmed,
-            verdicts,
+            decisions,
         )
         .with_messages(Some(Messages::new("outbox", []))),
         ring,
@@ -439,7 +439,7 @@ impl World {
             let accepted = match self.process.core.frame(&frame).expect("a sound stream") {
                 Step::Consumed | Step::Reply => None,
                 Step::Blocked => break,
-                Step::Wanted => {
+                Step::AwaitsSchema => {
                     assert!(self.server.encoded, "no value has a schema");
                     break;
                 }
@@ -476,7 +476,7 @@ impl World {
     }
 
     fn learn(&mut self) {
-        if let Some(wanted) = self.process.core.wanted().cloned() {
+        if let Some(wanted) = self.process.core.pending_schema().cloned() {
             let schema = ValueSchema::json(1);
             self.process.core.learn(&wanted.subject, schema);
         }

@@ -13,8 +13,10 @@ use walrelay_checkpoint::{AckRing, Seq};
 use walrelay_event_router::{Messages, Options, Router};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
-use walrelay_relay::{Core, CoreError, PoisonAction, PoisonPolicy, Step, TableName, Verdicts};
-use walrelay_sink::{LetterId, Parking, Poison};
+use walrelay_relay::{
+    Core, CoreError, PoisonAction, PoisonDecisions, PoisonPolicy, Step, TableName,
+};
+use walrelay_sink::{EventPosition, Parking, Poison};
 use walrelay_walsender::Frame;
 
 const TEXT: TypeOid = TypeOid::new(25);
@@ -55,7 +57,7 @@ impl Rig {
             Arc::from([table]),
             Arc::clone(&ring),
             CommitEnd::from_slot(Lsn::new(1_000)),
-            Verdicts::new(policy),
+            PoisonDecisions::new(policy),
         );
         let mut rig = Self {
             core: core.with_messages(Some(Messages::new("outbox", []))),
@@ -72,7 +74,7 @@ impl Rig {
     }
 
     /// Takes a message to the core, and a record that comes of it to nowhere.
-    fn give(&mut self, body: &[u8]) -> Result<Option<(Seen, LetterId)>, CoreError> {
+    fn give(&mut self, body: &[u8]) -> Result<Option<(Seen, EventPosition)>, CoreError> {
         let frame = Frame::XLogData {
             start: Lsn::new(1_500),
             end: Lsn::new(1_500),
@@ -81,7 +83,7 @@ impl Rig {
         };
         let (seq, seen, event) = match self.core.frame(&frame)? {
             Step::Consumed | Step::Reply => return Ok(None),
-            Step::Blocked | Step::Wanted => panic!("blocked"),
+            Step::Blocked | Step::AwaitsSchema => panic!("blocked"),
             Step::Send(outgoing) => {
                 let record = outgoing.record();
                 let headers = record.headers.iter().map(|header| {
@@ -113,7 +115,11 @@ impl Rig {
         assert!(self.give(&commit).expect("a commit").is_none());
     }
 
-    fn emit(&mut self, prefix: &str, content: &str) -> Result<Option<(Seen, LetterId)>, CoreError> {
+    fn emit(
+        &mut self,
+        prefix: &str,
+        content: &str,
+    ) -> Result<Option<(Seen, EventPosition)>, CoreError> {
         self.give(&message(true, prefix, content))
     }
 
@@ -142,7 +148,7 @@ fn are_events_as_rows_are() {
     let (seen, event) = rig.emit("outbox", content).expect("sound").expect("sent");
     assert_eq!(
         event,
-        LetterId {
+        EventPosition {
             lsn: COMMIT,
             row: 0
         }
@@ -158,7 +164,7 @@ fn are_events_as_rows_are() {
     let (seen, event) = rig.give(&row).expect("sound").expect("sent");
     assert_eq!(
         event,
-        LetterId {
+        EventPosition {
             lsn: COMMIT,
             row: 1
         }
@@ -176,7 +182,7 @@ fn are_events_as_rows_are() {
     let (seen, event) = rig.emit("outbox", topic).expect("sound").expect("sent");
     assert_eq!(
         event,
-        LetterId {
+        EventPosition {
             lsn: COMMIT,
             row: 2
         }
@@ -219,7 +225,7 @@ fn hold_the_position_until_they_are_acknowledged() {
     assert_eq!(rig.core.confirmed().lsn(), Lsn::new(9_000));
 }
 
-/// Sent again after a reconnect, a transaction that was handed over whole is passed over, whatever
+/// Sent again after a reconnect, a transaction that was enqueued whole is passed over, whatever
 /// its messages say.
 #[test]
 fn are_passed_over_when_they_come_again() {
@@ -281,7 +287,7 @@ fn become_letters_where_the_policy_says_so() {
     let (seen, event) = rig.emit("outbox", "no JSON").expect("sound").expect("sent");
     assert_eq!(
         event,
-        LetterId {
+        EventPosition {
             lsn: COMMIT,
             row: 0
         }

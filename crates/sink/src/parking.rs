@@ -3,11 +3,11 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::LetterId;
+use crate::EventPosition;
 
 /// Keys of which an event is a dead letter, so that later events must follow it and not overtake.
 ///
-/// Shared between the relay, which parks keys and asks, and whoever watches the topic of letters,
+/// Shared between the relay, which parks keys and asks, and whoever watches the topic of dead letters,
 /// who makes known what earlier runs left there and what was resolved since.
 ///
 /// # Memory
@@ -21,20 +21,20 @@ use crate::LetterId;
 #[derive(Default)]
 pub struct Parking {
     state: Mutex<State>,
-    /// Open letters: most of the time there are none, and then asking costs one load.
+    /// Open dead letters: most of the time there are none, and then asking costs one load.
     open: AtomicUsize,
     ready: AtomicBool,
-    /// Letters of transactions whose commit record starts before this are written by nobody any more.
+    /// Dead letters of transactions whose commit record starts before this are written by nobody any more.
     confirmed: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
-    open: HashMap<LetterId, Place>,
+    open: HashMap<EventPosition, Place>,
     /// Those of which a repeat may be read, which changes nothing.
-    resolved: HashSet<LetterId>,
-    /// The open letters of each.
-    places: HashMap<Place, BTreeSet<LetterId>>,
+    resolved: HashSet<EventPosition>,
+    /// The open dead letters of each.
+    places: HashMap<Place, BTreeSet<EventPosition>>,
 }
 
 /// A key, and the topic it is parked for; without one, it is parked for all.
@@ -62,7 +62,7 @@ impl Parking {
 
     /// There is an open letter: the relay is about to write it, or it was read in the topic. Known
     /// ones, and ones that were resolved before, change nothing.
-    pub fn park(&self, id: LetterId, topic: Option<&str>, key: &[u8]) {
+    pub fn park(&self, id: EventPosition, topic: Option<&str>, key: &[u8]) {
         let mut state = self.lock();
         if state.resolved.contains(&id) || state.open.contains_key(&id) {
             return;
@@ -77,7 +77,7 @@ impl Parking {
     }
 
     /// A letter was resolved.
-    pub fn resolve(&self, id: LetterId) {
+    pub fn resolve(&self, id: EventPosition) {
         let mut state = self.lock();
         state.resolved.insert(id);
         let Some(place) = state.open.remove(&id) else {
@@ -95,7 +95,7 @@ impl Parking {
     /// Whether this event, of this key and bound for this topic, must become a letter too: an
     /// **earlier** event has an open one. A relay that reads the log again meets events that come
     /// before a letter which it wrote the first time.
-    pub fn is_parked(&self, event: LetterId, topic: &str, key: &[u8]) -> bool {
+    pub fn is_parked(&self, event: EventPosition, topic: &str, key: &[u8]) -> bool {
         if self.open.load(Ordering::Acquire) == 0 {
             return false;
         }
@@ -110,19 +110,19 @@ impl Parking {
         })
     }
 
-    /// The relay confirmed everything before this position: all letters of transactions whose commit
+    /// The relay confirmed everything before this position: all dead letters of transactions whose commit
     /// record starts before it were acknowledged, and it writes none of them again.
     pub fn confirm(&self, lsn: u64) {
         self.confirmed.fetch_max(lsn, Ordering::AcqRel);
     }
 
-    /// Up to where the relay has confirmed. Letters from before it were in their topic when this was
+    /// Up to where the relay has confirmed. Dead letters from before it were in their topic when this was
     /// called.
     pub fn confirmed(&self) -> u64 {
         self.confirmed.load(Ordering::Acquire)
     }
 
-    /// Forgets which letters of transactions before this position were resolved. Call it once everything
+    /// Forgets which dead letters of transactions before this position were resolved. Call it once everything
     /// was read that was in the topic **after** [`confirmed`](Self::confirmed) gave this position: then no
     /// repeat of them is left to be read.
     pub fn forget_resolved_before(&self, lsn: u64) {
@@ -134,12 +134,12 @@ impl Parking {
         }
     }
 
-    /// How many resolved letters are remembered.
+    /// How many resolved dead letters are remembered.
     pub fn resolved(&self) -> usize {
         self.lock().resolved.len()
     }
 
-    /// How many letters are open.
+    /// How many dead letters are open.
     pub fn open(&self) -> usize {
         self.open.load(Ordering::Acquire)
     }
@@ -164,9 +164,9 @@ impl fmt::Debug for Parking {
 mod tests {
     use super::*;
 
-    const A: LetterId = LetterId { lsn: 1, row: 0 };
-    const B: LetterId = LetterId { lsn: 1, row: 1 };
-    const LATER: LetterId = LetterId { lsn: 2, row: 0 };
+    const A: EventPosition = EventPosition { lsn: 1, row: 0 };
+    const B: EventPosition = EventPosition { lsn: 1, row: 1 };
+    const LATER: EventPosition = EventPosition { lsn: 2, row: 0 };
 
     #[test]
     fn a_key_is_free_when_its_last_letter_is_resolved() {
@@ -175,7 +175,7 @@ mod tests {
         parking.park(A, Some("t"), b"k");
         parking.park(A, Some("t"), b"k");
         parking.park(B, Some("t"), b"k");
-        let before = LetterId { lsn: 0, row: 7 };
+        let before = EventPosition { lsn: 0, row: 7 };
         assert!(
             !parking.is_parked(before, "t", b"k"),
             "it comes before the letter"
@@ -198,7 +198,7 @@ mod tests {
     fn resolved_letters_are_remembered_until_no_repeat_can_be_read() {
         let parking = Parking::new();
         for lsn in 0..10_000 {
-            let id = LetterId { lsn, row: 0 };
+            let id = EventPosition { lsn, row: 0 };
             parking.park(id, Some("t"), b"k");
             parking.resolve(id);
             // Read again, before the relay has confirmed it.

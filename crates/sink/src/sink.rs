@@ -18,8 +18,8 @@ pub enum SendError {
 
 /// What matters more at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Favour {
-    /// That a record is on its way at once.
+pub enum BatchingMode {
+    /// That a record is in flight at once.
     Latency,
     /// That many records cost little: they are late already.
     Throughput,
@@ -47,12 +47,12 @@ pub trait Sink: Send {
     /// until something else was delivered. Called when the caller has nothing more to send at the moment,
     /// and after each [`Deliveries::capacity`](crate::Deliveries::capacity); does not block and does not
     /// wait for delivery.
-    fn nudge(&mut self) {}
+    fn poll(&mut self) {}
 
     /// Says what matters from the next record on. A hint: what is promised of order and delivery is
     /// the same either way.
-    fn favour(&mut self, favour: Favour) {
-        let _ = favour;
+    fn set_mode(&mut self, mode: BatchingMode) {
+        let _ = mode;
     }
 
     /// What the records wait for that were accepted, or the one that was not for want of room. `None`:

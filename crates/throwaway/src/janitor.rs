@@ -58,7 +58,7 @@ impl Scratch {
     /// macOS).
     pub fn new(prefix: &str, account: Option<Account>) -> io::Result<Self> {
         let mut parent = env::temp_dir();
-        // `/s/.s.PGSQL.65535.lock` and six random letters.
+        // `/s/.s.PGSQL.65535.lock` and six random dead letters.
         if parent.as_os_str().len() + 1 + prefix.len() + 6 + 22 > 100 {
             parent = PathBuf::from("/tmp");
         }

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use walrelay_event_router::{PlanError, Role, RouteError};
-use walrelay_kafka_sink::letters::DeskError;
+use walrelay_kafka_sink::dlq::ReplayError;
 use walrelay_kafka_sink::{KafkaConfigError, KafkaError};
 use walrelay_relay::{CoreError, LogError, PipelineError, SchemaError, SchemaFailure};
 use walrelay_sink::Disposition;
@@ -108,11 +108,11 @@ pub(crate) fn letters(error: &KafkaError) -> Failure {
     }
 }
 
-pub(crate) fn desk(error: DeskError) -> Failure {
+pub(crate) fn desk(error: ReplayError) -> Failure {
     let what = error.to_string();
     match error {
-        DeskError::Kafka(error) => letters(&error),
-        DeskError::NoAnswer { source, .. } => {
+        ReplayError::Kafka(error) => letters(&error),
+        ReplayError::NoAnswer { source, .. } => {
             let failure = Failure::new("dlq-no-answer", Exit::Unavailable, what).remedy(
                 "see to the broker, then run it again: what was done is not repeated, but this \
                  one letter may be",
@@ -122,7 +122,7 @@ pub(crate) fn desk(error: DeskError) -> Failure {
                 None => failure,
             }
         }
-        DeskError::NotRecorded { source, .. } => {
+        ReplayError::NotRecorded { source, .. } => {
             Failure::new("dlq-not-recorded", Exit::Unavailable, what)
                 .caused_by(source)
                 .remedy(
@@ -462,7 +462,7 @@ fn core(error: CoreError) -> Failure {
         }
         CoreError::Route { source, .. } => {
             let again = match *source {
-                RouteError::Misfit { .. } => {
+                RouteError::SchemaMismatch { .. } => {
                     "have what writes the events keep to the schema, or register one that they fit,"
                 }
                 _ => "make the column NOT NULL",

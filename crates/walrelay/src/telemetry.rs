@@ -9,7 +9,7 @@ use tracing::info;
 use tracing::level_filters::LevelFilter;
 use walrelay_lsn::CommitEnd;
 use walrelay_pgoutput::PgTimestamp;
-use walrelay_relay::{Counts, Point, State, Surroundings};
+use walrelay_relay::{Counts, Environment, Failpoint, State};
 
 use crate::cli::colours;
 use crate::config::{Log, LogFormat, LogLevel};
@@ -102,7 +102,7 @@ pub(crate) struct World {
 #[derive(Debug, Default)]
 struct DieAt {
     #[cfg(debug_assertions)]
-    point: Option<(Point, u64)>,
+    point: Option<(Failpoint, u64)>,
 }
 
 impl DieAt {
@@ -110,7 +110,9 @@ impl DieAt {
     fn from_env(env: &dyn Fn(&str) -> Option<String>) -> Self {
         let wanted = env("WALRELAY_DIE_AT").unwrap_or_default();
         let (name, count) = wanted.split_once(':').unwrap_or((&wanted, "1"));
-        let point = Point::ALL.into_iter().find(|point| point.name() == name);
+        let point = Failpoint::ALL
+            .into_iter()
+            .find(|point| point.name() == name);
         Self {
             point: point.zip(count.parse().ok()),
         }
@@ -121,7 +123,7 @@ impl DieAt {
         Self::default()
     }
 
-    fn reached(&mut self, reached: Point) {
+    fn failpoint(&mut self, reached: Failpoint) {
         #[cfg(debug_assertions)]
         if let Some((point, left)) = &mut self.point
             && *point == reached
@@ -184,7 +186,7 @@ impl World {
     }
 }
 
-impl Surroundings for World {
+impl Environment for World {
     fn wall_clock(&self) -> PgTimestamp {
         wall_clock()
     }
@@ -215,8 +217,8 @@ impl Surroundings for World {
         }
     }
 
-    fn reached(&mut self, point: Point) {
-        self.die_at.reached(point);
+    fn failpoint(&mut self, point: Failpoint) {
+        self.die_at.failpoint(point);
     }
 
     fn acknowledged(&mut self, end: CommitEnd, committed: PgTimestamp) {

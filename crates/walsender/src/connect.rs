@@ -270,7 +270,7 @@ fn ends_search(error: &Error) -> bool {
 
 /// Small messages at once, and an end to waiting for a peer that is gone.
 ///
-/// Keepalives are sent only while nothing is on its way, and a relay's status updates always are:
+/// Keepalives are sent only while nothing is in flight, and a relay's status updates always are:
 /// what ends the waiting for *their* acknowledgement is the user timeout. Without it the system
 /// tries for a quarter of an hour.
 fn tune(socket: &TcpStream, keepalives: Option<Keepalives>) -> io::Result<()> {

@@ -74,15 +74,15 @@ fn only_what_the_owner_waits_for_wakes_it_and_only_once() {
     ring.park();
     assert!(!ack(&ring, 1), "the prefix does not move");
     assert!(ack(&ring, 0));
-    assert!(!ring.nudge(), "somebody wakes it already");
+    assert!(!ring.wake(), "somebody wakes it already");
     ring.park();
-    assert!(ring.nudge());
+    assert!(ring.wake());
     ring.unpark();
     ring.park();
     assert!(ring.nack(Seq::new(7)));
     ring.park();
     ring.unpark();
-    assert!(!ring.nudge(), "not parked any more");
+    assert!(!ring.wake(), "not parked any more");
 }
 
 #[test]

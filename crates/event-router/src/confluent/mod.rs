@@ -9,7 +9,7 @@
 //! [`Router::learn`](crate::Router::learn).
 
 mod avro;
-mod misfit;
+mod schema_mismatch;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,10 +19,10 @@ use smallvec::{SmallVec, smallvec};
 use walrelay_pgoutput::{Relation, Tuple, Value};
 
 pub use avro::SchemaProblem;
-pub use misfit::{Misfit, MisfitAt};
+pub use schema_mismatch::{SchemaMismatch, SchemaMismatchAt};
 
 use crate::columns::{Columns, Slots};
-use crate::part::{Fault, Part, Unfit};
+use crate::part::{Fault, Part, ValueError};
 use crate::template::compile::{Compiler, Text};
 use crate::template::json;
 use crate::{Lookups, PlanError, Role, RouteError, Target, Template};
@@ -111,11 +111,11 @@ impl RecordName {
         };
         let part = self.text.render(&values, scratch).map_err(fault)?;
         let why = |why| fault(Fault::new(self.text.slot(), why));
-        let text = part.resolve(scratch).ok_or_else(|| why(Unfit::Null))?;
+        let text = part.resolve(scratch).ok_or_else(|| why(ValueError::Null))?;
         if text.is_empty() {
-            return Err(why(Unfit::Empty));
+            return Err(why(ValueError::Empty));
         }
-        subject.push_str(str::from_utf8(text).map_err(|_| why(Unfit::NotUtf8))?);
+        subject.push_str(str::from_utf8(text).map_err(|_| why(ValueError::NotUtf8))?);
         Ok(())
     }
 }
@@ -267,13 +267,13 @@ impl Encoding {
                 subject: self.subject.clone(),
             });
         };
-        let misfit = |misfit: Misfit| RouteError::Misfit {
+        let schema_mismatch = |schema_mismatch: SchemaMismatch| RouteError::SchemaMismatch {
             table: table.to_owned(),
             subject: self.subject.clone(),
-            misfit,
+            schema_mismatch,
             may_change: schema.may_change,
         };
-        *value = encode(schema, value, scratch).map_err(misfit)?;
+        *value = encode(schema, value, scratch).map_err(schema_mismatch)?;
         Ok(())
     }
 
@@ -303,7 +303,7 @@ pub(crate) fn encode_json(
     schema: &ValueSchema,
     json: &[u8],
     out: &mut Vec<u8>,
-) -> Result<(), Misfit> {
+) -> Result<(), SchemaMismatch> {
     encode(schema, &Part::Row(json), out).map(drop)
 }
 
@@ -311,10 +311,10 @@ fn encode<'t>(
     schema: &ValueSchema,
     value: &Part<'t>,
     scratch: &mut Vec<u8>,
-) -> Result<Part<'t>, Misfit> {
+) -> Result<Part<'t>, SchemaMismatch> {
     let text = value.resolve(scratch).unwrap_or_default();
     if str::from_utf8(text).is_err() {
-        return Err(Misfit::of(MisfitAt::NotJson));
+        return Err(SchemaMismatch::of(SchemaMismatchAt::NotJson));
     }
     let id = schema.id.to_be_bytes();
     let begin = |scratch: &mut Vec<u8>| {
@@ -326,7 +326,7 @@ fn encode<'t>(
     match &schema.body {
         Body::Json => {
             if json::find(text, &[]).is_err() {
-                return Err(Misfit::of(MisfitAt::NotJson));
+                return Err(SchemaMismatch::of(SchemaMismatchAt::NotJson));
             }
             let start = begin(scratch);
             match value {

@@ -6,7 +6,7 @@ use walrelay_pgoutput::Value;
 
 use crate::connect::schema::Data;
 use crate::connect::{Codec, ColumnType, Converted, Converter, NotBytes, temporal};
-use crate::part::{Fault, Part, Unfit, value};
+use crate::part::{Fault, Part, ValueError, value};
 
 /// A column, converted.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl ConnectField {
         match self.converter.convert(&self.prefix, schema, &data, scratch) {
             Ok(Converted::Null) => Ok(Part::Null),
             Ok(Converted::Bytes) => Ok(Part::since(start, scratch)),
-            Err(NotBytes) => Err(Fault::new(self.slot, Unfit::NotBytes)),
+            Err(NotBytes) => Err(Fault::new(self.slot, ValueError::NotBytes)),
         }
     }
 }
@@ -62,9 +62,9 @@ pub(crate) fn read<'a>(
         None => Data::Null,
         Some(text) => {
             let fault = |why| Fault::new(slot, why);
-            let text = str::from_utf8(text).map_err(|_| fault(Unfit::NotUtf8))?;
+            let text = str::from_utf8(text).map_err(|_| fault(ValueError::NotUtf8))?;
             let data = column.codec.read(text);
-            data.map_err(|_| fault(Unfit::Malformed))?
+            data.map_err(|_| fault(ValueError::Malformed))?
         }
     };
     Ok(match (&data, &column.schema.default) {
@@ -82,7 +82,7 @@ pub(crate) fn timestamp(
 ) -> Result<Option<i64>, Fault> {
     use crate::connect::Clock;
 
-    let fault = || Fault::new(slot, Unfit::NotATime);
+    let fault = || Fault::new(slot, ValueError::NotATime);
     let Some(text) = value(values, slot)? else {
         // A default is a count by the column's own clock.
         return match (default, codec) {

@@ -10,7 +10,7 @@ use super::expand::{Expand, Expanded};
 use super::field::read;
 use crate::connect::schema::{Data, Kind, Schema};
 use crate::connect::{ColumnType, Converted, Converter, NotBytes};
-use crate::part::{Fault, Part, Unfit, value};
+use crate::part::{Fault, Part, ValueError, value};
 
 /// What makes the value of a record.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl Payload {
         match self.converter.convert(prefix, schema, data, scratch) {
             Ok(Converted::Null) => Ok(Part::Null),
             Ok(Converted::Bytes) => Ok(Part::since(start, scratch)),
-            Err(NotBytes) => Err(Fault::new(self.slot, Unfit::NotBytes)),
+            Err(NotBytes) => Err(Fault::new(self.slot, ValueError::NotBytes)),
         }
     }
 }
@@ -117,16 +117,16 @@ impl Envelope {
         let (slot, default) = &self.routed_by;
         let fault = |why| Fault::new(*slot, why);
         let routed_by = match (value(values, *slot)?, default) {
-            (Some(text), _) => str::from_utf8(text).map_err(|_| fault(Unfit::NotUtf8))?,
+            (Some(text), _) => str::from_utf8(text).map_err(|_| fault(ValueError::NotUtf8))?,
             (None, Some(default)) => default,
-            (None, None) => return Err(fault(Unfit::Null)),
+            (None, None) => return Err(fault(ValueError::Null)),
         };
         schema.name = Some(Cow::Owned(format!("{}{routed_by}.Value", self.name)));
         if let Some((slot, column)) = &self.version
             && let Data::Int(version) = read(values, *slot, column)?
         {
             let version = i32::try_from(version);
-            schema.version = Some(version.map_err(|_| Fault::new(*slot, Unfit::NotANumber))?);
+            schema.version = Some(version.map_err(|_| Fault::new(*slot, ValueError::NotANumber))?);
         }
         Ok((schema, Data::Struct(data)))
     }

@@ -10,7 +10,7 @@ use super::json;
 use super::time;
 use super::{Member, Object, Target};
 use crate::columns::Columns;
-use crate::part::{Fault, Part, Unfit, value};
+use crate::part::{Fault, Part, ValueError, value};
 use crate::{PlanError, Role};
 
 /// A template whose columns are slots.
@@ -329,12 +329,12 @@ impl Compiled {
                 let part = text.render(values, scratch)?;
                 match &part {
                     Part::Absent => return Ok(Part::Null),
-                    Part::Null => return Err(Fault::new(text.slot(), Unfit::Null)),
+                    Part::Null => return Err(Fault::new(text.slot(), ValueError::Null)),
                     Part::Row(_) | Part::Scratch(_) => {}
                 }
                 // librdkafka takes -1 for a partition of its own choice.
                 match part.resolve(scratch) {
-                    Some([b'-' | b'+', ..]) => Err(Fault::new(text.slot(), Unfit::NotANumber)),
+                    Some([b'-' | b'+', ..]) => Err(Fault::new(text.slot(), ValueError::NotANumber)),
                     _ => Ok(part),
                 }
             }
@@ -343,8 +343,8 @@ impl Compiled {
                 let Some(bytes) = part.resolve(scratch) else {
                     return Ok(Part::Null);
                 };
-                let millis =
-                    time::millis(bytes).ok_or_else(|| Fault::new(text.slot(), Unfit::NotATime))?;
+                let millis = time::millis(bytes)
+                    .ok_or_else(|| Fault::new(text.slot(), ValueError::NotATime))?;
                 let start = scratch.len();
                 push_number(millis, scratch);
                 Ok(Part::since(start, scratch))
@@ -381,7 +381,7 @@ impl Text {
                     let mark = scratch.len();
                     let part = column.render(values, scratch)?;
                     if part.resolve(scratch).is_none() {
-                        return Err(Fault::new(column.slot, Unfit::Null));
+                        return Err(Fault::new(column.slot, ValueError::Null));
                     }
                     settle(&part, mark, scratch);
                 }
@@ -415,7 +415,7 @@ impl Text {
             return Ok(true);
         }
         if std::str::from_utf8(bytes).is_err() {
-            return Err(Fault::new(slot, Unfit::NotUtf8));
+            return Err(Fault::new(slot, ValueError::NotUtf8));
         }
         let start = scratch.len();
         scratch.push(b'"');

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::json::{self, Step};
-use crate::part::{Part, Unfit};
+use crate::part::{Part, ValueError};
 
 /// A filter, ready to run.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Op {
         &self,
         part: Part<'t>,
         scratch: &mut Vec<u8>,
-    ) -> Result<Part<'t>, Unfit> {
+    ) -> Result<Part<'t>, ValueError> {
         if let Self::Default(text) = self {
             return Ok(match part {
                 Part::Null => append(scratch, text.as_bytes()),
@@ -78,7 +78,7 @@ impl Op {
             Self::Boolean => match bytes {
                 b"t" => Ok(Part::Row(b"true")),
                 b"f" => Ok(Part::Row(b"false")),
-                _ => Err(Unfit::NotBoolean),
+                _ => Err(ValueError::NotBoolean),
             },
             Self::Unhex => unhex(&part, scratch),
             Self::Base64 => base64(&part, scratch),
@@ -96,7 +96,7 @@ impl Op {
             }
             Self::Replace(old, new) => Ok(replace(part, scratch, old.as_bytes(), new.as_bytes())),
             Self::Json(path) => {
-                let found = json::find(bytes, path).map_err(|_| Unfit::NotJson)?;
+                let found = json::find(bytes, path).map_err(|_| ValueError::NotJson)?;
                 Ok(match found {
                     Some(range) if bytes.get(range.clone()) == Some(b"null") => Part::Null,
                     Some(range) => sub(part, range),
@@ -108,7 +108,7 @@ impl Op {
                 (Some(text), _) => Ok(append(scratch, text.as_bytes())),
                 (None, Missing::Text(text)) => Ok(append(scratch, text.as_bytes())),
                 (None, Missing::Keep) => Ok(part),
-                (None, Missing::Refuse) => Err(Unfit::NotInTable),
+                (None, Missing::Refuse) => Err(ValueError::NotInTable),
             },
         }
     }
@@ -143,8 +143,8 @@ fn fill<'t>(
     part: &Part<'_>,
     length: usize,
     scratch: &mut Vec<u8>,
-    fill: impl FnOnce(&[u8], &mut [u8]) -> Result<(), Unfit>,
-) -> Result<Part<'t>, Unfit> {
+    fill: impl FnOnce(&[u8], &mut [u8]) -> Result<(), ValueError>,
+) -> Result<Part<'t>, ValueError> {
     let start = scratch.len();
     scratch.resize(start + length, 0);
     let (before, made) = scratch.split_at_mut(start);
@@ -152,17 +152,17 @@ fn fill<'t>(
     Ok(Part::Scratch(start..start + length))
 }
 
-fn unhex<'t>(part: &Part<'_>, scratch: &mut Vec<u8>) -> Result<Part<'t>, Unfit> {
+fn unhex<'t>(part: &Part<'_>, scratch: &mut Vec<u8>) -> Result<Part<'t>, ValueError> {
     let digits = match part.resolve(scratch) {
         Some([b'\\', b'x', digits @ ..]) if digits.len() % 2 == 0 => digits.len(),
-        _ => return Err(Unfit::NotHex),
+        _ => return Err(ValueError::NotHex),
     };
     fill(part, digits / 2, scratch, |text, made| {
         let digits = text.get(2..).unwrap_or_default();
         for (pair, byte) in digits.chunks_exact(2).zip(made) {
             let digit = |at: usize| char::from(*pair.get(at)?).to_digit(16);
             let (Some(high), Some(low)) = (digit(0), digit(1)) else {
-                return Err(Unfit::NotHex);
+                return Err(ValueError::NotHex);
             };
             *byte = (high << 4 | low) as u8;
         }
@@ -171,7 +171,7 @@ fn unhex<'t>(part: &Part<'_>, scratch: &mut Vec<u8>) -> Result<Part<'t>, Unfit> 
 }
 
 /// RFC 4648, section 4: the standard alphabet, with padding.
-pub(crate) fn base64<'t>(part: &Part<'_>, scratch: &mut Vec<u8>) -> Result<Part<'t>, Unfit> {
+pub(crate) fn base64<'t>(part: &Part<'_>, scratch: &mut Vec<u8>) -> Result<Part<'t>, ValueError> {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let length = part.resolve(scratch).map_or(0, <[u8]>::len);
     fill(part, length.div_ceil(3) * 4, scratch, |bytes, made| {
@@ -196,7 +196,7 @@ enum Case {
     Upper,
 }
 
-fn case<'t>(part: Part<'t>, scratch: &mut Vec<u8>, case: Case) -> Result<Part<'t>, Unfit> {
+fn case<'t>(part: Part<'t>, scratch: &mut Vec<u8>, case: Case) -> Result<Part<'t>, ValueError> {
     let bytes = part.resolve(scratch).unwrap_or_default();
     let changes = |byte: &u8| match case {
         Case::Lower => byte.is_ascii_uppercase(),
@@ -221,14 +221,14 @@ fn case<'t>(part: Part<'t>, scratch: &mut Vec<u8>, case: Case) -> Result<Part<'t
         return Ok(copy);
     }
     let length = std::str::from_utf8(bytes)
-        .map_err(|_| Unfit::NotUtf8)?
+        .map_err(|_| ValueError::NotUtf8)?
         .len();
     let start = scratch.len();
     let mut at = 0;
     while at < length {
         let rest = part.resolve(scratch).and_then(|bytes| bytes.get(at..));
         let Some(c) = rest.and_then(first_char) else {
-            return Err(Unfit::NotUtf8);
+            return Err(ValueError::NotUtf8);
         };
         at += c.len_utf8();
         let mut push = |c: char| {
@@ -285,7 +285,7 @@ fn copy(part: &Part<'_>, range: Range<usize>, scratch: &mut Vec<u8>) {
     }
 }
 
-fn unquote<'t>(part: Part<'t>, scratch: &mut Vec<u8>) -> Result<Part<'t>, Unfit> {
+fn unquote<'t>(part: Part<'t>, scratch: &mut Vec<u8>) -> Result<Part<'t>, ValueError> {
     let text = part.resolve(scratch).unwrap_or_default();
     let [b'"', inner @ .., b'"'] = text else {
         // An object, an array, a number, a truth value: its JSON is its text.
@@ -301,7 +301,7 @@ fn unquote<'t>(part: Part<'t>, scratch: &mut Vec<u8>) -> Result<Part<'t>, Unfit>
         Part::Scratch(range) => json::unescape_within(scratch, range.clone()),
         _ => Ok(()),
     }
-    .map_err(|_| Unfit::NotJson)?;
+    .map_err(|_| ValueError::NotJson)?;
     Ok(Part::since(start, scratch))
 }
 
@@ -312,7 +312,7 @@ mod tests {
     use super::*;
 
     /// What `op` makes of `text`, told of a text of the row and of one in the scratch buffer.
-    fn applied(op: &Op, text: &[u8]) -> Result<Option<Vec<u8>>, Unfit> {
+    fn applied(op: &Op, text: &[u8]) -> Result<Option<Vec<u8>>, ValueError> {
         let mut scratch = b"before".to_vec();
         let part = op.apply(Part::Row(text), &mut scratch);
         let of_row = part.map(|part| part.resolve(&scratch).map(<[u8]>::to_vec));
@@ -411,7 +411,7 @@ mod tests {
         );
         assert_eq!(applied(&json, br#"{"b": 1}"#), Ok(None));
         assert_eq!(applied(&json, br#"{"a": null}"#), Ok(None));
-        assert_eq!(applied(&json, b"x"), Err(Unfit::NotJson));
+        assert_eq!(applied(&json, b"x"), Err(ValueError::NotJson));
     }
 
     #[test]
@@ -446,7 +446,7 @@ mod tests {
         );
         assert_eq!(
             applied(&with(Missing::Refuse), b"b"),
-            Err(Unfit::NotInTable)
+            Err(ValueError::NotInTable)
         );
         texts(&with(Missing::Keep), &[("b", "b"), ("a", "1")]);
         texts(&with(Missing::Text("z".into())), &[("b", "z"), ("a", "1")]);
@@ -454,16 +454,19 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_a_fault() {
-        assert_eq!(applied(&Op::Lower, b"\xff"), Err(Unfit::NotUtf8));
-        assert_eq!(applied(&Op::Boolean, b"yes"), Err(Unfit::NotBoolean));
+        assert_eq!(applied(&Op::Lower, b"\xff"), Err(ValueError::NotUtf8));
+        assert_eq!(applied(&Op::Boolean, b"yes"), Err(ValueError::NotBoolean));
         for text in ["", "616b", "\\x6", "\\x6g", "\\y"] {
             assert_eq!(
                 applied(&Op::Unhex, text.as_bytes()),
-                Err(Unfit::NotHex),
+                Err(ValueError::NotHex),
                 "{text}"
             );
         }
-        assert_eq!(applied(&Op::Unquote, br#""\ud83d""#), Err(Unfit::NotJson));
+        assert_eq!(
+            applied(&Op::Unquote, br#""\ud83d""#),
+            Err(ValueError::NotJson)
+        );
     }
 
     proptest! {

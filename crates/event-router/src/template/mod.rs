@@ -195,7 +195,7 @@ impl Templates {
     }
 
     /// The columns that most nearly are the event's id, key and value.
-    pub(crate) fn salvage_columns(&self) -> [Option<&str>; 3] {
+    pub(crate) fn partial_row_columns(&self) -> [Option<&str>; 3] {
         let key = self.key.as_ref().and_then(Template::column);
         let value = match &self.value {
             ValueTemplate::Text(template) => template.column(),

@@ -6,8 +6,8 @@ use apache_avro::reader::datum::GenericDatumReader;
 use apache_avro::types::Value;
 use proptest::prelude::*;
 use walrelay_event_router::{
-    CloudEventMode, CloudEvents, Event, Lookups, Misfit, MisfitAt, Options, Place, Preset, Route,
-    RouteError, Router, SubjectNames, Template, ValueFormat, ValueSchema, WireFormat,
+    CloudEventMode, CloudEvents, Event, Lookups, Options, Place, Preset, Route, RouteError, Router,
+    SchemaMismatch, SchemaMismatchAt, SubjectNames, Template, ValueFormat, ValueSchema, WireFormat,
 };
 use walrelay_lsn::{Lsn, RelationId, TypeOid};
 use walrelay_pgoutput::{Message, PgTimestamp, decode, encode};
@@ -84,7 +84,7 @@ fn value(router: &mut Router, kind: &str, payload: &str) -> Result<Vec<u8>, Rout
 }
 
 /// Encodes a payload by a schema, and reads it back.
-fn avro(schema: &str, payload: &str) -> Result<Value, Misfit> {
+fn avro(schema: &str, payload: &str) -> Result<Value, SchemaMismatch> {
     let mut router = router(wire(ValueFormat::Avro));
     router.learn(
         "outbox.event.Order-value",
@@ -100,15 +100,21 @@ fn avro(schema: &str, payload: &str) -> Result<Value, Misfit> {
             assert!(rest.is_empty(), "{payload}: {rest:?} is left");
             Ok(read)
         }
-        Err(RouteError::Misfit { misfit, .. }) => Err(misfit),
+        Err(RouteError::SchemaMismatch {
+            schema_mismatch, ..
+        }) => Err(schema_mismatch),
         Err(other) => panic!("{other}"),
     }
 }
 
 #[track_caller]
-fn misfit(schema: &str, payload: &str, place: &str, what: MisfitAt) {
-    let misfit = avro(schema, payload).unwrap_err();
-    assert_eq!((&*misfit.place(), misfit.what), (place, what), "{payload}");
+fn schema_mismatch(schema: &str, payload: &str, place: &str, what: SchemaMismatchAt) {
+    let schema_mismatch = avro(schema, payload).unwrap_err();
+    assert_eq!(
+        (&*schema_mismatch.place(), schema_mismatch.what),
+        (place, what),
+        "{payload}"
+    );
 }
 
 #[test]
@@ -315,7 +321,7 @@ fn logical(of: &str, name: &str) -> String {
 
 #[test]
 fn primitives() {
-    use MisfitAt::{Range, Wants};
+    use SchemaMismatchAt::{Range, Wants};
     assert_eq!(avro("\"null\"", "null"), Ok(Value::Null));
     assert_eq!(avro("\"boolean\"", "true"), Ok(Value::Boolean(true)));
     for (number, written) in [
@@ -339,59 +345,69 @@ fn primitives() {
         avro("\"long\"", "-9223372036854775808"),
         Ok(Value::Long(i64::MIN))
     );
-    misfit("\"int\"", "2147483648", "", Range("an int"));
-    misfit("\"long\"", "9223372036854775808", "", Range("a long"));
-    misfit("\"long\"", "1e999999999999", "", Range("a long"));
-    misfit("\"int\"", "1.5", "", Wants("an int"));
-    misfit("\"int\"", "\"1\"", "", Wants("an int"));
-    misfit("\"boolean\"", "1", "", Wants("a boolean"));
-    misfit("\"string\"", "1", "", Wants("a string"));
+    schema_mismatch("\"int\"", "2147483648", "", Range("an int"));
+    schema_mismatch("\"long\"", "9223372036854775808", "", Range("a long"));
+    schema_mismatch("\"long\"", "1e999999999999", "", Range("a long"));
+    schema_mismatch("\"int\"", "1.5", "", Wants("an int"));
+    schema_mismatch("\"int\"", "\"1\"", "", Wants("an int"));
+    schema_mismatch("\"boolean\"", "1", "", Wants("a boolean"));
+    schema_mismatch("\"string\"", "1", "", Wants("a string"));
     assert_eq!(avro("\"double\"", "1"), Ok(Value::Double(1.0)));
     assert_eq!(avro("\"double\"", "-1.5e-7"), Ok(Value::Double(-1.5e-7)));
     assert_eq!(avro("\"float\"", "0.1"), Ok(Value::Float(0.1)));
-    misfit("\"float\"", "1e39", "", Range("a float"));
-    misfit("\"double\"", "1e309", "", Range("a double"));
+    schema_mismatch("\"float\"", "1e39", "", Range("a float"));
+    schema_mismatch("\"double\"", "1e309", "", Range("a double"));
     assert_eq!(
         avro("\"string\"", "\"a\\u00e9\\n\\ud83d\\ude00\""),
         Ok(text("aé\n😀"))
     );
-    misfit("\"string\"", "\"\\ud83d\"", "", MisfitAt::NotJson);
+    schema_mismatch("\"string\"", "\"\\ud83d\"", "", SchemaMismatchAt::NotJson);
     let bytes = Value::Bytes(vec![0, 0x7f, 0xff]);
     assert_eq!(avro("\"bytes\"", "\"\\u0000\\u007fÿ\""), Ok(bytes));
-    misfit("\"bytes\"", "\"\\u0100\"", "", Wants("bytes"));
+    schema_mismatch("\"bytes\"", "\"\\u0100\"", "", Wants("bytes"));
 }
 
 #[test]
 fn fixed_enums_arrays_and_maps() {
     let fixed = r#"{"type": "fixed", "name": "F", "size": 2}"#;
     assert_eq!(avro(fixed, "\"ab\""), Ok(Value::Fixed(2, b"ab".to_vec())));
-    misfit(fixed, "\"abc\"", "", MisfitAt::Size);
+    schema_mismatch(fixed, "\"abc\"", "", SchemaMismatchAt::Size);
     let symbols = r#"{"type": "enum", "name": "E", "symbols": ["A", "B"], "default": "A"}"#;
     assert_eq!(avro(symbols, "\"B\""), Ok(Value::Enum(1, "B".to_owned())));
-    misfit(symbols, "\"s3cret\"", "", MisfitAt::Symbol);
+    schema_mismatch(symbols, "\"s3cret\"", "", SchemaMismatchAt::Symbol);
     let array = r#"{"type": "array", "items": "int"}"#;
     assert_eq!(avro(array, "[]"), Ok(Value::Array(Vec::new())));
     let items = vec![Value::Int(1), Value::Int(2)];
     assert_eq!(avro(array, "[1, 2]"), Ok(Value::Array(items)));
-    misfit(array, "[1, \"s3cret\"]", "[]", MisfitAt::Wants("an int"));
+    schema_mismatch(
+        array,
+        "[1, \"s3cret\"]",
+        "[]",
+        SchemaMismatchAt::Wants("an int"),
+    );
     let map = r#"{"type": "map", "values": "int"}"#;
     // Of several members by one name the last counts, however it is written.
     let read = avro(map, "{\"a\": 1, \"b\": 2, \"\\u0061\": 3}").unwrap();
     let entries = [("a", 3), ("b", 2)];
     let entries = entries.map(|(name, number)| (name.to_owned(), Value::Int(number)));
     assert_eq!(read, Value::Map(entries.into()));
-    misfit(map, "{\"s3cret\": null}", "{}", MisfitAt::Wants("an int"));
+    schema_mismatch(
+        map,
+        "{\"s3cret\": null}",
+        "{}",
+        SchemaMismatchAt::Wants("an int"),
+    );
 }
 
 #[test]
 fn logical_types() {
-    use MisfitAt::{Digits, Wants};
+    use SchemaMismatchAt::{Digits, Wants};
     let date = logical("int", "date");
     assert_eq!(avro(&date, "\"1970-01-02\""), Ok(Value::Date(1)));
     assert_eq!(avro(&date, "\"2024-02-29\""), Ok(Value::Date(19_782)));
     assert_eq!(avro(&date, "19782"), Ok(Value::Date(19_782)));
     for wrong in ["\"2026-02-29\"", "\"26-1-1\"", "\"infinity\""] {
-        misfit(&date, wrong, "", Wants("a date"));
+        schema_mismatch(&date, wrong, "", Wants("a date"));
     }
     let millis = logical("int", "time-millis");
     assert_eq!(
@@ -403,7 +419,7 @@ fn logical_types() {
         avro(&micros, "\"03:04:05\""),
         Ok(Value::TimeMicros(11_045_000_000))
     );
-    misfit(&micros, "\"24:00:00\"", "", Wants("a time of day"));
+    schema_mismatch(&micros, "\"24:00:00\"", "", Wants("a time of day"));
 
     let stamp = 1_767_323_045_678_901_i64;
     for (unit, read) in [
@@ -424,7 +440,7 @@ fn logical_types() {
                 "{written}"
             );
         }
-        misfit(
+        schema_mismatch(
             &schema,
             "\"2026-01-02T03:04:05\"",
             "",
@@ -440,7 +456,7 @@ fn logical_types() {
     let local = logical("long", "local-timestamp-micros");
     let read = Value::LocalTimestampMicros(stamp);
     assert_eq!(avro(&local, "\"2026-01-02T03:04:05.678901\""), Ok(read));
-    misfit(
+    schema_mismatch(
         &local,
         "\"2026-01-02T03:04:05Z\"",
         "",
@@ -455,7 +471,7 @@ fn logical_types() {
             panic!("no uuid by {schema}")
         };
         assert_eq!(read.to_string(), uuid);
-        misfit(
+        schema_mismatch(
             schema,
             "\"018f5a3e7c1d7b1a9c550123456789ab\"",
             "",
@@ -483,9 +499,9 @@ fn logical_types() {
             let read = num_bigint_of(read);
             assert_eq!(read, i128::from(unscaled), "{written}");
         }
-        misfit(schema, "1.255", "", Digits);
-        misfit(schema, "10000", "", Digits);
-        misfit(schema, "\"s3cret\"", "", Wants("a decimal"));
+        schema_mismatch(schema, "1.255", "", Digits);
+        schema_mismatch(schema, "10000", "", Digits);
+        schema_mismatch(schema, "\"s3cret\"", "", Wants("a decimal"));
     }
     // Unknown logical types are what lies beneath.
     assert_eq!(
@@ -564,19 +580,29 @@ fn records_with_defaults_and_references_within_the_schema() {
         Value::Map([("n".to_owned(), five)].into()),
     );
     assert_eq!(read, Ok(expected));
-    misfit(ORDER, "{}", "id", MisfitAt::Missing);
-    misfit(ORDER, "[]", "", MisfitAt::Wants("an object, of a record"));
+    schema_mismatch(ORDER, "{}", "id", SchemaMismatchAt::Missing);
+    schema_mismatch(
+        ORDER,
+        "[]",
+        "",
+        SchemaMismatchAt::Wants("an object, of a record"),
+    );
     let unknown = "{\"id\": 1, \"s3cret\": 2}";
-    misfit(ORDER, unknown, "", MisfitAt::UnknownMember);
+    schema_mismatch(ORDER, unknown, "", SchemaMismatchAt::UnknownMember);
     let deep = r#"{"id": 1, "parent": {"id": 2, "lines": [{"sku": "a"}, {"sku": 7}]}}"#;
-    misfit(
+    schema_mismatch(
         ORDER,
         deep,
         "parent.lines[].sku",
-        MisfitAt::Wants("a string"),
+        SchemaMismatchAt::Wants("a string"),
     );
     let null = r#"{"id": 1, "state": null}"#;
-    misfit(ORDER, null, "state", MisfitAt::Wants("a symbol of an enum"));
+    schema_mismatch(
+        ORDER,
+        null,
+        "state",
+        SchemaMismatchAt::Wants("a symbol of an enum"),
+    );
     // A member that comes twice is no unknown one.
     assert_eq!(avro(ORDER, "{\"id\": 7, \"\\u0069d\": 1}"), Ok(least(1)));
 }
@@ -609,14 +635,19 @@ fn unions_in_plain_json_and_in_avros_own() {
     ] {
         assert_eq!(avro(schema, written), Ok(read), "{written}");
     }
-    misfit(schema, "[\"s3cret\"]", "", MisfitAt::NoBranch);
-    misfit("[\"string\", \"int\"]", "null", "", MisfitAt::NoBranch);
+    schema_mismatch(schema, "[\"s3cret\"]", "", SchemaMismatchAt::NoBranch);
+    schema_mismatch(
+        "[\"string\", \"int\"]",
+        "null",
+        "",
+        SchemaMismatchAt::NoBranch,
+    );
     // Beside null there is one: it says what is wrong.
-    misfit(
+    schema_mismatch(
         "[\"null\", \"int\"]",
         "\"s3cret\"",
         "",
-        MisfitAt::Wants("an int"),
+        SchemaMismatchAt::Wants("an int"),
     );
     let bytes_first = "[\"null\", \"bytes\", \"string\"]";
     assert_eq!(avro(bytes_first, "\"a\""), Ok(of(2, text("a"))));
@@ -640,8 +671,8 @@ fn too_many_ways_are_refused() {
     for _ in 0..100 {
         payload = format!("{{\"x\": {payload}}}");
     }
-    let misfit = avro(schema, &payload).unwrap_err();
-    assert_eq!(misfit.what, MisfitAt::Ambiguous);
+    let schema_mismatch = avro(schema, &payload).unwrap_err();
+    assert_eq!(schema_mismatch.what, SchemaMismatchAt::Ambiguous);
 }
 
 #[test]
@@ -697,8 +728,8 @@ proptest! {
     /// Nothing panics, whatever the value; no error shows it.
     #[test]
     fn any_text_fits_or_does_not(text in "\\PC{0,20}|\\{\"id\": [0-9.e-]{1,6}(, \"[a-z]{1,6}\": [0-9\"a-z{}\\[\\]:]{0,8})?\\}") {
-        if let Err(misfit) = avro(ORDER, &text) {
-            prop_assert!(misfit.to_string().len() < 200);
+        if let Err(schema_mismatch) = avro(ORDER, &text) {
+            prop_assert!(schema_mismatch.to_string().len() < 200);
         }
     }
 }

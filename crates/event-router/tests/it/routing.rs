@@ -1,4 +1,4 @@
-use walrelay_event_router::{Options, PlanError, Role, RouteError, Router, Unfit};
+use walrelay_event_router::{Options, PlanError, Role, RouteError, Router, ValueError};
 use walrelay_lsn::RelationId;
 use walrelay_sink::{Disposition, Poison};
 
@@ -17,7 +17,7 @@ fn router() -> Router {
 }
 
 /// What a row's value is needed for, and what is wrong with it.
-fn why(error: &RouteError) -> (Role, Unfit) {
+fn why(error: &RouteError) -> (Role, ValueError) {
     match error {
         RouteError::Value { role, why, .. } => (role.clone(), *why),
         other => panic!("{other:?}"),
@@ -83,7 +83,7 @@ fn an_empty_routing_value_is_a_value() {
     });
     announce(&mut bare, &debezium_outbox()).unwrap();
     let error = route(&mut bare, &empty).unwrap_err();
-    assert_eq!(why(&error), (Role::RouteBy, Unfit::Empty));
+    assert_eq!(why(&error), (Role::RouteBy, ValueError::Empty));
     assert_eq!(error.poison(), Some(Poison::Unroutable));
 }
 
@@ -97,7 +97,7 @@ fn unroutable_rows_name_table_and_column() {
     );
     assert_eq!(error.disposition(), Disposition::Fatal);
     let error = route(&mut router, &row(1, Cell::Text(vec![0xff]))).unwrap_err();
-    assert_eq!(why(&error), (Role::RouteBy, Unfit::NotUtf8));
+    assert_eq!(why(&error), (Role::RouteBy, ValueError::NotUtf8));
     assert_eq!(error.poison(), Some(Poison::Unroutable));
 }
 
@@ -112,10 +112,10 @@ fn what_a_row_leaves_out_is_not_null() {
     ];
     for (index, expected) in roles {
         let error = route(&mut router, &row(index, Cell::Unchanged)).unwrap_err();
-        assert_eq!(why(&error), (expected.clone(), Unfit::UnchangedToast));
+        assert_eq!(why(&error), (expected.clone(), ValueError::UnchangedToast));
         assert_eq!(error.poison(), Some(Poison::Undecodable));
         let error = route(&mut router, &row(index, Cell::Binary(vec![1]))).unwrap_err();
-        assert_eq!(why(&error), (expected, Unfit::Binary));
+        assert_eq!(why(&error), (expected, ValueError::Binary));
     }
     // A column that nobody needs may be anything.
     assert!(route(&mut router, &row(3, Cell::Unchanged)).is_ok());
@@ -157,7 +157,7 @@ fn booleans_are_written_as_java_writes_them() {
     drop(routed);
     let message = insert(&[text("yes"), text("Order"), text("f"), Cell::Null]);
     let error = route(&mut router, &message).unwrap_err();
-    assert_eq!(why(&error), (Role::EventId, Unfit::NotBoolean));
+    assert_eq!(why(&error), (Role::EventId, ValueError::NotBoolean));
 }
 
 #[test]

@@ -566,14 +566,14 @@ fn what_cannot_be_routed_can_be_salvaged() {
     let message = insert(&[text("17"), text("k"), Cell::Null, text("{}")]);
     assert!(route(&mut router, &message).is_err());
     let (table, row) = crate::messages::as_row(&message);
-    let salvage = router.salvage(table, &row);
-    let [header] = salvage.headers();
+    let partial_row = router.partial_row(table, &row);
+    let [header] = partial_row.headers();
     assert_eq!(
         (header.name, header.value),
         ("event_id", Some(b"17".as_slice()))
     );
     assert_eq!(
-        [salvage.event_id, salvage.key, salvage.value],
+        [partial_row.event_id, partial_row.key, partial_row.value],
         [
             Some(b"17".as_slice()),
             Some(b"k".as_slice()),

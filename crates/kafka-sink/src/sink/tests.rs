@@ -16,7 +16,7 @@ use crate::tail::{Tail, TailedRecord};
 use crate::{KafkaOptions, TopicCreation, probe};
 
 mod brokers;
-mod gears;
+mod modes;
 mod order;
 mod several;
 mod start;
@@ -68,7 +68,7 @@ impl Reports {
     fn wait_with(&self, sink: &mut impl Sink, until: impl Fn(&State) -> bool) {
         loop {
             let before = self.capacity_calls();
-            sink.nudge();
+            sink.poll();
             self.wait(|state| until(state) || state.capacity > before);
             if until(&self.state.lock().unwrap()) {
                 return;

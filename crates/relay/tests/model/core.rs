@@ -170,7 +170,7 @@ impl Machine {
         let seq = match core.frame(&frame).map_err(|error| error.to_string())? {
             Step::Consumed | Step::Reply => return Ok(Output::Done),
             Step::Blocked => return Ok(Output::Blocked),
-            Step::Wanted => unreachable!("no value has a schema here"),
+            Step::AwaitsSchema => unreachable!("no value has a schema here"),
             Step::Send(outgoing) => {
                 let Piece::Row(row) = piece else {
                     return Err(format!("{piece:?} became a record"));

@@ -14,13 +14,13 @@ pub(crate) enum Mistake {
     ReorderRetry,
     /// Reports a keepalive's position with a transaction open.
     TrustKeepalive,
-    /// Passes over, with a new sink, what was handed over to the one that was lost.
+    /// Passes over, with a new sink, what was enqueued to the one that was lost.
     PassOverLostSink,
     /// Lets reports of the sink that was lost count for the new one, whose numbers begin anew.
     StaleReport,
     /// Starts the stream where receiving stopped instead of where the slot stands.
     StartAhead,
-    /// Forgets, on a new connection, what was handed over.
+    /// Forgets, on a new connection, what was enqueued.
     ForgetHandedOver,
     /// Ends without a last status.
     StopUnreported,

@@ -1,10 +1,10 @@
-//! What comes of each action: the pipeline's part as `pipeline.rs`, `stream.rs` and `generation.rs`
+//! What comes of each action: the pipeline's part as `pipeline.rs`, `stream.rs` and `sink_session.rs`
 //! have it, the world's as servers and brokers do.
 
 use crate::core::{Input, Output, State};
 use crate::log::Piece;
 use crate::mistake::Mistake;
-use crate::world::{Action, Connection, Generation, Model, Phase, Process, Queue, World};
+use crate::world::{Action, Connection, Model, Phase, Process, Queue, SinkSession, World};
 
 impl World {
     /// The world after `action`, or the promise that it breaks.
@@ -109,7 +109,7 @@ impl World {
         connection.expect("this happens on a connection")
     }
 
-    fn sink(&mut self) -> &mut Generation {
+    fn sink(&mut self) -> &mut SinkSession {
         let generation = self.process.generation.as_mut();
         generation.expect("this happens to a sink")
     }
@@ -131,7 +131,7 @@ impl World {
         let fresh = |model: &mut Model| model.core.start(slot);
         match &mut self.process.generation {
             None => {
-                self.process.generation = Some(Generation {
+                self.process.generation = Some(SinkSession {
                     core: fresh(model),
                     queues: Default::default(),
                     whole: 0,
@@ -158,7 +158,7 @@ impl World {
         Ok(())
     }
 
-    /// `Generation::walk`, for one frame.
+    /// `SinkSession::walk`, for one frame.
     fn frame(&mut self, model: &mut Model) -> Result<(), String> {
         let passed = self.process.passed;
         let connection = self.connected();

@@ -139,7 +139,7 @@ pub(crate) struct Partition {
 pub(crate) struct Process {
     pub(crate) phase: Phase,
     pub(crate) connection: Option<Connection>,
-    pub(crate) generation: Option<Generation>,
+    pub(crate) generation: Option<SinkSession>,
     /// `Resume::confirmed`, while there is no connection: what was confirmed when the last was lost.
     pub(crate) resume: Option<u16>,
     /// For [`Mistake::PassOverLostSink`].
@@ -188,12 +188,12 @@ impl Connection {
     }
 }
 
-/// A sink with its core, see `generation.rs`.
+/// A sink with its core, see `sink_session.rs`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Generation {
+pub(crate) struct SinkSession {
     pub(crate) core: State,
     pub(crate) queues: [Queue; 2],
-    /// Transactions that were handed over with their commit.
+    /// Transactions that were enqueued with their commit.
     pub(crate) whole: u8,
     /// For [`Mistake::ConfirmRow`].
     pub(crate) row: u16,
@@ -443,7 +443,7 @@ impl World {
 }
 
 /// What is called settled cannot move any more, whatever is still reported.
-fn settled_is_settled(generation: &Generation, model: &mut Model) -> Result<(), String> {
+fn settled_is_settled(generation: &SinkSession, model: &mut Model) -> Result<(), String> {
     let (mut core, _) = model.step(generation.core, Input::Advance)?;
     let view = *model.core.view(core);
     if !view.is_settled {

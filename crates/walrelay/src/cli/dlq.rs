@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand, ValueEnum};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use walrelay_sink::{LetterId, Poison, letter};
+use walrelay_sink::{EventPosition, Poison, letter};
 
 use super::args::ConfigArgs;
 
@@ -18,7 +18,7 @@ pub struct DlqArgs {
 /// What can be done with dead letters.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub enum DlqCommand {
-    /// List open letters, oldest first. No values of rows but the event's id.
+    /// List open dead letters, oldest first. No values of rows but the event's id.
     #[command(after_help = "Examples:
   walrelay dlq list
   walrelay dlq list --class unroutable --class undecodable
@@ -33,24 +33,24 @@ pub enum DlqCommand {
   walrelay dlq show 0/16B3748 0 --output json --value")]
     Show(ShowArgs),
 
-    /// Send letters where they were bound for, and close them.
+    /// Send dead letters where they were bound for, and close them.
     ///
     /// One after the other in the order of the log. Behind a letter that is refused, no other of
-    /// its key is sent. Letters that were parked behind the selected ones follow them.
+    /// its key is sent. Dead letters that were parked behind the selected ones follow them.
     #[command(after_help = "Examples:
   walrelay dlq redrive --all --dry-run
   walrelay dlq redrive --class rejected --topic orders.events
   walrelay dlq redrive --id '0/16B3748 0' --topic-override orders.events")]
     Redrive(RedriveArgs),
 
-    /// Close letters without sending them: their events are given up.
+    /// Close dead letters without sending them: their events are given up.
     #[command(after_help = "Examples:
   walrelay dlq drop --class oversize --dry-run
   walrelay dlq drop --id '0/16B3748 0' --yes")]
     Drop(DropArgs),
 }
 
-/// Where the letters are.
+/// Where the dead letters are.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct LetterArgs {
     /// Which configuration.
@@ -61,20 +61,20 @@ pub struct LetterArgs {
     #[arg(long, value_name = "TOPIC")]
     pub dead_letter_topic: Option<String>,
 
-    /// Letters of this replication slot, instead of the configured one.
+    /// Dead letters of this replication slot, instead of the configured one.
     #[arg(long, value_name = "SLOT", conflicts_with = "all_slots")]
     pub slot: Option<String>,
 
-    /// Letters of all slots.
+    /// Dead letters of all slots.
     #[arg(long)]
     pub all_slots: bool,
 }
 
-/// Which letters. A letter must fit each kind of filter that is given; of one kind, any.
+/// Which dead letters. A letter must fit each kind of filter that is given; of one kind, any.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Filters")]
 pub struct FilterArgs {
-    /// Why they are letters.
+    /// Why they are dead letters.
     #[arg(long, value_name = "CLASS", value_parser = classes())]
     pub class: Vec<String>,
 
@@ -96,7 +96,7 @@ pub struct FilterArgs {
 
     /// One letter, as LSN and row.
     #[arg(long, value_name = "LSN ROW")]
-    pub id: Vec<LetterId>,
+    pub id: Vec<EventPosition>,
 
     /// Committed then or later, RFC 3339.
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -106,7 +106,7 @@ pub struct FilterArgs {
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub until: Option<OffsetDateTime>,
 
-    /// No more letters than this, the oldest.
+    /// No more dead letters than this, the oldest.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
 }
@@ -128,7 +128,7 @@ pub struct ListArgs {
     #[command(flatten)]
     pub letters: LetterArgs,
 
-    /// Also letters that were redriven or dropped.
+    /// Also dead letters that were redriven or dropped.
     #[arg(long)]
     pub resolved: bool,
 
@@ -176,7 +176,7 @@ pub struct RedriveArgs {
     #[command(flatten)]
     pub letters: LetterArgs,
 
-    /// All open letters.
+    /// All open dead letters.
     #[arg(long)]
     pub all: bool,
 
@@ -184,16 +184,16 @@ pub struct RedriveArgs {
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Send to this topic, instead of the letters' own.
+    /// Send to this topic, instead of the dead letters' own.
     #[arg(long, value_name = "TOPIC")]
     pub topic_override: Option<String>,
 
-    /// Also letters in front of which there is an open one of their key that is not selected: the
+    /// Also dead letters in front of which there is an open one of their key that is not selected: the
     /// order of the key is lost.
     #[arg(long)]
     pub out_of_order: bool,
 
-    /// Leave letters that are parked behind the selected ones.
+    /// Leave dead letters that are parked behind the selected ones.
     #[arg(long)]
     pub without_parked: bool,
 
@@ -213,7 +213,7 @@ pub struct DropArgs {
     #[command(flatten)]
     pub letters: LetterArgs,
 
-    /// All open letters.
+    /// All open dead letters.
     #[arg(long)]
     pub all: bool,
 
@@ -247,7 +247,7 @@ impl FilterArgs {
 
 impl ShowArgs {
     /// The letter; `None` if it is none.
-    pub fn letter(&self) -> Option<LetterId> {
+    pub fn letter(&self) -> Option<EventPosition> {
         self.id.join(" ").parse().ok()
     }
 }
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(list.filter.class, ["rejected", "parked"]);
         assert_eq!(
             list.filter.id,
-            [LetterId {
+            [EventPosition {
                 lsn: 0x1_0000_000A,
                 row: 2
             }]
@@ -326,7 +326,7 @@ mod tests {
             let DlqCommand::Show(show) = parse(words).unwrap() else {
                 panic!("not show")
             };
-            assert_eq!(show.letter(), Some(LetterId { lsn: 1, row: 2 }));
+            assert_eq!(show.letter(), Some(EventPosition { lsn: 1, row: 2 }));
         }
     }
 

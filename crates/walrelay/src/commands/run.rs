@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
-use walrelay_kafka_sink::GearedSinkFactory;
-use walrelay_kafka_sink::letters::LetterWatcher;
+use walrelay_kafka_sink::DualModeSinkFactory;
+use walrelay_kafka_sink::dlq::DlqWatcher;
 use walrelay_relay::{Outcome, Pipeline, PipelineError, Source};
 use walrelay_sink::{Parking, SinkFactory};
 
@@ -39,12 +39,12 @@ pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Ended {
                 .clone()
                 .map(|parking| {
                     let (topic, slot) = (&config.poison.topic, &config.source.slot);
-                    LetterWatcher::start(&kafka, topic, slot, parking)
+                    DlqWatcher::start(&kafka, topic, slot, parking)
                 })
                 .transpose()
                 .map_err(|error| failures::kafka_client(&error))?;
             let source = of_slot(&config, args.accept_gap, env)?;
-            let factory = GearedSinkFactory::new(kafka);
+            let factory = DualModeSinkFactory::new(kafka);
             relay(&config, env, source, factory, parking, CONFIRMED)?;
         }
         SinkConfig::Stdout { confirm } => {
@@ -137,7 +137,7 @@ where
         let stop = asked_to_stop()?;
         Ok::<_, Failure>(pipeline.run(stop).await)
     })??;
-    pipeline.surroundings().summarise(&pipeline.counts());
+    pipeline.environment().summarise(&pipeline.counts());
     ended(result, drained)
 }
 

@@ -252,7 +252,7 @@ fn has_password(url: &str) -> bool {
         .is_some_and(|(_, password)| !password.is_empty())
 }
 
-/// `ReplicationSlotValidateName`: lower-case letters, digits and underscores, below `NAMEDATALEN`.
+/// `ReplicationSlotValidateName`: lower-case dead letters, digits and underscores, below `NAMEDATALEN`.
 fn slot_name(text: &str) -> Result<String, String> {
     let plain = text
         .bytes()

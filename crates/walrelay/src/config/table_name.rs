@@ -8,7 +8,7 @@ pub(super) const MAX_IDENTIFIER_BYTES: usize = 63;
 /// `schema.table`, or `table` in schema `public`. Parts that are not plain lower-case names are
 /// written in double quotes, `""` standing for a quote: `"My Schema"."Tab"`.
 ///
-/// The error says what is wrong. Upper-case letters without quotes are refused: SQL would read
+/// The error says what is wrong. Upper-case dead letters without quotes are refused: SQL would read
 /// them as lower case, and who writes them usually means the table that has them.
 pub(super) fn parse(text: &str) -> Result<TableName, String> {
     let (first, rest) = part(text)?;

@@ -15,7 +15,7 @@ impl SqlState {
         str::from_utf8(&self.0).unwrap_or("?????")
     }
 
-    /// Anything that is not five letters and digits becomes `?????`.
+    /// Anything that is not five dead letters and digits becomes `?????`.
     pub(super) fn from_bytes(bytes: &[u8]) -> Self {
         match <[u8; 5]>::try_from(bytes) {
             Ok(code) if code.iter().all(u8::is_ascii_alphanumeric) => Self(code),

@@ -73,9 +73,9 @@ fn default_of(
     };
     let mut out = Vec::new();
     encode::node_of_text(plan, field.node, json.as_bytes(), Mode::Default, &mut out).map_err(
-        |misfit| SchemaProblem::Default {
+        |schema_mismatch| SchemaProblem::Default {
             field: field.name.to_string(),
-            why: misfit.to_string(),
+            why: schema_mismatch.to_string(),
         },
     )?;
     Ok(out.into())

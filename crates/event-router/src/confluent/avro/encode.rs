@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::super::{Misfit, MisfitAt};
+use super::super::{SchemaMismatch, SchemaMismatchAt};
 use super::{Branch, Field, Node, Plan, Unit, Uuid, decimal, time};
 use crate::template::json::tree::{self, Tree};
 use crate::template::json::{self};
@@ -24,7 +24,7 @@ const TRIES_PER_BYTE: usize = 4;
 const TRIES: usize = 1_000;
 
 /// Appends what the JSON is by the schema.
-pub(super) fn text(plan: &Plan, json: &[u8], out: &mut Vec<u8>) -> Result<(), Misfit> {
+pub(super) fn text(plan: &Plan, json: &[u8], out: &mut Vec<u8>) -> Result<(), SchemaMismatch> {
     node_of_text(plan, plan.root, json, Mode::Event, out)
 }
 
@@ -35,8 +35,8 @@ pub(super) fn node_of_text(
     json: &[u8],
     mode: Mode,
     out: &mut Vec<u8>,
-) -> Result<(), Misfit> {
-    let tree = tree::parse(json).map_err(|_| Misfit::of(MisfitAt::NotJson))?;
+) -> Result<(), SchemaMismatch> {
+    let tree = tree::parse(json).map_err(|_| SchemaMismatch::of(SchemaMismatchAt::NotJson))?;
     let mut walk = Walk {
         plan,
         mode,
@@ -54,10 +54,10 @@ struct Walk<'a> {
     out: &'a mut Vec<u8>,
 }
 
-type Done = Result<(), Misfit>;
+type Done = Result<(), SchemaMismatch>;
 
-fn wants(what: &'static str) -> Misfit {
-    Misfit::of(MisfitAt::Wants(what))
+fn wants(what: &'static str) -> SchemaMismatch {
+    SchemaMismatch::of(SchemaMismatchAt::Wants(what))
 }
 
 impl<'a> Walk<'a> {
@@ -78,14 +78,16 @@ impl<'a> Walk<'a> {
             (Node::Long, _) => self.whole(value, "a long"),
             (Node::Float, Tree::Number(text)) => {
                 let number = text.parse::<f32>().ok().filter(|number| number.is_finite());
-                let number = number.ok_or_else(|| Misfit::of(MisfitAt::Range("a float")))?;
+                let number =
+                    number.ok_or_else(|| SchemaMismatch::of(SchemaMismatchAt::Range("a float")))?;
                 self.out.extend_from_slice(&number.to_le_bytes());
                 Ok(())
             }
             (Node::Float, _) => Err(wants("a float")),
             (Node::Double, Tree::Number(text)) => {
                 let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
-                let number = number.ok_or_else(|| Misfit::of(MisfitAt::Range("a double")))?;
+                let number = number
+                    .ok_or_else(|| SchemaMismatch::of(SchemaMismatchAt::Range("a double")))?;
                 self.out.extend_from_slice(&number.to_le_bytes());
                 Ok(())
             }
@@ -107,7 +109,7 @@ impl<'a> Walk<'a> {
                 let place = symbols
                     .map(|symbol| symbol.as_bytes())
                     .position(|s| s == &*text);
-                let place = place.ok_or_else(|| Misfit::of(MisfitAt::Symbol))?;
+                let place = place.ok_or_else(|| SchemaMismatch::of(SchemaMismatchAt::Symbol))?;
                 self.long(place as i64);
                 Ok(())
             }
@@ -162,7 +164,9 @@ impl<'a> Walk<'a> {
             _ => None,
         };
         let text = match &string {
-            Some(bytes) => Some(str::from_utf8(bytes).map_err(|_| Misfit::of(MisfitAt::NotJson))?),
+            Some(bytes) => Some(
+                str::from_utf8(bytes).map_err(|_| SchemaMismatch::of(SchemaMismatchAt::NotJson))?,
+            ),
             None => None,
         };
         match (node, text) {
@@ -215,7 +219,7 @@ impl<'a> Walk<'a> {
     fn int(&mut self, value: &Tree<'_>, what: &'static str) -> Done {
         let number = whole(value, what)?;
         if i32::try_from(number).is_err() {
-            return Err(Misfit::of(MisfitAt::Range(what)));
+            return Err(SchemaMismatch::of(SchemaMismatchAt::Range(what)));
         }
         self.long(number);
         Ok(())
@@ -243,7 +247,7 @@ impl<'a> Walk<'a> {
 
     fn fixed(&mut self, bytes: &[u8], size: usize) -> Done {
         if bytes.len() != size {
-            return Err(Misfit::of(MisfitAt::Size));
+            return Err(SchemaMismatch::of(SchemaMismatchAt::Size));
         }
         self.out.extend_from_slice(bytes);
         Ok(())
@@ -257,7 +261,7 @@ impl<'a> Walk<'a> {
 
     fn decimal(&mut self, text: &str, precision: usize, scale: usize, size: Option<usize>) -> Done {
         let number = decimal::parse(text).ok_or_else(|| wants("a decimal"))?;
-        let digits = || Misfit::of(MisfitAt::Digits);
+        let digits = || SchemaMismatch::of(SchemaMismatchAt::Digits);
         let unscaled = number.at_scale(scale).ok_or_else(digits)?;
         if decimal::digits(&unscaled) > precision {
             return Err(digits());
@@ -312,7 +316,7 @@ impl<'a> Walk<'a> {
         if !items.is_empty() {
             self.long(items.len() as i64);
             for item in items {
-                self.node(node, item).map_err(Misfit::in_item)?;
+                self.node(node, item).map_err(SchemaMismatch::in_item)?;
             }
         }
         self.long(0);
@@ -331,7 +335,7 @@ impl<'a> Walk<'a> {
                 let name = unescaped(name)?;
                 if last.get(&name) == Some(&index) {
                     self.bytes(&name);
-                    self.node(node, value).map_err(Misfit::in_member)?;
+                    self.node(node, value).map_err(SchemaMismatch::in_member)?;
                 }
             }
         }
@@ -358,7 +362,7 @@ impl<'a> Walk<'a> {
                 }
                 (None, None) => self.absent(field.node),
             };
-            done.map_err(|misfit| misfit.in_field(&field.name))?;
+            done.map_err(|schema_mismatch| schema_mismatch.in_field(&field.name))?;
         }
         // Fewer than there are: one by an unknown name, unless a name came twice.
         if found < members.len() {
@@ -368,7 +372,7 @@ impl<'a> Walk<'a> {
                     .any(|field| json::same(name, field.name.as_bytes()))
             };
             if !members.iter().all(known) {
-                return Err(Misfit::of(MisfitAt::UnknownMember));
+                return Err(SchemaMismatch::of(SchemaMismatchAt::UnknownMember));
             }
         }
         Ok(())
@@ -384,7 +388,7 @@ impl<'a> Walk<'a> {
         if takes_null {
             self.node(place, &Tree::Null)
         } else {
-            Err(Misfit::of(MisfitAt::Missing))
+            Err(SchemaMismatch::of(SchemaMismatchAt::Missing))
         }
     }
 
@@ -397,7 +401,7 @@ impl<'a> Walk<'a> {
     fn union(&mut self, branches: &'a [Branch], value: &Tree<'_>) -> Done {
         if *value == Tree::Null {
             let place = self.null_of(branches);
-            self.long(place.ok_or_else(|| Misfit::of(MisfitAt::NoBranch))? as i64);
+            self.long(place.ok_or_else(|| SchemaMismatch::of(SchemaMismatchAt::NoBranch))? as i64);
             return Ok(());
         }
         if self.mode == Mode::Event
@@ -410,10 +414,10 @@ impl<'a> Walk<'a> {
         {
             let tagged = self.attempt(place, branch, inner)?;
             // It may be a record, or a map, with a member that is called like a branch.
-            if let Err(misfit) = tagged {
+            if let Err(schema_mismatch) = tagged {
                 return match self.plain(branches, value)? {
                     Ok(()) => Ok(()),
-                    Err(_) => Err(misfit),
+                    Err(_) => Err(schema_mismatch),
                 };
             }
             return Ok(());
@@ -422,7 +426,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The first branch that takes the value; bytes last, which nearly any string is.
-    fn plain(&mut self, branches: &'a [Branch], value: &Tree<'_>) -> Result<Done, Misfit> {
+    fn plain(&mut self, branches: &'a [Branch], value: &Tree<'_>) -> Result<Done, SchemaMismatch> {
         let raw = |branch: &Branch| {
             let node = self.plan.nodes.get(branch.node);
             matches!(node, Some(Node::Bytes | Node::Fixed(_)))
@@ -443,16 +447,16 @@ impl<'a> Walk<'a> {
             }
             match self.attempt(place, branch, value)? {
                 Ok(()) => return Ok(Ok(())),
-                Err(misfit) => {
+                Err(schema_mismatch) => {
                     refused += 1;
-                    only = Some(misfit);
+                    only = Some(schema_mismatch);
                 }
             }
         }
         // Where there is one branch beside null, what it says is what is wrong.
-        Ok(Err(only
-            .filter(|_| refused == 1)
-            .unwrap_or_else(|| Misfit::of(MisfitAt::NoBranch))))
+        Ok(Err(only.filter(|_| refused == 1).unwrap_or_else(|| {
+            SchemaMismatch::of(SchemaMismatchAt::NoBranch)
+        })))
     }
 
     /// Tries a branch. The outer error ends the search.
@@ -461,25 +465,27 @@ impl<'a> Walk<'a> {
         place: usize,
         branch: &'a Branch,
         value: &Tree<'_>,
-    ) -> Result<Done, Misfit> {
+    ) -> Result<Done, SchemaMismatch> {
         self.tries = self
             .tries
             .checked_sub(1)
-            .ok_or_else(|| Misfit::of(MisfitAt::Ambiguous))?;
+            .ok_or_else(|| SchemaMismatch::of(SchemaMismatchAt::Ambiguous))?;
         let start = self.out.len();
         self.long(place as i64);
         match self.node(branch.node, value) {
             Ok(()) => Ok(Ok(())),
-            Err(misfit) if misfit.what == MisfitAt::Ambiguous => Err(misfit),
-            Err(misfit) => {
+            Err(schema_mismatch) if schema_mismatch.what == SchemaMismatchAt::Ambiguous => {
+                Err(schema_mismatch)
+            }
+            Err(schema_mismatch) => {
                 self.out.truncate(start);
-                Ok(Err(misfit))
+                Ok(Err(schema_mismatch))
             }
         }
     }
 }
 
-fn whole(value: &Tree<'_>, what: &'static str) -> Result<i64, Misfit> {
+fn whole(value: &Tree<'_>, what: &'static str) -> Result<i64, SchemaMismatch> {
     let Tree::Number(text) = value else {
         return Err(wants(what));
     };
@@ -490,10 +496,10 @@ fn whole(value: &Tree<'_>, what: &'static str) -> Result<i64, Misfit> {
     match number {
         Some(number) if number.is_whole() => {
             let number = number.whole();
-            number.ok_or_else(|| Misfit::of(MisfitAt::Range(what)))
+            number.ok_or_else(|| SchemaMismatch::of(SchemaMismatchAt::Range(what)))
         }
         Some(_) => Err(wants(what)),
-        None => Err(Misfit::of(MisfitAt::Range(what))),
+        None => Err(SchemaMismatch::of(SchemaMismatchAt::Range(what))),
     }
 }
 
@@ -510,7 +516,7 @@ fn bytes(value: &Tree<'_>) -> Option<Vec<u8>> {
 }
 
 /// What a string stands for; borrowed where it has no escape.
-fn unescaped(string: &[u8]) -> Result<Cow<'_, [u8]>, Misfit> {
+fn unescaped(string: &[u8]) -> Result<Cow<'_, [u8]>, SchemaMismatch> {
     let inner = string
         .strip_prefix(b"\"")
         .and_then(|rest| rest.strip_suffix(b"\""))
@@ -519,6 +525,6 @@ fn unescaped(string: &[u8]) -> Result<Cow<'_, [u8]>, Misfit> {
         return Ok(Cow::Borrowed(inner));
     }
     let mut text = Vec::with_capacity(inner.len());
-    json::unescape(string, &mut text).map_err(|_| Misfit::of(MisfitAt::NotJson))?;
+    json::unescape(string, &mut text).map_err(|_| SchemaMismatch::of(SchemaMismatchAt::NotJson))?;
     Ok(Cow::Owned(text))
 }

@@ -11,7 +11,7 @@
 //! | bytes, fixed | a string of which each character, at most U+00FF, is a byte |
 //! | enum | a string that is one of the symbols |
 //! | array, map | an array, an object |
-//! | record | an object with members of the fields' names. One that is missing is the field's default, else null where the field takes null. A member that is no field is a misfit: it would be lost |
+//! | record | an object with members of the fields' names. One that is missing is the field's default, else null where the field takes null. A member that is no field is a schema_mismatch: it would be lost |
 //! | union | null for the null branch; `{"branch": value}` as Avro's JSON encoding has it; or the value itself, for the first branch that takes it, bytes and fixed last |
 //! | decimal | a number or a string with one, exactly: nothing is rounded |
 //! | uuid | a string of its 36 characters |
@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 pub use compile::SchemaProblem;
 
-use super::Misfit;
+use super::SchemaMismatch;
 
 /// A schema, compiled.
 #[derive(Clone)]
@@ -115,7 +115,7 @@ impl Encoder {
     }
 
     /// Appends the encoded form of a JSON text.
-    pub(super) fn encode(&self, json: &[u8], out: &mut Vec<u8>) -> Result<(), Misfit> {
+    pub(super) fn encode(&self, json: &[u8], out: &mut Vec<u8>) -> Result<(), SchemaMismatch> {
         encode::text(&self.plan, json, out)
     }
 }

@@ -6,7 +6,7 @@
 
 use super::order::{log, logs};
 use super::*;
-use crate::gate::{Keyless, Requests};
+use crate::partition_gate::{Keyless, Requests};
 
 const KEYS: u64 = 64;
 
@@ -34,10 +34,10 @@ fn send_all(sink: &mut KafkaSink, reports: &Reports, seqs: std::ops::Range<u64>,
 }
 
 /// Who is held back.
-fn standing(sink: &KafkaSink) -> Vec<u64> {
-    let mut standing = sink.lines.seqs();
-    standing.sort_unstable();
-    standing
+fn queued(sink: &KafkaSink) -> Vec<u64> {
+    let mut queued = sink.hold_queues.seqs();
+    queued.sort_unstable();
+    queued
 }
 
 /// A key that comes to this partition.
@@ -119,22 +119,22 @@ fn a_record_is_alone_on_its_way_to_a_partition_that_is_not_open() {
     for seq in 6..9 {
         offer(&mut sink, "t", new(seq), seq);
     }
-    assert_eq!(standing(&sink), [7, 8]);
+    assert_eq!(queued(&sink), [7, 8]);
     for (topic, seqs) in [("t", 9..12), ("u", 12..15)] {
         for seq in seqs {
             offer(&mut sink, topic, (known.clone(), seq.to_string()), seq);
         }
     }
-    assert_eq!(standing(&sink), [7, 8], "the others are open");
+    assert_eq!(queued(&sink), [7, 8], "the others are open");
     reports.wait(|state| state.outcomes.contains_key(&6));
-    // It may be open by now, but nobody passes those that stand there.
+    // It may be open by now, but nobody passes those that hold there.
     offer(&mut sink, "t", new(15), 15);
     reports.wait_with(&mut sink, |state| state.outcomes.len() == 16);
-    assert!(sink.lines.is_empty());
+    assert!(sink.hold_queues.is_empty());
     for seq in 16..19 {
         offer(&mut sink, "t", new(seq), seq);
     }
-    assert!(sink.lines.is_empty(), "now it is open as well");
+    assert!(sink.hold_queues.is_empty(), "now it is open as well");
     sink.close(LONG);
     reports.assert_complete(19);
     assert_eq!(reports.failures(), []);
@@ -142,7 +142,7 @@ fn a_record_is_alone_on_its_way_to_a_partition_that_is_not_open() {
     assert_eq!(logs[1 - open as usize], [6, 7, 8, 15, 16, 17, 18]);
 }
 
-/// What stands behind a partition that does not answer is in nobody's way but its own.
+/// What is queued behind a partition that does not answer is in nobody's way but its own.
 #[test]
 fn a_partition_that_does_not_answer_holds_up_no_other() {
     let cluster = MockCluster::new(2).expect("a mock cluster");
@@ -166,7 +166,7 @@ fn a_partition_that_does_not_answer_holds_up_no_other() {
     }
     reports.wait_with(&mut sink, |state| state.outcomes.len() == 100);
     let odd: Vec<u64> = (3..200).step_by(2).collect();
-    assert_eq!(standing(&sink), odd);
+    assert_eq!(queued(&sink), odd);
     assert_eq!(sink.in_flight(), 100);
     sink.close(Duration::ZERO);
     reports.assert_complete(200);
@@ -186,7 +186,7 @@ fn closing_sends_what_is_held_back() {
         let record = record("t", key.as_bytes(), value.as_bytes());
         assert_eq!(sink.try_send(&record, seq), Ok(()));
     }
-    assert!(standing(&sink).len() > 50);
+    assert!(queued(&sink).len() > 50);
     sink.close(LONG);
     reports.assert_complete(60);
     assert_eq!(reports.failures(), []);
@@ -230,7 +230,11 @@ fn nothing_follows_a_first_record_that_is_refused() {
     assert_eq!(sink.try_send(&first, 0), Ok(()));
     for seq in 1..5 {
         let next = record("t", b"k", b"1");
-        assert_eq!(sink.try_send(&next, seq), Ok(()), "it stands behind that");
+        assert_eq!(
+            sink.try_send(&next, seq),
+            Ok(()),
+            "it is queued behind that"
+        );
     }
     // Those behind it, too, without the sink being closed: the relay waits for them.
     reports.wait_with(&mut sink, |state| state.outcomes.len() == 5);
@@ -341,7 +345,7 @@ fn a_partition_that_does_not_exist_is_refused_and_holds_nobody_up() {
     let cluster = cluster(&[("t", 2)]);
     let (mut sink, reports) = sink_of_several(&cluster, &[]);
     send_all(&mut sink, &reports, 0..1, 1);
-    // Its gate hears of it after the report, and until then would let what follows wait in a line.
+    // Its gate hears of it after the report, and until then would let what follows wait in a queue.
     assert_nothing_in_flight(&sink);
     for partition in [2, i32::MAX] {
         let nowhere = Record {

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use walrelay_event_router::Router;
 use walrelay_lsn::CommitEnd;
 use walrelay_pgoutput::PgTimestamp;
-use walrelay_relay::{Pipeline, Settings, State, Surroundings};
+use walrelay_relay::{Environment, Pipeline, Settings, State};
 use walrelay_sink::SinkFactory;
 
 use super::meter::{Meter, Metered};
@@ -51,7 +51,7 @@ impl Watch {
     }
 }
 
-impl Surroundings for Watch {
+impl Environment for Watch {
     fn wall_clock(&self) -> PgTimestamp {
         wall_clock()
     }
@@ -130,7 +130,7 @@ where
     let peak = usage::peak_memory();
     ended.map_err(failures::pipeline)?;
     let (Some((begun, own)), Some((half, whole))) =
-        (pipeline.surroundings().started.get(), meter.times())
+        (pipeline.environment().started.get(), meter.times())
     else {
         return Err(incomplete(meter.count(), rows));
     };

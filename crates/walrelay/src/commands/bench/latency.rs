@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use walrelay_event_router::Router;
-use walrelay_kafka_sink::{Follower, GearedSinkFactory, KafkaConfig};
+use walrelay_kafka_sink::{DualModeSinkFactory, Follower, KafkaConfig};
 use walrelay_relay::{Pipeline, Settings};
 
 use super::drain::{Watch, incomplete};
@@ -88,7 +88,7 @@ pub(super) async fn measure(job: Job) -> Result<Latency, Failure> {
     let watch = Watch::new();
     let streaming = watch.streaming();
     let source = CopySource::new(original, &copy);
-    let factory = GearedSinkFactory::new(kafka.clone());
+    let factory = DualModeSinkFactory::new(kafka.clone());
     let mut pipeline = Pipeline::new(source, router, factory, watch, settings);
     let mut driven = None;
     let drive = async {
@@ -101,7 +101,7 @@ pub(super) async fn measure(job: Job) -> Result<Latency, Failure> {
     Ok(Latency {
         rate,
         rows,
-        acknowledged: Spread::of(pipeline.surroundings().latencies()),
+        acknowledged: Spread::of(pipeline.environment().latencies()),
         consumed: Spread::of(&consumed),
         late_ms: late.as_secs_f64() * 1e3,
     })

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
-use walrelay_kafka_sink::{KafkaConfig, KafkaError, PassingTopics, TopicCreation};
+use walrelay_kafka_sink::{KafkaConfig, KafkaError, TemporaryTopics, TopicCreation};
 use walrelay_relay::TableName;
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, SlotOptions, quote_ident};
 
@@ -160,7 +160,7 @@ impl Stage {
         self.in_kafka.push(name.clone());
         let topic = name.clone();
         let create =
-            move || PassingTopics::new(&config, BROKER_PATIENCE)?.create(&topic, &creation);
+            move || TemporaryTopics::new(&config, BROKER_PATIENCE)?.create(&topic, &creation);
         blocking(create).await??;
         Ok(name)
     }
@@ -218,8 +218,8 @@ impl Stage {
 
 /// Those that could not be deleted.
 fn delete(config: &KafkaConfig, topics: Vec<String>) -> Vec<String> {
-    let deleted = |admin: &PassingTopics, topic: &str| admin.delete(topic).is_ok();
-    match PassingTopics::new(config, BROKER_PATIENCE) {
+    let deleted = |admin: &TemporaryTopics, topic: &str| admin.delete(topic).is_ok();
+    match TemporaryTopics::new(config, BROKER_PATIENCE) {
         Ok(admin) => topics
             .into_iter()
             .filter(|topic| !deleted(&admin, topic))

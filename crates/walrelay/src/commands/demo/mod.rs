@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use walrelay_event_router::{Options, Router};
 use walrelay_kafka_sink::embedded::EmbeddedBroker;
-use walrelay_kafka_sink::{GearedSinkFactory, KafkaConfig, KafkaOptions};
+use walrelay_kafka_sink::{DualModeSinkFactory, KafkaConfig, KafkaOptions};
 use walrelay_relay::{OnUpdate, Outcome, Pipeline, PoisonPolicy, Settings, TableName};
 use walrelay_throwaway::{Postgres, PostgresBinaries};
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
@@ -254,7 +254,7 @@ fn relay(
     let mut pipeline = Pipeline::new(
         PostgresSource::new(info, wanted, options),
         Router::new(router_options),
-        GearedSinkFactory::new(kafka),
+        DualModeSinkFactory::new(kafka),
         World::announcing(ready),
         settings,
     );
@@ -263,7 +263,7 @@ fn relay(
         let _ = stop.await;
     }))?
     .map_err(failures::pipeline)?;
-    let latencies = pipeline.surroundings().latencies();
+    let latencies = pipeline.environment().latencies();
     Ok(Relayed {
         drained: matches!(outcome, Outcome::Drained { .. }),
         commit_to_ack: latencies.millis(0.5).zip(latencies.millis(0.99)),

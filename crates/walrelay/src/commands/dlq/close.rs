@@ -1,9 +1,9 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use walrelay_kafka_sink::letters::{
-    Action, Letter, LetterDesk, LetterName, Listed, NotRedriven, Orders, OutOfOrder, Outcome, Step,
-    Tally,
+use walrelay_kafka_sink::dlq::{
+    Action, DlqRecord, DlqRecordId, DlqReplayer, Listed, NotRedriven, OutOfOrder, Outcome,
+    ReplayOptions, ReplaySummary, Step,
 };
 
 use super::filter::Filter;
@@ -14,7 +14,7 @@ use crate::failures;
 
 /// For one acknowledgement. That there is no such topic takes librdkafka half a minute to believe.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Letters that are named; more are counted.
+/// Dead letters that are named; more are counted.
 const NAMED: usize = 20;
 
 /// What both commands have.
@@ -23,7 +23,7 @@ struct Job<'a> {
     all: bool,
     dry_run: bool,
     output: Output,
-    orders: Orders,
+    orders: ReplayOptions,
     outcome: Outcome,
 }
 
@@ -34,7 +34,7 @@ pub(super) fn redrive(args: &RedriveArgs, env: Env<'_>) -> Ended {
         all: args.all,
         dry_run: args.dry_run,
         output: args.output,
-        orders: Orders {
+        orders: ReplayOptions {
             action: Action::Redrive {
                 topic: args.topic_override.clone(),
                 follow: !args.without_parked,
@@ -63,7 +63,7 @@ pub(super) fn drop(args: &DropArgs, env: Env<'_>) -> Ended {
         all: args.all,
         dry_run: args.dry_run,
         output: args.output,
-        orders: Orders {
+        orders: ReplayOptions {
             action: Action::Drop,
             limit: args.filter.limit.map(|limit| limit as usize),
             patience: PATIENCE,
@@ -101,10 +101,10 @@ impl Job<'_> {
     fn run(
         &self,
         letters: &Letters,
-        check: impl FnOnce(&LetterDesk) -> Result<(), Failure>,
+        check: impl FnOnce(&DlqReplayer) -> Result<(), Failure>,
     ) -> Ended {
         let filter = Filter::new(self.filter, letters.slot.as_deref());
-        let fits = |letter: &Letter| filter.fits(letter);
+        let fits = |letter: &DlqRecord| filter.fits(letter);
         let mut desk = match letters.open()? {
             Some(desk) => desk,
             None if self.filter.id.is_empty() => return Ok(()),
@@ -142,7 +142,7 @@ impl Job<'_> {
             // First: its exit code counts.
             Err(error) => failures.insert(0, failures::desk(error)),
         }
-        // Last: the letters are closed, whoever reads of it or not.
+        // Last: the dead letters are closed, whoever reads of it or not.
         failures.extend(written.err().map(output));
         if failures.is_empty() {
             Ok(())
@@ -151,7 +151,7 @@ impl Job<'_> {
         }
     }
 
-    fn pretend(&self, desk: &mut LetterDesk, plan: &[Listed]) -> Ended {
+    fn pretend(&self, desk: &mut DlqReplayer, plan: &[Listed]) -> Ended {
         let columns = Columns::default();
         let mut table = Table::new(columns);
         let mut written = Ok(());
@@ -175,7 +175,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    fn say(&self, letter: &Letter) -> io::Result<()> {
+    fn say(&self, letter: &DlqRecord) -> io::Result<()> {
         let mut out = io::stdout().lock();
         match self.output {
             Output::Table => writeln!(out, "{} {}", self.outcome, letter.id),
@@ -183,8 +183,8 @@ impl Job<'_> {
         }
     }
 
-    fn sum_up(&self, tally: Tally, failed: usize) {
-        let Tally {
+    fn sum_up(&self, tally: ReplaySummary, failed: usize) {
+        let ReplaySummary {
             done, held_back, ..
         } = tally;
         let mut parts = vec![format!("{done} letters {}", self.outcome)];
@@ -198,7 +198,7 @@ impl Job<'_> {
     }
 }
 
-/// Letters that stay open, as failures: the first ones.
+/// Dead letters that stay open, as failures: the first ones.
 #[derive(Default)]
 struct Failed {
     failures: Vec<Failure>,
@@ -207,7 +207,7 @@ struct Failed {
 }
 
 impl Failed {
-    fn add(&mut self, name: &LetterName, letter: Option<&Letter>, why: NotRedriven) {
+    fn add(&mut self, name: &DlqRecordId, letter: Option<&DlqRecord>, why: NotRedriven) {
         self.count += 1;
         if self.failures.len() < NAMED {
             self.failures.push(not_redriven(name, letter, why));
@@ -215,7 +215,7 @@ impl Failed {
     }
 }
 
-fn not_redriven(name: &LetterName, letter: Option<&Letter>, why: NotRedriven) -> Failure {
+fn not_redriven(name: &DlqRecordId, letter: Option<&DlqRecord>, why: NotRedriven) -> Failure {
     let what = format!("letter {name} was not redriven");
     match why {
         NotRedriven::Omitted { .. } => {

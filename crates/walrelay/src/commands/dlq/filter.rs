@@ -1,13 +1,13 @@
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use walrelay_kafka_sink::letters::Letter;
+use walrelay_kafka_sink::dlq::DlqRecord;
 
 use crate::cli::FilterArgs;
 
 /// How far the clocks of a database, a relay and a broker may be apart.
 const CLOCKS: time::Duration = time::Duration::days(1);
 
-/// Which letters are meant.
+/// Which dead letters are meant.
 #[derive(Debug, Clone)]
 pub(super) struct Filter {
     args: FilterArgs,
@@ -23,7 +23,7 @@ impl Filter {
         }
     }
 
-    pub(super) fn fits(&self, letter: &Letter) -> bool {
+    pub(super) fn fits(&self, letter: &DlqRecord) -> bool {
         let FilterArgs {
             class,
             topic,
@@ -63,14 +63,14 @@ impl Filter {
 
 #[cfg(test)]
 mod tests {
-    use walrelay_kafka_sink::letters::Position;
-    use walrelay_sink::LetterId;
+    use walrelay_kafka_sink::dlq::Position;
+    use walrelay_sink::EventPosition;
 
     use super::*;
 
-    fn letter() -> Letter {
-        Letter {
-            id: LetterId { lsn: 1, row: 2 },
+    fn letter() -> DlqRecord {
+        DlqRecord {
+            id: EventPosition { lsn: 1, row: 2 },
             slot: "orders".into(),
             class: "rejected".into(),
             cause: None,
@@ -96,7 +96,7 @@ mod tests {
         OffsetDateTime::parse(text, &Rfc3339).unwrap()
     }
 
-    fn fits(args: &FilterArgs, letter: &Letter) -> bool {
+    fn fits(args: &FilterArgs, letter: &DlqRecord) -> bool {
         Filter::new(args, None).fits(letter)
     }
 
@@ -127,7 +127,7 @@ mod tests {
             assert!(fits(&of(kind, value), &letter()), "{kind}");
             assert!(!fits(&of(kind, "another"), &letter()), "{kind}");
         }
-        let bare = Letter {
+        let bare = DlqRecord {
             topic: None,
             key: None,
             event_id: None,
@@ -139,7 +139,7 @@ mod tests {
             assert!(!fits(&of(kind, value), &bare), "{kind}");
         }
         for (lsn, expected) in [(1, true), (2, false)] {
-            let id = vec![LetterId { lsn, row: 2 }];
+            let id = vec![EventPosition { lsn, row: 2 }];
             assert_eq!(fits(&FilterArgs { id, ..none() }, &letter()), expected);
         }
         let both = FilterArgs {
@@ -163,7 +163,7 @@ mod tests {
         assert!(!fits(&span(None, exact), &letter()));
         assert!(!fits(&span(later, None), &letter()));
         for commit_time in [None, Some("yesterday".to_owned())] {
-            let unknown = Letter {
+            let unknown = DlqRecord {
                 commit_time,
                 ..letter()
             };

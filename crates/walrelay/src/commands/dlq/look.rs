@@ -1,6 +1,6 @@
 use std::io::{self, Write};
 
-use walrelay_kafka_sink::letters::{Letter, Listed};
+use walrelay_kafka_sink::dlq::{DlqRecord, Listed};
 
 use super::filter::Filter;
 use super::render::{Columns, Fields, Table, describe, line, status};
@@ -76,7 +76,8 @@ pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> Ended {
     };
     let mut desk = letters.open()?.ok_or_else(unknown)?;
     let slot = letters.slot.as_deref();
-    let wanted = |letter: &Letter| letter.id == id && slot.is_none_or(|slot| slot == letter.slot);
+    let wanted =
+        |letter: &DlqRecord| letter.id == id && slot.is_none_or(|slot| slot == letter.slot);
     let failed = |error| failures::letters(&error);
     desk.read(wanted).map_err(failed)?;
     let listed: Vec<Listed> = desk.index().selected(true);
@@ -105,7 +106,7 @@ pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> Ended {
     Ok(())
 }
 
-fn print(args: &ShowArgs, listed: &Listed, letter: &Letter) -> Result<(), Failure> {
+fn print(args: &ShowArgs, listed: &Listed, letter: &DlqRecord) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let written = match args.output {
         Output::Json => {

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use walrelay_kafka_sink::KafkaConfig;
-use walrelay_kafka_sink::letters::{LetterDesk, LetterIndex};
+use walrelay_kafka_sink::dlq::{DlqIndex, DlqReplayer};
 
 use super::connect::kafka;
 use super::{Ended, Env, load};
@@ -31,7 +31,7 @@ pub(crate) fn dlq(args: &DlqArgs, env: Env<'_>) -> Ended {
     }
 }
 
-/// The topic of letters, as arguments and configuration have it.
+/// The topic of dead letters, as arguments and configuration have it.
 struct Letters {
     kafka: KafkaConfig,
     topic: String,
@@ -71,8 +71,8 @@ impl Letters {
     }
 
     /// `None`: there is no such topic, and that was said.
-    fn open(&self) -> Result<Option<LetterDesk>, Failure> {
-        let desk = LetterDesk::open(&self.kafka, &self.topic, BROKER_PATIENCE)
+    fn open(&self) -> Result<Option<DlqReplayer>, Failure> {
+        let desk = DlqReplayer::open(&self.kafka, &self.topic, BROKER_PATIENCE)
             .map_err(|error| failures::letters(&error))?;
         if desk.is_none() {
             note(&format!(
@@ -85,7 +85,7 @@ impl Letters {
 }
 
 /// What else lies in the topic.
-fn note_foreign(index: &LetterIndex) {
+fn note_foreign(index: &DlqIndex) {
     if index.foreign() > 0 {
         note(&format!(
             "{} records in the topic are no dead letters and were passed over",

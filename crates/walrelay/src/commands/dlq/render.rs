@@ -1,9 +1,9 @@
-//! Letters as people and programs see them.
+//! Dead letters as people and programs see them.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use walrelay_kafka_sink::letters::{Letter, Listed, Outcome};
+use walrelay_kafka_sink::dlq::{DlqRecord, Listed, Outcome};
 
 use crate::json;
 
@@ -45,7 +45,7 @@ impl Table {
         }
     }
 
-    pub(super) fn add(&mut self, columns: Columns, listed: &Listed, letter: &Letter) {
+    pub(super) fn add(&mut self, columns: Columns, listed: &Listed, letter: &DlqRecord) {
         let mut row = vec![
             letter.id.to_string(),
             printable(&letter.class),
@@ -86,7 +86,7 @@ impl Table {
 }
 
 /// One letter, for people.
-pub(super) fn describe(out: &mut dyn Write, listed: &Listed, letter: &Letter) -> io::Result<()> {
+pub(super) fn describe(out: &mut dyn Write, listed: &Listed, letter: &DlqRecord) -> io::Result<()> {
     let value = match (letter.omitted_bytes, &letter.value) {
         (Some(bytes), _) => format!("left out, {bytes} bytes"),
         (None, Some(value)) => format!("{} bytes", value.len()),
@@ -143,7 +143,7 @@ pub(super) struct Fields {
 }
 
 /// One object on a line.
-pub(super) fn line(status: &str, letter: &Letter, fields: Fields) -> Vec<u8> {
+pub(super) fn line(status: &str, letter: &DlqRecord, fields: Fields) -> Vec<u8> {
     let lsn = letter.id.to_string();
     let lsn = lsn.split(' ').next().unwrap_or_default();
     let mut line = Line(b"{".to_vec());
@@ -233,26 +233,26 @@ mod tests {
     use std::sync::Arc;
 
     use serde_json::{Value, json};
-    use walrelay_kafka_sink::letters::{LetterName, Position};
-    use walrelay_sink::LetterId;
+    use walrelay_kafka_sink::dlq::{DlqRecordId, Position};
+    use walrelay_sink::EventPosition;
 
     use super::*;
 
-    fn letter() -> (Listed, Letter) {
-        let id = LetterId { lsn: 16, row: 2 };
+    fn letter() -> (Listed, DlqRecord) {
+        let id = EventPosition { lsn: 16, row: 2 };
         let position = Position {
             partition: 1,
             offset: 7,
         };
         let listed = Listed {
-            name: LetterName {
+            name: DlqRecordId {
                 slot: Arc::from("orders"),
                 id,
             },
             position,
             outcome: Some(Outcome::Dropped),
         };
-        let letter = Letter {
+        let letter = DlqRecord {
             id,
             slot: "orders".into(),
             class: "oversize".into(),
@@ -349,7 +349,7 @@ mod tests {
             !shown.contains("row-value") && !shown.contains('\u{1b}'),
             "{shown}"
         );
-        let omitted = Letter {
+        let omitted = DlqRecord {
             omitted_bytes: Some(77),
             value: None,
             ..letter

@@ -15,12 +15,12 @@ use crate::{KafkaConfig, KafkaError, TopicCreation};
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Creates and deletes topics by name, with the producer's configuration.
-pub struct PassingTopics {
+pub struct TemporaryTopics {
     client: AdminClient<DefaultClientContext>,
     timeout: Duration,
 }
 
-impl PassingTopics {
+impl TemporaryTopics {
     /// Makes the client; talks to no broker yet. **Blocks** where a token must be got first.
     ///
     /// `timeout` is for each of the calls below.
@@ -93,9 +93,9 @@ impl PassingTopics {
     }
 }
 
-impl fmt::Debug for PassingTopics {
+impl fmt::Debug for TemporaryTopics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PassingTopics").finish_non_exhaustive()
+        f.debug_struct("TemporaryTopics").finish_non_exhaustive()
     }
 }
 

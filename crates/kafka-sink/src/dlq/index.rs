@@ -3,33 +3,33 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-use walrelay_sink::{LetterId, letter};
+use walrelay_sink::{EventPosition, letter};
 
-use super::{Entry, Letter, Outcome, Position};
+use super::{DlqRecord, Entry, Outcome, Position};
 
 /// Which letter: names of slots in order, then the order of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LetterName {
+pub struct DlqRecordId {
     /// The replication slot.
     pub slot: Arc<str>,
     /// The event of the slot.
-    pub id: LetterId,
+    pub id: EventPosition,
 }
 
 /// Slot, LSN and row.
-impl fmt::Display for LetterName {
+impl fmt::Display for DlqRecordId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.slot, self.id)
     }
 }
 
-/// What is known of all letters, so that each can be fetched again.
+/// What is known of all dead letters, so that each can be fetched again.
 ///
 /// Memory: about 100 bytes for every letter that the topic holds, and for an open one another 150
 /// and its key. Values and headers are not kept.
 #[derive(Debug, Default)]
-pub struct LetterIndex {
-    letters: HashMap<LetterName, Known>,
+pub struct DlqIndex {
+    letters: HashMap<DlqRecordId, Known>,
     /// Slots and topics: few, and each kept once.
     names: HashSet<Arc<str>>,
     foreign: u64,
@@ -71,7 +71,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    pub(super) fn of(letter: &Letter) -> Self {
+    pub(super) fn of(letter: &DlqRecord) -> Self {
         Self {
             slot: Arc::from(letter.slot.as_str()),
             key: letter.key.as_deref().map(Arc::from),
@@ -82,7 +82,7 @@ impl Place {
 
 /// A letter that is to be taken.
 pub(super) struct Due {
-    pub(super) name: LetterName,
+    pub(super) name: DlqRecordId,
     pub(super) position: Position,
     pub(super) place: Place,
     pub(super) bytes: usize,
@@ -92,36 +92,36 @@ pub(super) struct Due {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutOfOrder {
     /// The letter.
-    pub letter: LetterName,
+    pub letter: DlqRecordId,
     /// The earlier open one.
-    pub behind: LetterName,
+    pub behind: DlqRecordId,
 }
 
 /// A letter of the index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
     /// Which.
-    pub name: LetterName,
+    pub name: DlqRecordId,
     /// Where its first copy lies.
     pub position: Position,
     /// What became of it; `None`: it is open.
     pub outcome: Option<Outcome>,
 }
 
-impl LetterIndex {
+impl DlqIndex {
     /// Takes in what was read. `select` is asked for each letter.
-    pub fn take(&mut self, entry: &Entry, select: impl FnOnce(&Letter) -> bool) {
+    pub fn take(&mut self, entry: &Entry, select: impl FnOnce(&DlqRecord) -> bool) {
         match entry {
             Entry::Foreign { .. } => self.foreign += 1,
             Entry::Resolution(resolution) => {
                 let name = self.name(&resolution.slot, resolution.id);
                 self.resolve(&name, resolution.outcome);
             }
-            Entry::Letter(letter) => self.letter(letter, select),
+            Entry::DlqRecord(letter) => self.letter(letter, select),
         }
     }
 
-    fn letter(&mut self, letter: &Letter, select: impl FnOnce(&Letter) -> bool) {
+    fn letter(&mut self, letter: &DlqRecord, select: impl FnOnce(&DlqRecord) -> bool) {
         let name = self.name(&letter.slot, letter.id);
         let topic = letter.topic.as_deref().map(|topic| self.intern(topic));
         match self.letters.entry(name) {
@@ -153,8 +153,8 @@ impl LetterIndex {
         }
     }
 
-    fn name(&mut self, slot: &str, id: LetterId) -> LetterName {
-        LetterName {
+    fn name(&mut self, slot: &str, id: EventPosition) -> DlqRecordId {
+        DlqRecordId {
             slot: self.intern(slot),
             id,
         }
@@ -170,7 +170,7 @@ impl LetterIndex {
     }
 
     /// A letter is open no more.
-    pub(super) fn resolve(&mut self, name: &LetterName, outcome: Outcome) {
+    pub(super) fn resolve(&mut self, name: &DlqRecordId, outcome: Outcome) {
         let known = self.letters.entry(name.clone()).or_insert(Known {
             position: None,
             selected: false,
@@ -183,17 +183,17 @@ impl LetterIndex {
         }
     }
 
-    /// How many letters are open, selected or not.
+    /// How many dead letters are open, selected or not.
     pub fn open(&self) -> usize {
         self.open
     }
 
-    /// Records that were neither letters nor resolutions.
+    /// Records that were neither dead letters nor resolutions.
     pub fn foreign(&self) -> u64 {
         self.foreign
     }
 
-    /// Selected letters in their order; those that were resolved too if `resolved`.
+    /// Selected dead letters in their order; those that were resolved too if `resolved`.
     pub fn selected(&self, resolved: bool) -> Vec<Listed> {
         let mut listed: Vec<Listed> = self
             .letters
@@ -211,8 +211,8 @@ impl LetterIndex {
         listed
     }
 
-    /// Open letters in their order.
-    fn in_order(&self) -> Vec<(&LetterName, &Known, &Open, Position)> {
+    /// Open dead letters in their order.
+    fn in_order(&self) -> Vec<(&DlqRecordId, &Known, &Open, Position)> {
         let mut open: Vec<_> = self
             .letters
             .iter()
@@ -224,7 +224,7 @@ impl LetterIndex {
         open
     }
 
-    /// Selected letters in front of which there is an open one of the same key that is not.
+    /// Selected dead letters in front of which there is an open one of the same key that is not.
     pub(super) fn out_of_order(&self) -> Vec<OutOfOrder> {
         let mut passed = Places::default();
         let mut found = Vec::new();
@@ -241,8 +241,8 @@ impl LetterIndex {
         found
     }
 
-    /// What is to be taken, in order: selected letters, and with `follow` those that are parked
-    /// behind letters that are taken, or were (`taken`).
+    /// What is to be taken, in order: selected dead letters, and with `follow` those that are parked
+    /// behind dead letters that are taken, or were (`taken`).
     pub(super) fn due(&self, follow: Option<&Places>) -> Vec<Due> {
         let mut taken = follow.cloned().unwrap_or_default();
         let mut passed = Places::default();
@@ -276,8 +276,8 @@ pub(super) struct Places(HashMap<(Arc<str>, Arc<[u8]>), OfKey>);
 
 #[derive(Clone, Default)]
 struct OfKey {
-    everywhere: Option<LetterName>,
-    topics: BTreeMap<Arc<str>, LetterName>,
+    everywhere: Option<DlqRecordId>,
+    topics: BTreeMap<Arc<str>, DlqRecordId>,
 }
 
 impl Places {
@@ -285,7 +285,7 @@ impl Places {
         self.0.is_empty()
     }
 
-    pub(super) fn add(&mut self, place: &Place, name: &LetterName) {
+    pub(super) fn add(&mut self, place: &Place, name: &DlqRecordId) {
         let Some(key) = &place.key else { return };
         let of_key = self
             .0
@@ -305,7 +305,7 @@ impl Places {
     }
 
     /// A letter among these that an event of this place must not pass.
-    pub(super) fn before(&self, place: &Place) -> Option<&LetterName> {
+    pub(super) fn before(&self, place: &Place) -> Option<&DlqRecordId> {
         let key = (Arc::clone(&place.slot), Arc::clone(place.key.as_ref()?));
         let of_key = self.0.get(&key)?;
         of_key.everywhere.as_ref().or_else(|| match &place.topic {

@@ -11,23 +11,23 @@
 //!    that state takes any number as the first (KIP-360), and a request that must be repeated would come after those
 //!    behind it (docs/adr/0007-one-request-in-flight.md).
 //!
-//! # Lines
-//! A record that a rule holds back is queued in a [`Line`]: that of its partition, or that of the topic while its
-//! partition is not known. The gate counts the queued records, [`Lines`](crate::lines::Lines) keeps them. **No record
-//! passes a line**: what is offered for a partition whose line is not empty is queued behind it.
+//! # HoldQueues
+//! A record that a rule holds back is queued in a [`HoldQueue`]: that of its partition, or that of the topic while its
+//! partition is not known. The gate counts the queued records, [`HoldQueues`](crate::hold_queues::HoldQueues) keeps them. **No record
+//! passes a queue**: what is offered for a partition whose queue is not empty is queued behind it.
 //!
 //! # Unplaced records
 //! librdkafka keeps a record aside while it does not know the topic's partitions, and chooses the partition later, on
 //! a thread of its own. Such a record is *unplaced*. It is alone in its topic: nothing else of the topic is in
-//! flight in any producer when it is queued, no partition has a line, and nothing is admitted until it is
-//! [placed](Gate::placed_late) or acknowledged. If a partition has a line, or something is in flight and this producer may not know the topic or another producer has records
+//! flight in any producer when it is queued, no partition has a queue, and nothing is admitted until it is
+//! [placed](PartitionGate::placed_late) or acknowledged. If a partition has a queue, or something is in flight and this producer may not know the topic or another producer has records
 //! in it, then the gate chooses the partition itself, by the number of partitions that the producer's partitioner saw
 //! last, or else that of another. A record without a key goes to the partition after that of the one before it.
 //!
 //! # No lost wake-up
 //! A record is queued under the lock under which reports are entered. Something that it waits for is in
 //! flight then, and the report about that calls. After a call there is no other until it was
-//! [heard](Gate::heard); then each line is tried again. A failure admits nothing: the sink is broken and says so.
+//! [heard](PartitionGate::heard); then each queue is tried again. A failure admits nothing: the sink is broken and says so.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -35,13 +35,13 @@ use std::time::{Duration, Instant};
 
 /// How long an acknowledgement proves that the broker has state of the producer. The broker drops the state of a
 /// producer that was silent for `producer.id.expiration.ms`: a day by default, reckoned from the
-/// records' timestamps, which may be as old again (see [`Gate::delivered`]). A shorter time would hold back records
+/// records' timestamps, which may be as old again (see [`PartitionGate::delivered`]). A shorter time would hold back records
 /// of partitions that were silent for that long.
 pub(crate) const OPEN: Duration = Duration::from_secs(30 * 60);
 
 /// The gate of one topic, for all producers of a sink.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct PartitionGate {
     /// The topic's number in the sink.
     topic: usize,
     keyless: Keyless,
@@ -59,7 +59,7 @@ pub(crate) enum Keyless {
 
 /// Where a record is queued that is held back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Line {
+pub(crate) enum HoldQueue {
     /// Its partition is not known, or that of one before it is not.
     Topic,
     /// Its partition's.
@@ -99,8 +99,8 @@ pub(crate) enum Knows {
 pub(crate) struct Offer {
     pub(crate) seq: u64,
     pub(crate) producer: Producer,
-    /// The line that the record is the first of.
-    pub(crate) from: Option<Line>,
+    /// The queue that the record is the first of.
+    pub(crate) from: Option<HoldQueue>,
     pub(crate) now: Instant,
 }
 
@@ -111,15 +111,15 @@ struct State {
     unplaced: Option<(u64, u32)>,
     /// How many partitions there were when a partitioner was last asked. 0: none was asked yet.
     count: i32,
-    /// Records queued in [`Line::Topic`].
-    standing: u64,
-    /// Records queued in any line.
-    all_standing: u64,
+    /// Records queued in [`HoldQueue::Topic`].
+    queued: u64,
+    /// Records queued in any queue.
+    all_queued: u64,
     /// Those that were used. Not a list: a row may name any number.
     partitions: BTreeMap<i32, Partition>,
     /// Where records without a key go, and since when.
     keyless: Option<(i32, Instant)>,
-    /// A line may go on, and the sender has not heard of it yet.
+    /// A queue may go on, and the sender has not heard of it yet.
     called: bool,
 }
 
@@ -158,8 +158,8 @@ impl InFlight {
 struct Partition {
     /// All of them in the owner.
     in_flight: u64,
-    /// Records queued in its line.
-    standing: u64,
+    /// Records queued in its queue.
+    queued: u64,
     owner: Owner,
     /// The owner before. The partition may still be open for it.
     former: Owner,
@@ -203,29 +203,29 @@ impl Partition {
 }
 
 impl State {
-    /// Counts a record in: in flight to a partition, if a producer may send it there now, or else in the line.
-    fn admit(&mut self, partition: i32, offer: Offer) -> Result<(), Line> {
+    /// Counts a record in: in flight to a partition, if a producer may send it there now, or else in the queue.
+    fn admit(&mut self, partition: i32, offer: Offer) -> Result<(), HoldQueue> {
         let there = self.partitions.entry(partition).or_default();
-        let own = Line::Partition(partition);
-        let first = there.standing == 0 || offer.from == Some(own);
+        let own = HoldQueue::Partition(partition);
+        let first = there.queued == 0 || offer.from == Some(own);
         if first && there.takes(offer.producer, offer.now) {
             there.in_flight += 1;
             self.in_flight.add(offer.producer.id);
             self.leave(offer.from);
             return Ok(());
         }
-        self.stand(own, offer.from);
+        self.hold(own, offer.from);
         Err(own)
     }
 
-    /// Whether a record may go on to its partition: no record is unplaced, and what is queued in the topic's line
+    /// Whether a record may go on to its partition: no record is unplaced, and what is queued in the topic's queue
     /// came after it. If not it is queued there, or stays where it was.
-    fn passes_topic(&mut self, from: Option<Line>) -> Result<(), Line> {
-        if self.unplaced.is_some() || (from.is_none() && self.standing > 0) {
-            // The first of its partition's line stays there.
-            let line = from.unwrap_or(Line::Topic);
-            self.stand(line, from);
-            return Err(line);
+    fn passes_topic(&mut self, from: Option<HoldQueue>) -> Result<(), HoldQueue> {
+        if self.unplaced.is_some() || (from.is_none() && self.queued > 0) {
+            // The first of its partition's queue stays there.
+            let queue = from.unwrap_or(HoldQueue::Topic);
+            self.hold(queue, from);
+            return Err(queue);
         }
         Ok(())
     }
@@ -254,40 +254,40 @@ impl State {
         }
     }
 
-    fn stand(&mut self, line: Line, from: Option<Line>) {
-        if from != Some(line) {
+    fn hold(&mut self, queue: HoldQueue, from: Option<HoldQueue>) {
+        if from != Some(queue) {
             self.leave(from);
-            *self.queued(line) += 1;
-            self.all_standing += 1;
+            *self.queued(queue) += 1;
+            self.all_queued += 1;
         }
     }
 
-    fn leave(&mut self, line: Option<Line>) {
-        if let Some(line) = line {
-            let queued = self.queued(line);
+    fn leave(&mut self, queue: Option<HoldQueue>) {
+        if let Some(queue) = queue {
+            let queued = self.queued(queue);
             *queued = queued.saturating_sub(1);
-            self.all_standing = self.all_standing.saturating_sub(1);
+            self.all_queued = self.all_queued.saturating_sub(1);
         }
     }
 
-    fn queued(&mut self, line: Line) -> &mut u64 {
-        match line {
-            Line::Topic => &mut self.standing,
-            Line::Partition(partition) => {
-                &mut self.partitions.entry(partition).or_default().standing
+    fn queued(&mut self, queue: HoldQueue) -> &mut u64 {
+        match queue {
+            HoldQueue::Topic => &mut self.queued,
+            HoldQueue::Partition(partition) => {
+                &mut self.partitions.entry(partition).or_default().queued
             }
         }
     }
 
-    /// Whether to call: if some line may go on, and no call is unheard.
+    /// Whether to call: if some queue may go on, and no call is unheard.
     fn call(&mut self, may_go_on: bool) -> bool {
-        let calls = may_go_on && self.all_standing > 0 && !self.called;
+        let calls = may_go_on && self.all_queued > 0 && !self.called;
         self.called |= calls;
         calls
     }
 }
 
-impl Gate {
+impl PartitionGate {
     /// Nothing is open.
     pub(crate) fn new(topic: usize, keyless: Keyless) -> Self {
         Self {
@@ -314,7 +314,7 @@ impl Gate {
     /// A record is offered that names no partition. `knows`: what its producer knows of the topic. `hash`: a
     /// partition of so many, by the key.
     ///
-    /// `Err`: the record is queued in that line. `Ok(None)`: then comes [`place`](Self::place), or the record stays
+    /// `Err`: the record is queued in that queue. `Ok(None)`: then comes [`place`](Self::place), or the record stays
     /// unplaced, or [`withdraw`](Self::withdraw). `Ok(Some)`: the gate has chosen, and the record is counted there.
     pub(crate) fn enter(
         &self,
@@ -322,11 +322,11 @@ impl Gate {
         knows: Knows,
         keyed: bool,
         hash: impl FnOnce(i32) -> i32,
-    ) -> Result<Option<i32>, Line> {
+    ) -> Result<Option<i32>, HoldQueue> {
         let mut state = self.state();
         state.passes_topic(offer.from)?;
-        // It may stay unplaced, and come to any partition then: it must pass no line of one.
-        let passes_none = state.all_standing == state.standing;
+        // It may stay unplaced, and come to any partition then: it must pass no queue of one.
+        let passes_none = state.all_queued == state.queued;
         let alone = state.in_flight.is_empty();
         let only_here = knows != Knows::Nothing && state.in_flight.only_in(offer.producer.id);
         if passes_none && (alone || only_here) {
@@ -341,8 +341,8 @@ impl Gate {
             Knows::Topic | Knows::Nothing => state.count,
         };
         if count == 0 {
-            state.stand(Line::Topic, offer.from);
-            return Err(Line::Topic);
+            state.hold(HoldQueue::Topic, offer.from);
+            return Err(HoldQueue::Topic);
         }
         // Every record without a key has the same hash.
         let choice = match state.keyless {
@@ -362,13 +362,13 @@ impl Gate {
         choice: i32,
         keyed: bool,
         count: i32,
-    ) -> Result<i32, Line> {
+    ) -> Result<i32, HoldQueue> {
         let mut state = self.state();
         state.count = count;
         let partition = state.choose((choice, count), keyed, self.keyless, offer.now);
         state.unplaced = None;
         state.in_flight.remove(offer.producer.id);
-        // It has left its line when it entered.
+        // It has left its queue when it entered.
         state.admit(
             partition,
             Offer {
@@ -381,7 +381,7 @@ impl Gate {
 
     /// The partitioner was asked about a record that was queued before, and has chosen one of `count`.
     ///
-    /// True: a line should be tried again, see [`heard`](Self::heard).
+    /// True: a queue should be tried again, see [`heard`](Self::heard).
     #[must_use]
     pub(crate) fn placed_late(&self, seq: u64, partition: i32, count: i32) -> bool {
         let mut state = self.state();
@@ -398,7 +398,7 @@ impl Gate {
     }
 
     /// A record is offered whose partition is known; as with [`enter`](Self::enter).
-    pub(crate) fn enter_at(&self, partition: i32, offer: Offer) -> Result<(), Line> {
+    pub(crate) fn enter_at(&self, partition: i32, offer: Offer) -> Result<(), HoldQueue> {
         let mut state = self.state();
         // The unplaced record may come to the same partition.
         state.passes_topic(offer.from)?;
@@ -427,7 +427,7 @@ impl Gate {
     /// A broker has acknowledged a record of this producer. `fresh`: its timestamp is less than [`OPEN`] old. A broker
     /// reckons by the timestamp of the last record when it forgets a producer, so an older one opens nothing.
     ///
-    /// True: a line should be tried again, see [`heard`](Self::heard).
+    /// True: a queue should be tried again, see [`heard`](Self::heard).
     #[must_use]
     pub(crate) fn delivered(
         &self,
@@ -455,7 +455,7 @@ impl Gate {
             // then stays too high, and that of another would fall too low.
             there.in_flight = there.in_flight.saturating_sub(1);
         }
-        let goes_on = there.standing > 0 && there.in_flight == 0;
+        let goes_on = there.queued > 0 && there.in_flight == 0;
         let none = state.in_flight.is_empty();
         if none {
             for there in state.partitions.values_mut() {
@@ -485,11 +485,11 @@ mod tests {
     const COUNT: i32 = 8;
     const KNOWS: Knows = Knows::Partitions(COUNT);
 
-    fn gate() -> Gate {
-        Gate::new(0, Keyless::Sticky(Duration::from_millis(10)))
+    fn gate() -> PartitionGate {
+        PartitionGate::new(0, Keyless::Sticky(Duration::from_millis(10)))
     }
 
-    fn of(producer: Producer, seq: u64, from: Option<Line>, now: Instant) -> Offer {
+    fn of(producer: Producer, seq: u64, from: Option<HoldQueue>, now: Instant) -> Offer {
         Offer {
             seq,
             producer,
@@ -501,15 +501,15 @@ mod tests {
     /// Offers a record with a key, of partition 3 or another, to a producer that knows the topic. `Err`: where it is
     /// queued.
     fn offer_to(
-        gate: &Gate,
+        gate: &PartitionGate,
         producer: Producer,
         seq: u64,
         partition: i32,
-        from: Option<Line>,
+        from: Option<HoldQueue>,
         now: Instant,
-    ) -> Result<(), Line> {
+    ) -> Result<(), HoldQueue> {
         let offer = of(producer, seq, from, now);
-        if let Some(Line::Partition(_)) = from {
+        if let Some(HoldQueue::Partition(_)) = from {
             return gate.enter_at(partition, offer);
         }
         match gate.enter(offer, KNOWS, true, |count| partition % count)? {
@@ -520,33 +520,44 @@ mod tests {
     }
 
     fn offer(
-        gate: &Gate,
+        gate: &PartitionGate,
         seq: u64,
         partition: i32,
-        from: Option<Line>,
+        from: Option<HoldQueue>,
         now: Instant,
-    ) -> Result<(), Line> {
+    ) -> Result<(), HoldQueue> {
         offer_to(gate, LATENCY, seq, partition, from, now)
     }
 
-    fn enter_at(gate: &Gate, partition: i32, from: Option<Line>, now: Instant) -> Result<(), Line> {
+    fn enter_at(
+        gate: &PartitionGate,
+        partition: i32,
+        from: Option<HoldQueue>,
+        now: Instant,
+    ) -> Result<(), HoldQueue> {
         gate.enter_at(partition, of(LATENCY, 99, from, now))
     }
 
     /// Of a producer that does not know the topic yet.
-    fn enter(gate: &Gate, seq: u64, now: Instant) -> Result<Option<i32>, Line> {
+    fn enter(gate: &PartitionGate, seq: u64, now: Instant) -> Result<Option<i32>, HoldQueue> {
         gate.enter(of(LATENCY, seq, None, now), Knows::Nothing, true, |_| 3)
     }
 
-    fn delivered(gate: &Gate, seq: u64, partition: i32, fresh: bool, now: Instant) -> bool {
+    fn delivered(
+        gate: &PartitionGate,
+        seq: u64,
+        partition: i32,
+        fresh: bool,
+        now: Instant,
+    ) -> bool {
         gate.delivered(seq, partition, LATENCY, fresh, now)
     }
 
-    fn enters(gate: &Gate, seq: u64, partition: i32, now: Instant) -> bool {
+    fn enters(gate: &PartitionGate, seq: u64, partition: i32, now: Instant) -> bool {
         offer(gate, seq, partition, None, now).is_ok()
     }
 
-    const THREE: Line = Line::Partition(3);
+    const THREE: HoldQueue = HoldQueue::Partition(3);
 
     #[test]
     fn the_first_record_of_a_partition_is_alone_until_it_is_acknowledged() {
@@ -554,18 +565,21 @@ mod tests {
         assert!(enters(&gate, 0, 3, now));
         assert_eq!(offer(&gate, 1, 3, None, now), Err(THREE));
         assert!(enters(&gate, 2, 4, now), "another partition");
-        assert!(!delivered(&gate, 2, 4, true, now), "nobody stands there");
+        assert!(!delivered(&gate, 2, 4, true, now), "nobody is queued there");
         assert_eq!(enter_at(&gate, 3, Some(THREE), now), Err(THREE), "still");
-        assert!(delivered(&gate, 0, 3, true, now), "somebody stands there");
+        assert!(
+            delivered(&gate, 0, 3, true, now),
+            "somebody is queued there"
+        );
         assert_eq!(enter_at(&gate, 3, Some(THREE), now), Ok(()));
         for seq in 3..10 {
             assert!(enters(&gate, seq, 3, now));
             assert!(enters(&gate, seq + 10, 4, now));
         }
-        assert!(!delivered(&gate, 1, 3, true, now), "nobody stands there");
+        assert!(!delivered(&gate, 1, 3, true, now), "nobody is queued there");
     }
 
-    /// Would reorder a key's records: those that stand there came first.
+    /// Would reorder a key's records: those that hold there came first.
     #[test]
     fn nobody_passes_a_line() {
         let (gate, now) = (gate(), Instant::now());
@@ -581,20 +595,20 @@ mod tests {
                 // As many have come as have left.
                 assert_eq!(enter_at(&gate, 3, Some(THREE), now), Ok(()));
             }
-            assert!(gate.state().partitions[&3].standing == 2);
+            assert!(gate.state().partitions[&3].queued == 2);
             for _ in 0..2 {
                 assert_eq!(enter_at(&gate, 3, Some(THREE), now), Ok(()));
             }
-            assert!(enters(&gate, 9, 3, now), "the line is empty");
+            assert!(enters(&gate, 9, 3, now), "the queue is empty");
             for _ in 0..3 {
                 let state = &mut gate.state();
-                state.stand(THREE, None);
+                state.hold(THREE, None);
             }
         }
     }
 
-    /// The line's turn has come, and the sender has not heard of it yet: a producer that may keep a record aside
-    /// would put the partition's next record before those in the line.
+    /// The queue's turn has come, and the sender has not heard of it yet: a producer that may keep a record aside
+    /// would put the partition's next record before those in the queue.
     #[test]
     fn a_record_without_a_place_passes_no_line() {
         for producer in [LATENCY, THROUGHPUT] {
@@ -655,27 +669,35 @@ mod tests {
     #[test]
     fn of_records_without_a_place_there_is_one() {
         let (gate, now) = (gate(), Instant::now());
-        let topic = Some(Line::Topic);
+        let topic = Some(HoldQueue::Topic);
         assert_eq!(enter(&gate, 0, now), Ok(None));
-        assert_eq!(enter(&gate, 1, now), Err(Line::Topic));
+        assert_eq!(enter(&gate, 1, now), Err(HoldQueue::Topic));
         let at = enter_at(&gate, 5, None, now);
-        assert_eq!(at, Err(Line::Topic), "it may come to this very partition");
+        assert_eq!(
+            at,
+            Err(HoldQueue::Topic),
+            "it may come to this very partition"
+        );
         assert!(delivered(&gate, 0, 2, true, now));
-        assert_eq!(enter(&gate, 9, now), Err(Line::Topic), "behind those two");
+        assert_eq!(
+            enter(&gate, 9, now),
+            Err(HoldQueue::Topic),
+            "behind those two"
+        );
         assert_eq!(offer(&gate, 1, 2, topic, now), Ok(()), "it is open");
         assert_eq!(enter_at(&gate, 5, topic, now), Ok(()));
-        let fifth = Line::Partition(5);
+        let fifth = HoldQueue::Partition(5);
         let moved = offer(&gate, 9, 5, topic, now);
-        assert_eq!(moved, Err(fifth), "from one line to another");
-        assert!(enters(&gate, 10, 2, now), "nobody stands for the topic");
-        assert_eq!(gate.state().all_standing, 1);
+        assert_eq!(moved, Err(fifth), "from one queue to another");
+        assert!(enters(&gate, 10, 2, now), "nobody is queued for the topic");
+        assert_eq!(gate.state().all_queued, 1);
         gate.heard();
         assert!(delivered(&gate, 2, 5, true, now));
         assert_eq!(enter_at(&gate, 5, Some(fifth), now), Ok(()));
-        assert_eq!(gate.state().all_standing, 0);
+        assert_eq!(gate.state().all_queued, 0);
     }
 
-    /// A topic may be unknown again, after it was deleted: the gate chooses as long as a partition has a line.
+    /// A topic may be unknown again, after it was deleted: the gate chooses as long as a partition has a queue.
     #[test]
     fn none_is_without_a_place_while_a_partition_has_a_line() {
         let (gate, now) = (gate(), Instant::now());
@@ -710,7 +732,7 @@ mod tests {
 
     #[test]
     fn records_without_a_key_stay_with_a_partition_for_a_while() {
-        let place = |gate: &Gate, seq, choice, count, at| {
+        let place = |gate: &PartitionGate, seq, choice, count, at| {
             let offer = of(LATENCY, seq, None, at);
             assert_eq!(gate.enter(offer, KNOWS, false, |_| 0), Ok(None));
             let placed = gate.place(offer, choice, false, count);
@@ -726,7 +748,7 @@ mod tests {
         assert_eq!(place(&sticky, 2, 5, 8, later), Ok(5));
         let fewer = place(&sticky, 3, 1, 4, later);
         assert_eq!(fewer, Ok(1), "there is no fifth any more");
-        let hashed = Gate::new(0, Keyless::Hashed);
+        let hashed = PartitionGate::new(0, Keyless::Hashed);
         assert_eq!(place(&hashed, 0, 3, 8, now), Ok(3));
         assert_eq!(place(&hashed, 1, 5, 8, now), Ok(5));
     }
@@ -735,7 +757,7 @@ mod tests {
     #[test]
     fn records_without_a_key_are_spread_also_where_the_gate_chooses() {
         let (gate, now) = (
-            Gate::new(0, Keyless::Sticky(Duration::ZERO)),
+            PartitionGate::new(0, Keyless::Sticky(Duration::ZERO)),
             Instant::now(),
         );
         assert!(enters(&gate, 0, 3, now));
@@ -805,10 +827,10 @@ mod tests {
     #[test]
     fn a_record_that_is_placed_late_holds_back_its_partition_only() {
         let (gate, now) = (gate(), Instant::now());
-        let topic = Some(Line::Topic);
+        let topic = Some(HoldQueue::Topic);
         assert_eq!(enter(&gate, 0, now), Ok(None));
-        assert_eq!(enter(&gate, 1, now), Err(Line::Topic));
-        assert_eq!(enter(&gate, 2, now), Err(Line::Topic));
+        assert_eq!(enter(&gate, 1, now), Err(HoldQueue::Topic));
+        assert_eq!(enter(&gate, 2, now), Err(HoldQueue::Topic));
         assert!(!gate.placed_late(7, 3, COUNT), "another record");
         assert!(gate.placed_late(0, 3, COUNT));
         gate.heard();
@@ -826,10 +848,10 @@ mod tests {
         let hash = |count| count - 5;
         assert_eq!(gate.enter_at(1, offer(LATENCY, 0)), Ok(()));
         let chosen = gate.enter(offer(LATENCY, 1), Knows::Nothing, true, hash);
-        assert_eq!(chosen, Err(Line::Topic), "of how many is not known");
+        assert_eq!(chosen, Err(HoldQueue::Topic), "of how many is not known");
         assert!(delivered(&gate, 0, 1, true, now));
         gate.heard();
-        let first = of(LATENCY, 1, Some(Line::Topic), now);
+        let first = of(LATENCY, 1, Some(HoldQueue::Topic), now);
         assert_eq!(gate.enter(first, Knows::Nothing, true, hash), Ok(None));
         assert_eq!(gate.place(first, 3, true, COUNT), Ok(3));
         let chosen = gate.enter(offer(THROUGHPUT, 2), Knows::Topic, true, hash);
@@ -848,7 +870,7 @@ mod tests {
         let chosen = gate.enter(offer(THROUGHPUT, 5), Knows::Nothing, true, |_| 5);
         assert_eq!(chosen, Ok(Some(5)), "it may not know the topic");
         let chosen = gate.enter(offer(THROUGHPUT, 6), KNOWS, true, |_| 6);
-        assert_eq!(chosen, Ok(Some(6)), "a partition has a line");
+        assert_eq!(chosen, Ok(Some(6)), "a partition has a queue");
         let first = of(THROUGHPUT, 2, Some(THREE), now);
         assert_eq!(gate.enter_at(3, first), Ok(()));
         assert_eq!(
@@ -861,7 +883,7 @@ mod tests {
     #[test]
     fn a_record_that_was_moved_holds_nobody_up_for_ever() {
         let (gate, now) = (gate(), Instant::now());
-        let seventh = Line::Partition(7);
+        let seventh = HoldQueue::Partition(7);
         assert!(enters(&gate, 0, 7, now));
         assert!(!enters(&gate, 1, 7, now));
         assert!(delivered(&gate, 0, 2, true, now), "reported from elsewhere");

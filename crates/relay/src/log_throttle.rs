@@ -2,14 +2,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Least time between two words about the same trouble; doubles with each.
+/// The least time between two warnings about the same trouble. It doubles with each.
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// Says the same thing at once, and then at growing intervals: a trouble that lasts must neither fill
-/// the log nor be forgotten in it.
+/// Throttles a repeated warning: the first is logged at once, later ones at growing intervals. A trouble that
+/// lasts must neither fill the log nor vanish from it.
 #[derive(Debug, Default)]
-pub(crate) struct Nag {
+pub(crate) struct LogThrottle {
     trouble: Option<Trouble>,
 }
 
@@ -22,24 +22,24 @@ struct Trouble {
     held_back: u64,
 }
 
-/// A word that is due.
+/// A throttled warning that is to be logged now.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Due {
-    /// How long it has been so.
+    /// How long the trouble lasts.
     pub(crate) lasts: Duration,
-    /// How often it happened since the last word, and was not said.
+    /// How often it happened since the last warning without being logged.
     pub(crate) held_back: u64,
 }
 
 impl Due {
     /// For a log line, which leaves a zero out.
-    pub(crate) fn not_said(&self) -> Option<u64> {
+    pub(crate) fn unlogged(&self) -> Option<u64> {
         (self.held_back > 0).then_some(self.held_back)
     }
 }
 
-impl Nag {
-    /// Something is wrong, at `now`. Something else than before is said at once.
+impl LogThrottle {
+    /// Notes a trouble at `now`. `Some`: log it. A trouble other than the last one is always logged.
     pub(crate) fn about(&mut self, what: &str, now: Instant) -> Option<Due> {
         let trouble = match &mut self.trouble {
             Some(trouble) if trouble.what == what => trouble,
@@ -69,12 +69,12 @@ impl Nag {
         })
     }
 
-    /// Since when something is wrong.
+    /// Since when the trouble lasts.
     pub(crate) fn since(&self) -> Option<Instant> {
         self.trouble.as_ref().map(|trouble| trouble.since)
     }
 
-    /// All is well again; how long it was not.
+    /// The trouble is over. Returns how long it lasted.
     pub(crate) fn over(&mut self, now: Instant) -> Option<Duration> {
         let trouble = self.trouble.take()?;
         Some(now.duration_since(trouble.since))
@@ -86,22 +86,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intervals_grow_and_something_new_is_said_at_once() {
+    fn intervals_grow_and_a_new_trouble_is_logged_at_once() {
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
-        let mut nag = Nag::default();
-        let said: Vec<u64> = (0..3_600)
-            .filter(|seconds| nag.about("down", at(*seconds)).is_some())
+        let mut throttle = LogThrottle::default();
+        let logged: Vec<u64> = (0..3_600)
+            .filter(|seconds| throttle.about("down", at(*seconds)).is_some())
             .collect();
         assert_eq!(
-            said,
+            logged,
             [
                 0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 1023, 1623, 2223, 2823, 3423
             ]
         );
-        let due = nag.about("refused", at(3_600)).expect("it is new");
+        let due = throttle.about("refused", at(3_600)).expect("it is new");
         assert_eq!(due.lasts, Duration::ZERO);
-        nag.over(at(3_601));
-        assert!(nag.about("refused", at(3_602)).is_some());
+        throttle.over(at(3_601));
+        assert!(throttle.about("refused", at(3_602)).is_some());
     }
 }

@@ -13,7 +13,7 @@ use crate::{CoreError, PipelineError, SentEvent, WalStream};
 /// A sink, the ring it acknowledges into and the machine that reads the ring: made together,
 /// thrown away together.
 #[derive(Debug)]
-pub(crate) struct Generation<K> {
+pub(crate) struct SinkSession<K> {
     pub(crate) core: Core,
     pub(crate) sink: K,
     pub(crate) reports: Arc<Reports>,
@@ -21,10 +21,10 @@ pub(crate) struct Generation<K> {
 
 /// What became of the frames in the buffer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Walk {
+pub(crate) struct BatchResult {
     /// The sink is full; the frame at the front was offered and is to be offered again.
     pub(crate) blocked: bool,
-    /// It is `blocked` because a schema is wanted: [`Core::wanted`].
+    /// It is `blocked` because a schema is wanted: [`Core::pending_schema`].
     pub(crate) wanted: bool,
     /// The server asked for a status update.
     pub(crate) reply: bool,
@@ -34,18 +34,18 @@ pub(crate) struct Walk {
     pub(crate) sent_at: Option<i64>,
 }
 
-impl<K: Sink> Generation<K> {
+impl<K: Sink> SinkSession<K> {
     /// Walks the batch of the last read: every whole frame in the buffer, or up to the end of the
     /// open transaction if `to_commit`.
     pub(crate) fn walk<T: WalStream, F: Error>(
         &mut self,
         stream: &mut T,
         to_commit: bool,
-    ) -> Result<Walk, PipelineError<T::Error, F>>
+    ) -> Result<BatchResult, PipelineError<T::Error, F>>
     where
         T::Error: 'static,
     {
-        let mut walk = Walk::default();
+        let mut walk = BatchResult::default();
         while !to_commit || self.core.is_inside_transaction() {
             let Some(frame) = stream.peek().map_err(PipelineError::Source)? else {
                 break;
@@ -62,7 +62,7 @@ impl<K: Sink> Generation<K> {
                     walk.blocked = true;
                     break;
                 }
-                Offer::Wanted => {
+                Offer::AwaitsSchema => {
                     walk.blocked = true;
                     walk.wanted = true;
                     break;
@@ -72,7 +72,7 @@ impl<K: Sink> Generation<K> {
                     // the frame is taken again under it.
                     if source.disposition != Disposition::Retryable
                         && let Some(poison) = source.poison
-                        && self.core.condemn(event, poison, &source.reason)
+                        && self.core.reject(event, poison, &source.reason)
                     {
                         continue;
                     }
@@ -98,7 +98,7 @@ impl<K: Sink> Generation<K> {
             Ok(Step::Consumed) => Offer::Consumed,
             Ok(Step::Reply) => Offer::Reply,
             Ok(Step::Blocked) => Offer::Blocked,
-            Ok(Step::Wanted) => Offer::Wanted,
+            Ok(Step::AwaitsSchema) => Offer::AwaitsSchema,
             Ok(Step::Send(ref outgoing)) => {
                 let seq = outgoing.seq();
                 match self.sink.try_send(&outgoing.record(), seq.get()) {
@@ -124,7 +124,7 @@ enum Offer {
     /// Later.
     Blocked,
     /// The same, once there is a schema.
-    Wanted,
+    AwaitsSchema,
     /// The sink will not have its record; with the event's id for people.
     Refused(SentEvent, Option<String>, DeliveryError),
 }

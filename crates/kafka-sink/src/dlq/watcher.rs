@@ -29,20 +29,20 @@ const ASK_FOR_PARTITIONS: Duration = Duration::from_secs(30);
 /// not know them all.
 const CERTAIN: u32 = 3;
 
-/// Follows the topic of letters on a thread of its own, and keeps a [`Parking`] up to date: keys
-/// with open letters of one slot are parked, and freed when the last of them is resolved.
+/// Follows the topic of dead letters on a thread of its own, and keeps a [`Parking`] up to date: keys
+/// with open dead letters of one slot are parked, and freed when the last of them is resolved.
 ///
 /// Calls [`Parking::set_ready`] when it has read what was there when it started, or has heard
 /// several times that there is no such topic. A topic that appears later is followed from its
 /// beginning on. Brokers that are away are waited for.
 ///
 /// Dropping it ends the thread; **blocks** for a second or two at most.
-pub struct LetterWatcher {
+pub struct DlqWatcher {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl LetterWatcher {
+impl DlqWatcher {
     /// Starts to read. Does not wait for a broker.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl LetterWatcher {
     }
 }
 
-impl Drop for LetterWatcher {
+impl Drop for DlqWatcher {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take()
@@ -94,9 +94,9 @@ impl Drop for LetterWatcher {
     }
 }
 
-impl fmt::Debug for LetterWatcher {
+impl fmt::Debug for DlqWatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LetterWatcher").finish_non_exhaustive()
+        f.debug_struct("DlqWatcher").finish_non_exhaustive()
     }
 }
 
@@ -205,13 +205,13 @@ impl Watch {
         self.mark()
     }
 
-    /// Notes where the partitions end, so that resolved letters can be forgotten once they are read so
+    /// Notes where the partitions end, so that resolved dead letters can be forgotten once they are read so
     /// far.
     fn mark(&mut self) -> Result<(), KafkaError> {
         if self.parking.resolved() == 0 || self.partitions.values().any(|p| p.marked.is_some()) {
             return Ok(());
         }
-        // In this order: the letters of what was confirmed lie before these ends.
+        // In this order: the dead letters of what was confirmed lie before these ends.
         let confirmed = self.parking.confirmed();
         let mut ends = Vec::new();
         for partition in self.partitions.keys() {
@@ -227,7 +227,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Forgets the resolved letters of which no repeat is left to be read.
+    /// Forgets the resolved dead letters of which no repeat is left to be read.
     fn forget_resolved(&mut self) {
         let Some(confirmed) = self.confirmed else {
             return;
@@ -257,7 +257,7 @@ impl Watch {
 
     fn take(&mut self, entry: Entry) {
         let position = match entry {
-            Entry::Letter(letter) => {
+            Entry::DlqRecord(letter) => {
                 if let Some(key) = letter.key.as_deref().filter(|_| letter.slot == self.slot) {
                     self.parking.park(letter.id, letter.topic.as_deref(), key);
                 }

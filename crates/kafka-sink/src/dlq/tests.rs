@@ -49,7 +49,7 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Writes letters as the relay does.
+/// Writes dead letters as the relay does.
 struct Writer {
     producer: BaseProducer,
 }

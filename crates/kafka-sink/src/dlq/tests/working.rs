@@ -3,17 +3,19 @@ use std::collections::BTreeMap;
 use rdkafka::types::RDKafkaRespErr;
 
 use super::*;
-use crate::letters::{Action, DeskError, Letter, LetterDesk, NotRedriven, Orders, Step, Tally};
+use crate::dlq::{
+    Action, DlqRecord, DlqReplayer, NotRedriven, ReplayError, ReplayOptions, ReplaySummary, Step,
+};
 use crate::tail::{Tail, TailedRecord};
 
-fn desk(cluster: &Cluster) -> LetterDesk {
-    LetterDesk::open(&config(cluster), TOPIC, LONG)
+fn replayer(cluster: &Cluster) -> DlqReplayer {
+    DlqReplayer::open(&config(cluster), TOPIC, LONG)
         .expect("readable")
         .expect("there is such a topic")
 }
 
-fn redrive() -> Orders {
-    Orders {
+fn redrive() -> ReplayOptions {
+    ReplayOptions {
         action: Action::Redrive {
             topic: None,
             follow: true,
@@ -23,7 +25,7 @@ fn redrive() -> Orders {
     }
 }
 
-fn all(_: &Letter) -> bool {
+fn all(_: &DlqRecord) -> bool {
     true
 }
 
@@ -36,25 +38,25 @@ fn words(step: &Step<'_>) -> String {
     }
 }
 
-/// Reads the letters and does what is ordered.
+/// Reads the dead letters and does what is ordered.
 fn carry_out(
     cluster: &Cluster,
-    orders: &Orders,
-    select: impl Fn(&Letter) -> bool,
-) -> (Tally, Vec<String>) {
-    let mut desk = desk(cluster);
-    desk.read(&select).expect("readable");
+    options: &ReplayOptions,
+    select: impl Fn(&DlqRecord) -> bool,
+) -> (ReplaySummary, Vec<String>) {
+    let mut replayer = replayer(cluster);
+    replayer.read(&select).expect("readable");
     let mut steps = Vec::new();
-    let tally = desk
-        .carry_out(orders, &select, |step| steps.push(words(&step)))
+    let summary = replayer
+        .carry_out(options, &select, |step| steps.push(words(&step)))
         .expect("it ends well");
-    (tally, steps)
+    (summary, steps)
 }
 
 fn open_letters(cluster: &Cluster) -> usize {
-    let mut desk = desk(cluster);
-    desk.read(all).expect("readable");
-    desk.index().open()
+    let mut replayer = replayer(cluster);
+    replayer.read(all).expect("readable");
+    replayer.index().open()
 }
 
 /// All of a topic, by partition and offset.
@@ -111,12 +113,12 @@ fn letters_are_redriven_once_and_in_order() {
     });
     writer.write(Some("k1"), Some("of somebody else"), &[]);
     writer.resolution(Some("k1"), "s 1/A 1");
-    let (tally, steps) = carry_out(&cluster, &redrive(), all);
+    let (summary, steps) = carry_out(&cluster, &redrive(), all);
     assert_eq!(
-        tally,
-        Tally {
+        summary,
+        ReplaySummary {
             done: 40,
-            ..Tally::default()
+            ..ReplaySummary::default()
         },
         "{steps:?}"
     );
@@ -137,8 +139,8 @@ fn letters_are_redriven_once_and_in_order() {
     assert_eq!(names, ["id"]);
 
     assert_eq!(open_letters(&cluster), 0);
-    let (tally, steps) = carry_out(&cluster, &redrive(), all);
-    assert_eq!((tally, steps), (Tally::default(), vec![]));
+    let (summary, steps) = carry_out(&cluster, &redrive(), all);
+    assert_eq!((summary, steps), (ReplaySummary::default(), vec![]));
     let written = records(&cluster, TOPIC);
     let partition_of = |name: &str, value: &str| {
         let found = written.iter().find(|record| {
@@ -177,10 +179,10 @@ fn what_is_refused_holds_its_key_back_and_no_other() {
     writer.letter(&draft("0/1 8", "e"));
     let denied = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
     cluster.topic_error("secret", denied).expect("set");
-    let (tally, steps) = carry_out(&cluster, &redrive(), all);
+    let (summary, steps) = carry_out(&cluster, &redrive(), all);
     assert_eq!(
-        tally,
-        Tally {
+        summary,
+        ReplaySummary {
             done: 2,
             failed: 4,
             held_back: 3
@@ -204,23 +206,23 @@ fn what_is_refused_holds_its_key_back_and_no_other() {
     // The causes are mended, or worked around.
     let nothing = RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR;
     cluster.topic_error("secret", nothing).expect("set");
-    let drop = Orders {
+    let drop = ReplayOptions {
         action: Action::Drop,
         ..redrive()
     };
-    let (tally, _) = carry_out(&cluster, &drop, |letter| letter.omitted_bytes.is_some());
-    assert_eq!(tally.done, 1);
-    let elsewhere = Orders {
+    let (summary, _) = carry_out(&cluster, &drop, |letter| letter.omitted_bytes.is_some());
+    assert_eq!(summary.done, 1);
+    let elsewhere = ReplayOptions {
         action: Action::Redrive {
             topic: Some("orders".to_owned()),
             follow: false,
         },
         ..redrive()
     };
-    let (tally, _) = carry_out(&cluster, &elsewhere, |letter| letter.topic.is_none());
-    assert_eq!(tally.done, 1);
-    let (tally, steps) = carry_out(&cluster, &redrive(), all);
-    assert_eq!((tally.done, tally.failed), (5, 0), "{steps:?}");
+    let (summary, _) = carry_out(&cluster, &elsewhere, |letter| letter.topic.is_none());
+    assert_eq!(summary.done, 1);
+    let (summary, steps) = carry_out(&cluster, &redrive(), all);
+    assert_eq!((summary.done, summary.failed), (5, 0), "{steps:?}");
     assert_eq!(open_letters(&cluster), 0);
     let found = values(&cluster, "orders");
     assert_eq!(found["c"], ["0/1 4", "0/1 5"]);
@@ -239,11 +241,11 @@ fn parked_letters_follow_also_such_as_come_meanwhile() {
     writer.letter(&draft("0/1 0", "a"));
     writer.letter(&parked("0/2 0", "a"));
     writer.letter(&parked("0/2 1", "b"));
-    let select = |letter: &Letter| letter.class == "rejected";
-    let mut desk = desk(&cluster);
-    desk.read(select).expect("readable");
+    let select = |letter: &DlqRecord| letter.class == "rejected";
+    let mut replayer = replayer(&cluster);
+    replayer.read(select).expect("readable");
     let mut steps = Vec::new();
-    let tally = desk
+    let summary = replayer
         .carry_out(&redrive(), select, |step| {
             // A relay that has not heard of the resolution yet.
             match steps.len() {
@@ -262,11 +264,11 @@ fn parked_letters_follow_also_such_as_come_meanwhile() {
         steps,
         ["done 0/1 0", "done 0/2 0", "done 0/3 0", "done 0/4 1"]
     );
-    assert_eq!(tally.done, 4);
+    assert_eq!(summary.done, 4);
     // Of other keys.
     assert_eq!(open_letters(&cluster), 3);
 
-    let alone = Orders {
+    let alone = ReplayOptions {
         action: Action::Redrive {
             topic: None,
             follow: false,
@@ -274,8 +276,8 @@ fn parked_letters_follow_also_such_as_come_meanwhile() {
         limit: Some(1),
         ..redrive()
     };
-    let (tally, steps) = carry_out(&cluster, &alone, all);
-    assert_eq!((tally.done, steps), (1, vec!["done 0/2 1".to_owned()]));
+    let (summary, steps) = carry_out(&cluster, &alone, all);
+    assert_eq!((summary.done, steps), (1, vec!["done 0/2 1".to_owned()]));
 }
 
 #[test]
@@ -293,22 +295,25 @@ fn it_is_known_what_would_be_out_of_order() {
         slot: "t",
         ..draft("0/2 3", "a")
     });
-    let mut desk = desk(&cluster);
-    desk.read(|letter| letter.id.lsn == 2).expect("readable");
-    let found = desk.out_of_order();
+    let mut replayer = replayer(&cluster);
+    replayer
+        .read(|letter| letter.id.lsn == 2)
+        .expect("readable");
+    let found = replayer.out_of_order();
     let shown: Vec<String> = found
         .iter()
         .map(|found| format!("{} behind {}", found.letter, found.behind))
         .collect();
     assert_eq!(shown, ["s 0/2 1 behind s 0/1 0"]);
-    let listed = desk.index().selected(false);
+    let listed = replayer.index().selected(false);
     let names: Vec<String> = listed.iter().map(|l| l.name.to_string()).collect();
     assert_eq!(names, ["s 0/2 0", "s 0/2 1", "s 0/2 2", "t 0/2 3"]);
     let mut keys = Vec::new();
-    desk.each(&listed, |_, letter| {
-        keys.push(letter.and_then(|letter| letter.key.clone()).expect("there"));
-    })
-    .expect("readable");
+    replayer
+        .each(&listed, |_, letter| {
+            keys.push(letter.and_then(|letter| letter.key.clone()).expect("there"));
+        })
+        .expect("readable");
     assert_eq!(keys, [b"a", b"a", b"b", b"a"]);
 }
 
@@ -317,16 +322,16 @@ fn who_gets_no_answer_says_so_and_leaves_the_letter_open() {
     let cluster = cluster(&[(TOPIC, 1), ("orders", 1)]);
     let writer = Writer::new(&cluster);
     writer.letter(&draft("0/1 0", "a"));
-    let mut desk = desk(&cluster);
-    desk.read(all).expect("readable");
-    let impatient = Orders {
+    let mut replayer = replayer(&cluster);
+    replayer.read(all).expect("readable");
+    let impatient = ReplayOptions {
         patience: Duration::from_secs(2),
         ..redrive()
     };
     let away = RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS;
     cluster.topic_error("orders", away).expect("set");
-    match desk.carry_out(&impatient, all, |step| panic!("{step:?}")) {
-        Err(DeskError::NoAnswer { letter, .. }) => assert_eq!(letter.to_string(), "s 0/1 0"),
+    match replayer.carry_out(&impatient, all, |step| panic!("{step:?}")) {
+        Err(ReplayError::NoAnswer { letter, .. }) => assert_eq!(letter.to_string(), "s 0/1 0"),
         other => panic!("{other:?}"),
     }
     assert_eq!(open_letters(&cluster), 1);
@@ -338,12 +343,13 @@ fn what_retention_took_is_gone() {
     assert!(error.to_string().contains("not in the topic"));
     let cluster = cluster(&[(TOPIC, 1)]);
     Writer::new(&cluster).letter(&draft("0/1 0", "a"));
-    let mut desk = desk(&cluster);
-    desk.read(all).expect("readable");
-    let mut listed = desk.index().selected(false);
+    let mut replayer = replayer(&cluster);
+    replayer.read(all).expect("readable");
+    let mut listed = replayer.index().selected(false);
     listed[0].position.offset = 100;
     let mut gone = 0;
-    desk.each(&listed, |_, letter| gone += usize::from(letter.is_none()))
+    replayer
+        .each(&listed, |_, letter| gone += usize::from(letter.is_none()))
         .expect("readable");
     assert_eq!(gone, 1);
 }
@@ -351,6 +357,6 @@ fn what_retention_took_is_gone() {
 #[test]
 fn a_topic_that_is_not_there_is_none() {
     let cluster = cluster(&[]);
-    let desk = LetterDesk::open(&config(&cluster), TOPIC, LONG).expect("readable");
-    assert!(desk.is_none());
+    let replayer = DlqReplayer::open(&config(&cluster), TOPIC, LONG).expect("readable");
+    assert!(replayer.is_none());
 }

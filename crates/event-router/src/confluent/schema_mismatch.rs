@@ -4,9 +4,9 @@ use std::fmt;
 
 /// What does not fit, and where. Of a value it has nothing: the place is told by names of the schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Misfit {
+pub struct SchemaMismatch {
     /// What is wrong there.
-    pub what: MisfitAt,
+    pub what: SchemaMismatchAt,
     /// From the inside out.
     way: Vec<Step>,
 }
@@ -21,7 +21,7 @@ enum Step {
 /// What does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum MisfitAt {
+pub enum SchemaMismatchAt {
     /// It is not JSON, nested too deep, or not UTF-8.
     NotJson,
     /// Another type of value is wanted: this one.
@@ -44,8 +44,8 @@ pub enum MisfitAt {
     Ambiguous,
 }
 
-impl Misfit {
-    pub(super) fn of(what: MisfitAt) -> Self {
+impl SchemaMismatch {
+    pub(super) fn of(what: SchemaMismatchAt) -> Self {
         Self {
             what,
             way: Vec::new(),
@@ -87,23 +87,27 @@ impl Misfit {
 }
 
 /// Completes "the value …".
-impl fmt::Display for Misfit {
+impl fmt::Display for SchemaMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = self.place();
         if !place.is_empty() {
             write!(f, "at {place:?} ")?;
         }
         match self.what {
-            MisfitAt::NotJson => f.write_str("is not JSON, or nested too deep"),
-            MisfitAt::Wants(what) => write!(f, "is not {what}"),
-            MisfitAt::Range(what) => write!(f, "is beyond the range of {what}"),
-            MisfitAt::Digits => f.write_str("has more digits than the schema's decimal"),
-            MisfitAt::Symbol => f.write_str("is no symbol of the schema's enum"),
-            MisfitAt::Size => f.write_str("is not of the size that the schema says"),
-            MisfitAt::Missing => f.write_str("is missing, and the schema has no default for it"),
-            MisfitAt::UnknownMember => f.write_str("has a member that is no field of the record"),
-            MisfitAt::NoBranch => f.write_str("fits no branch of the schema's union"),
-            MisfitAt::Ambiguous => f.write_str("nests too many unions that could take it"),
+            SchemaMismatchAt::NotJson => f.write_str("is not JSON, or nested too deep"),
+            SchemaMismatchAt::Wants(what) => write!(f, "is not {what}"),
+            SchemaMismatchAt::Range(what) => write!(f, "is beyond the range of {what}"),
+            SchemaMismatchAt::Digits => f.write_str("has more digits than the schema's decimal"),
+            SchemaMismatchAt::Symbol => f.write_str("is no symbol of the schema's enum"),
+            SchemaMismatchAt::Size => f.write_str("is not of the size that the schema says"),
+            SchemaMismatchAt::Missing => {
+                f.write_str("is missing, and the schema has no default for it")
+            }
+            SchemaMismatchAt::UnknownMember => {
+                f.write_str("has a member that is no field of the record")
+            }
+            SchemaMismatchAt::NoBranch => f.write_str("fits no branch of the schema's union"),
+            SchemaMismatchAt::Ambiguous => f.write_str("nests too many unions that could take it"),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Writing a dead letter.
 
-use walrelay_event_router::{Routed, Salvage};
+use walrelay_event_router::{PartialRow, Routed};
 use walrelay_pgoutput::Begin;
 use walrelay_sink::letter as names;
-use walrelay_sink::{Header, LetterId, Poison, Record};
+use walrelay_sink::{EventPosition, Header, Poison, Record};
 
 use crate::TableName;
 use crate::poison::{Class, PoisonPolicy, Verdict};
@@ -17,14 +17,14 @@ pub(crate) enum Body<'a> {
     /// It could be routed.
     Routed(Routed<'a>),
     /// It could not. With headers that it brings itself.
-    Salvaged(Salvage<'a>, Vec<Header<'a>>),
+    Salvaged(PartialRow<'a>, Vec<Header<'a>>),
 }
 
 impl<'a> Body<'a> {
     pub(crate) fn key(&self) -> Option<&'a [u8]> {
         match self {
             Body::Routed(routed) => routed.key(),
-            Body::Salvaged(salvage, _) => salvage.key,
+            Body::Salvaged(partial_row, _) => partial_row.key,
         }
     }
 
@@ -38,31 +38,31 @@ impl<'a> Body<'a> {
     fn value(&self) -> Option<&'a [u8]> {
         match self {
             Body::Routed(routed) => routed.value(),
-            Body::Salvaged(salvage, _) => salvage.value,
+            Body::Salvaged(partial_row, _) => partial_row.value,
         }
     }
 
     pub(crate) fn event_id(&self) -> Option<&'a [u8]> {
         match self {
             Body::Routed(routed) => routed.event_id(),
-            Body::Salvaged(salvage, _) => salvage.event_id,
+            Body::Salvaged(partial_row, _) => partial_row.event_id,
         }
     }
 }
 
 /// What a letter says that is not in the row. Kept by the machine, borrowed by the letter.
 #[derive(Debug, Default)]
-pub(crate) struct Texts {
+pub(crate) struct DlqHeaders {
     topic: String,
     /// Name and value, in the order in which they are written.
     headers: Vec<(&'static str, String)>,
 }
 
-impl Texts {
+impl DlqHeaders {
     pub(crate) fn of(
         policy: &PoisonPolicy,
         verdict: &Verdict,
-        id: LetterId,
+        id: EventPosition,
         begin: &Begin,
         table: &TableName,
         body: &Body<'_>,
@@ -99,18 +99,18 @@ fn omits_value(class: Class) -> bool {
 }
 
 /// A dead letter, borrowed from the row and from the machine.
-pub(crate) struct Letter<'a> {
+pub(crate) struct DlqRecord<'a> {
     topic: &'a str,
     key: Option<&'a [u8]>,
     value: Option<&'a [u8]>,
     headers: Vec<Header<'a>>,
 }
 
-impl<'a> Letter<'a> {
-    pub(crate) fn new(texts: &'a Texts, class: Class, body: &Body<'a>) -> Self {
+impl<'a> DlqRecord<'a> {
+    pub(crate) fn new(texts: &'a DlqHeaders, class: Class, body: &Body<'a>) -> Self {
         let mut headers = match body {
             Body::Routed(routed) => routed.headers().to_vec(),
-            Body::Salvaged(salvage, more) => [&salvage.headers()[..], more].concat(),
+            Body::Salvaged(partial_row, more) => [&partial_row.headers()[..], more].concat(),
         };
         headers.extend(texts.headers.iter().map(|(name, value)| Header {
             name,
@@ -131,7 +131,7 @@ impl<'a> Letter<'a> {
     pub(crate) fn record(&self) -> Record<'_> {
         Record {
             topic: self.topic,
-            // With the key's other letters, and their resolutions.
+            // With the key's other dead letters, and their resolutions.
             partition: None,
             timestamp_ms: None,
             key: self.key,

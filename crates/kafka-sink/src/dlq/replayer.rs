@@ -8,24 +8,24 @@ use walrelay_sink::{DeliveryError, Disposition, Header, Poison, Record, letter};
 
 use super::index::{Due, Place, Places};
 use super::sender::{NotSent, Sender};
-use super::{Letter, LetterIndex, LetterName, LetterReader, Listed, OutOfOrder, Outcome};
+use super::{DlqIndex, DlqReader, DlqRecord, DlqRecordId, Listed, OutOfOrder, Outcome};
 use crate::{KafkaConfig, KafkaError};
 
-/// Letters that are fetched at once: so many, and so many bytes.
+/// Dead letters that are fetched at once: so many, and so many bytes.
 const BATCH: usize = 500;
 const BATCH_BYTES: usize = 16 << 20;
 /// A relay learns a moment later that a key is free, and may park more events meanwhile.
 const SETTLED: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What is to become of letters.
+/// What is to become of dead letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Their records are sent where they were bound for, or to this topic.
     Redrive {
-        /// Instead of the letters' own.
+        /// Instead of the dead letters' own.
         topic: Option<String>,
-        /// Parked letters behind those that are redriven are redriven too, also such as a running
+        /// Parked dead letters behind those that are redriven are redriven too, also such as a running
         /// relay adds meanwhile.
         follow: bool,
     },
@@ -33,12 +33,12 @@ pub enum Action {
     Drop,
 }
 
-/// How a [`LetterDesk`] works.
+/// How a [`DlqReplayer`] works.
 #[derive(Debug, Clone)]
-pub struct Orders {
+pub struct ReplayOptions {
     /// What is to be done.
     pub action: Action,
-    /// No more letters than this.
+    /// No more dead letters than this.
     pub limit: Option<usize>,
     /// How long an acknowledgement may take. More than the half minute after which librdkafka
     /// says that there is no such topic.
@@ -68,17 +68,17 @@ pub enum NotRedriven {
     TopicRefuses(Arc<str>),
 }
 
-/// Why work on letters ended.
+/// Why work on dead letters ended.
 #[derive(Debug, thiserror::Error)]
-pub enum DeskError {
-    /// Letters cannot be read, or there is no producer.
+pub enum ReplayError {
+    /// Dead letters cannot be read, or there is no producer.
     #[error(transparent)]
     Kafka(#[from] KafkaError),
     /// Nobody acknowledged in time. The record may have arrived or not.
     #[error("letter {letter}: no acknowledgement within {patience:?}")]
     NoAnswer {
         /// The letter that was being worked on: it is open.
-        letter: LetterName,
+        letter: DlqRecordId,
         /// How long was waited.
         patience: Duration,
         /// The last that was heard.
@@ -88,7 +88,7 @@ pub enum DeskError {
     #[error("letter {letter}: that it was {outcome} could not be written to the topic of letters")]
     NotRecorded {
         /// The letter: it counts as open.
-        letter: LetterName,
+        letter: DlqRecordId,
         /// What was done already.
         outcome: Outcome,
         /// Why.
@@ -100,21 +100,21 @@ pub enum DeskError {
 #[derive(Debug)]
 pub enum Step<'a> {
     /// Done, and written down.
-    Done(&'a Letter),
+    Done(&'a DlqRecord),
     /// It stays open.
-    Failed(&'a LetterName, Option<&'a Letter>, NotRedriven),
+    Failed(&'a DlqRecordId, Option<&'a DlqRecord>, NotRedriven),
     /// It stays open, as one before it did.
     HeldBack {
         /// The letter.
-        letter: &'a LetterName,
+        letter: &'a DlqRecordId,
         /// The one before it.
-        behind: &'a LetterName,
+        behind: &'a DlqRecordId,
     },
 }
 
-/// How many letters came to which end.
+/// How many dead letters came to which end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct ReplaySummary {
     /// Redriven or dropped.
     pub done: usize,
     /// Tried, and still open.
@@ -123,24 +123,24 @@ pub struct Tally {
     pub held_back: usize,
 }
 
-/// Works on the letters of a topic.
+/// Works on the dead letters of a topic.
 ///
 /// # Order
-/// Letters are taken one after the other in the order of the log. A letter's record is acknowledged
+/// Dead letters are taken one after the other in the order of the log. A letter's record is acknowledged
 /// before its resolution is written, and that before the next letter is begun: whoever is killed
 /// repeats one record at most. Behind a letter that stays open, no other of its key is sent.
 ///
-/// Two of them at work on the same letters repeat records, and can send one behind a later one.
-pub struct LetterDesk {
+/// Two of them at work on the same dead letters repeat records, and can send one behind a later one.
+pub struct DlqReplayer {
     topic: String,
-    reader: LetterReader,
-    index: LetterIndex,
+    reader: DlqReader,
+    index: DlqIndex,
     sender: Sender,
 }
 
-impl LetterDesk {
+impl DlqReplayer {
     /// Looks the topic up; `None`: the brokers know no such topic. `patience` as in
-    /// [`LetterReader::open`].
+    /// [`DlqReader::open`].
     ///
     /// **Blocks**.
     pub fn open(
@@ -148,44 +148,44 @@ impl LetterDesk {
         topic: &str,
         patience: Duration,
     ) -> Result<Option<Self>, KafkaError> {
-        let reader = LetterReader::open(config, topic, patience)?;
+        let reader = DlqReader::open(config, topic, patience)?;
         Ok(reader.map(|reader| Self {
             topic: topic.to_owned(),
             reader,
-            index: LetterIndex::default(),
+            index: DlqIndex::default(),
             sender: Sender::new(config),
         }))
     }
 
-    /// As [`LetterReader::start_at`]. Only for looking: it may hide letters that come before others.
+    /// As [`DlqReader::start_at`]. Only for looking: it may hide dead letters that come before others.
     pub fn start_at(&mut self, timestamp_ms: i64) -> Result<(), KafkaError> {
         self.reader.start_at(timestamp_ms)
     }
 
-    /// Reads the topic to its end and remembers which letters are selected.
+    /// Reads the topic to its end and remembers which dead letters are selected.
     ///
     /// **Blocks**.
-    pub fn read(&mut self, select: impl Fn(&Letter) -> bool) -> Result<(), KafkaError> {
+    pub fn read(&mut self, select: impl Fn(&DlqRecord) -> bool) -> Result<(), KafkaError> {
         let index = &mut self.index;
         self.reader.read(|entry| index.take(&entry, &select))
     }
 
     /// What was read.
-    pub fn index(&self) -> &LetterIndex {
+    pub fn index(&self) -> &DlqIndex {
         &self.index
     }
 
-    /// Selected letters that would overtake an open one of their key, were they redriven.
+    /// Selected dead letters that would overtake an open one of their key, were they redriven.
     pub fn out_of_order(&self) -> Vec<OutOfOrder> {
         self.index.out_of_order()
     }
 
     /// What [`carry_out`](Self::carry_out) would begin with.
-    pub fn plan(&self, orders: &Orders) -> Vec<Listed> {
+    pub fn plan(&self, options: &ReplayOptions) -> Vec<Listed> {
         let nothing = Places::default();
-        let due = self.index.due(orders.follows().then_some(&nothing));
+        let due = self.index.due(options.follows().then_some(&nothing));
         due.into_iter()
-            .take(orders.limit.unwrap_or(usize::MAX))
+            .take(options.limit.unwrap_or(usize::MAX))
             .map(|due| Listed {
                 name: due.name,
                 position: due.position,
@@ -194,13 +194,13 @@ impl LetterDesk {
             .collect()
     }
 
-    /// Gives the letters themselves, in this order; `None` for one that is gone.
+    /// Gives the dead letters themselves, in this order; `None` for one that is gone.
     ///
     /// **Blocks**.
     pub fn each(
         &mut self,
         listed: &[Listed],
-        mut show: impl FnMut(&Listed, Option<&Letter>),
+        mut show: impl FnMut(&Listed, Option<&DlqRecord>),
     ) -> Result<(), KafkaError> {
         // What a value weighs is not known here.
         for some in listed.chunks(50) {
@@ -212,19 +212,19 @@ impl LetterDesk {
         Ok(())
     }
 
-    /// Does what is ordered with the letters that were selected. `select` says which of those that
+    /// Does what is ordered with the dead letters that were selected. `select` says which of those that
     /// come meanwhile, of keys that are worked on, are to be taken too.
     ///
     /// **Blocks** until it is done.
     pub fn carry_out(
         &mut self,
-        orders: &Orders,
-        select: impl Fn(&Letter) -> bool,
+        options: &ReplayOptions,
+        select: impl Fn(&DlqRecord) -> bool,
         mut report: impl FnMut(Step<'_>),
-    ) -> Result<Tally, DeskError> {
+    ) -> Result<ReplaySummary, ReplayError> {
         let mut work = Work {
-            orders,
-            tally: Tally::default(),
+            options,
+            summary: ReplaySummary::default(),
             taken: Places::default(),
             blocked: Places::default(),
             over: HashSet::new(),
@@ -232,7 +232,7 @@ impl LetterDesk {
         };
         let mut since = Instant::now();
         loop {
-            let due = self.index.due(orders.follows().then_some(&work.taken));
+            let due = self.index.due(options.follows().then_some(&work.taken));
             let due: Vec<Due> = due
                 .into_iter()
                 .filter(|due| !work.over.contains(&due.name))
@@ -242,11 +242,11 @@ impl LetterDesk {
                 self.round(&due, &mut work, &mut report)?;
                 since = Instant::now();
             }
-            if !orders.follows() || work.left() == 0 || work.taken.is_empty() {
-                return Ok(work.tally);
+            if !options.follows() || work.left() == 0 || work.taken.is_empty() {
+                return Ok(work.summary);
             }
             if since.elapsed() > SETTLED {
-                return Ok(work.tally);
+                return Ok(work.summary);
             }
             thread::sleep(LOOK);
             let (index, taken) = (&mut self.index, &work.taken);
@@ -263,7 +263,7 @@ impl LetterDesk {
         due: &[Due],
         work: &mut Work<'_>,
         report: &mut impl FnMut(Step<'_>),
-    ) -> Result<(), DeskError> {
+    ) -> Result<(), ReplayError> {
         let mut rest = due;
         while !rest.is_empty() {
             let (batch, later) = rest.split_at(batch_length(rest));
@@ -282,14 +282,14 @@ impl LetterDesk {
     fn one(
         &mut self,
         due: &Due,
-        letter: Option<&Letter>,
+        letter: Option<&DlqRecord>,
         work: &mut Work<'_>,
         report: &mut impl FnMut(Step<'_>),
-    ) -> Result<(), DeskError> {
+    ) -> Result<(), ReplayError> {
         work.over.insert(due.name.clone());
-        let redriving = matches!(work.orders.action, Action::Redrive { .. });
+        let redriving = matches!(work.options.action, Action::Redrive { .. });
         if redriving && let Some(behind) = work.blocked.before(&due.place) {
-            work.tally.held_back += 1;
+            work.summary.held_back += 1;
             report(Step::HeldBack {
                 letter: &due.name,
                 behind,
@@ -298,7 +298,7 @@ impl LetterDesk {
         }
         let done = match letter {
             None => Err(NotRedriven::Gone),
-            Some(letter) => match &work.orders.action {
+            Some(letter) => match &work.options.action {
                 Action::Drop => Ok(Outcome::Dropped),
                 Action::Redrive { topic, .. } => self
                     .redrive(&due.name, letter, topic.as_deref(), work)?
@@ -307,15 +307,15 @@ impl LetterDesk {
         };
         match (done, letter) {
             (Ok(outcome), Some(letter)) => {
-                self.record(&due.name, letter, outcome, work.orders.patience)?;
+                self.record(&due.name, letter, outcome, work.options.patience)?;
                 self.index.resolve(&due.name, outcome);
                 work.taken.add(&due.place, &due.name);
-                work.tally.done += 1;
+                work.summary.done += 1;
                 report(Step::Done(letter));
             }
             (Err(why), letter) => {
                 work.blocked.add(&due.place, &due.name);
-                work.tally.failed += 1;
+                work.summary.failed += 1;
                 report(Step::Failed(&due.name, letter, why));
             }
             (Ok(_), None) => unreachable!("nothing is done with a letter that is gone"),
@@ -326,11 +326,11 @@ impl LetterDesk {
     /// Sends a letter's record; the inner error leaves it open and lets the others go on.
     fn redrive(
         &mut self,
-        name: &LetterName,
-        letter: &Letter,
+        name: &DlqRecordId,
+        letter: &DlqRecord,
         instead: Option<&str>,
         work: &mut Work<'_>,
-    ) -> Result<Result<(), NotRedriven>, DeskError> {
+    ) -> Result<Result<(), NotRedriven>, ReplayError> {
         if let Some(bytes) = letter.omitted_bytes {
             return Ok(Err(NotRedriven::Omitted { bytes }));
         }
@@ -357,7 +357,7 @@ impl LetterDesk {
             value: letter.value.as_deref(),
             headers: &headers,
         };
-        match self.sender.send(&record, work.orders.patience) {
+        match self.sender.send(&record, work.options.patience) {
             Ok(()) => Ok(Ok(())),
             Err(NotSent::Refused(error)) => {
                 // No such topic, or not allowed: it would take half a minute to hear it again.
@@ -370,7 +370,7 @@ impl LetterDesk {
                 }
                 Ok(Err(NotRedriven::Refused(error)))
             }
-            Err(NotSent::NoAnswer(source)) => Err(no_answer(name, work.orders.patience, source)),
+            Err(NotSent::NoAnswer(source)) => Err(no_answer(name, work.options.patience, source)),
             Err(NotSent::Client(error)) => Err(error.into()),
         }
     }
@@ -378,11 +378,11 @@ impl LetterDesk {
     /// Writes down what became of a letter: in its partition, wherever its key may belong now.
     fn record(
         &mut self,
-        name: &LetterName,
-        of: &Letter,
+        name: &DlqRecordId,
+        of: &DlqRecord,
         outcome: Outcome,
         patience: Duration,
-    ) -> Result<(), DeskError> {
+    ) -> Result<(), ReplayError> {
         let resolves = format!("{} {}", of.slot, of.id);
         let headers = [
             Header {
@@ -405,7 +405,7 @@ impl LetterDesk {
         self.sender
             .send(&record, patience)
             .map_err(|error| match error {
-                NotSent::Refused(source) => DeskError::NotRecorded {
+                NotSent::Refused(source) => ReplayError::NotRecorded {
                     letter: name.clone(),
                     outcome,
                     source,
@@ -416,8 +416,12 @@ impl LetterDesk {
     }
 }
 
-fn no_answer(letter: &LetterName, patience: Duration, source: Option<DeliveryError>) -> DeskError {
-    DeskError::NoAnswer {
+fn no_answer(
+    letter: &DlqRecordId,
+    patience: Duration,
+    source: Option<DeliveryError>,
+) -> ReplayError {
+    ReplayError::NoAnswer {
         letter: letter.clone(),
         patience,
         source,
@@ -435,35 +439,35 @@ fn batch_length(due: &[Due]) -> usize {
 }
 
 struct Work<'a> {
-    orders: &'a Orders,
-    tally: Tally,
-    /// Keys of which letters were redriven or dropped.
+    options: &'a ReplayOptions,
+    summary: ReplaySummary,
+    /// Keys of which dead letters were redriven or dropped.
     taken: Places,
     /// Keys of which a letter stays open.
     blocked: Places,
-    /// Letters that were seen to, whatever came of it.
-    over: HashSet<LetterName>,
+    /// Dead letters that were seen to, whatever came of it.
+    over: HashSet<DlqRecordId>,
     /// Topics that take nothing, and why.
     refusing: HashMap<String, Arc<str>>,
 }
 
 impl Work<'_> {
-    /// How many letters may still be taken.
+    /// How many dead letters may still be taken.
     fn left(&self) -> usize {
-        let limit = self.orders.limit.unwrap_or(usize::MAX);
+        let limit = self.options.limit.unwrap_or(usize::MAX);
         limit.saturating_sub(self.over.len())
     }
 }
 
-impl Orders {
+impl ReplayOptions {
     fn follows(&self) -> bool {
         matches!(self.action, Action::Redrive { follow: true, .. })
     }
 }
 
-impl fmt::Debug for LetterDesk {
+impl fmt::Debug for DlqReplayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LetterDesk")
+        f.debug_struct("DlqReplayer")
             .field("topic", &self.topic)
             .field("open", &self.index.open())
             .finish_non_exhaustive()

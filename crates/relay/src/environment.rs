@@ -56,7 +56,7 @@ impl fmt::Display for State {
 /// Steps of a record's way after which a process may die. What is durable, and where, differs after
 /// each; a test that dies at all of them has seen every case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Point {
+pub enum Failpoint {
     /// Bytes were read from Postgres, nothing was made of them.
     AfterRead,
     /// Records were handed to the sink.
@@ -69,7 +69,7 @@ pub enum Point {
     Draining,
 }
 
-impl Point {
+impl Failpoint {
     /// All of them.
     pub const ALL: [Self; 5] = [
         Self::AfterRead,
@@ -92,7 +92,7 @@ impl Point {
 }
 
 /// The world around a pipeline. The binary implements it; tests do with less.
-pub trait Surroundings: Send {
+pub trait Environment: Send {
     /// The wall clock, as Postgres counts: microseconds since 2000-01-01 UTC.
     fn wall_clock(&self) -> PgTimestamp;
 
@@ -102,7 +102,7 @@ pub trait Surroundings: Send {
     }
 
     /// The pipeline is at such a point. For tests, which end the process here.
-    fn reached(&mut self, point: Point) {
+    fn failpoint(&mut self, point: Failpoint) {
         let _ = point;
     }
 

@@ -4,11 +4,11 @@
 //! each request by itself: without a `linger.ms` some ten seconds of CPU for a million records, with
 //! one of 50 ms one to two. But a linger is fixed when a producer is made, and while records come one
 //! by one it would only make them late. So there is a producer for either case, and
-//! [`Sink::favour`](walrelay_sink::Sink::favour) says to which of them records are offered from then on
+//! [`Sink::mode`](walrelay_sink::Sink::mode) says to which of them records are offered from then on
 //! (docs/adr/0013-two-gears.md).
 //!
 //! # Order
-//! Both producers may have records in flight. A partition's are in one of them: its [`Gate`](crate::gate::Gate) holds
+//! Both producers may have records in flight. A partition's are in one of them: its [`PartitionGate`](crate::partition_gate::PartitionGate) holds
 //! back what is offered to the other until they were reported (docs/adr/0021-one-owner-per-partition.md). So a
 //! change of producer waits for no partition, and a partition that is down holds back its own records only.
 
@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, Producer as _, PurgeConfig};
 use rdkafka::types::RDKafkaErrorCode;
-use walrelay_sink::{Deliveries, Disposition, Favour, SinkFactory};
+use walrelay_sink::{BatchingMode, Deliveries, Disposition, SinkFactory};
 
 use crate::context::Context;
 use crate::ffi::{self, TopicContext};
-use crate::gate::{self, Gate, Requests};
+use crate::partition_gate::{self, PartitionGate, Requests};
 use crate::poll::PollThread;
 use crate::shared::Shared;
 use crate::{KafkaConfig, KafkaError, KafkaSink};
@@ -32,25 +32,25 @@ use crate::{KafkaConfig, KafkaError, KafkaSink};
 /// little, making it anew costs a little too.
 const KEPT: Duration = Duration::from_secs(10);
 /// How long closing waits for librdkafka to report what was purged. It needs milliseconds; the
-/// bound is there so that a defect of it shows as a log line and not as a relay that never ends.
+/// bound is there so that a defect of it shows as a log queue and not as a relay that never ends.
 const PURGE_GRACE: Duration = Duration::from_secs(10);
 /// How long closing waits in one go, before it looks what else there is to do.
 pub(crate) const CLOSING: Duration = Duration::from_millis(100);
 
 /// Makes [`KafkaSink`]s of two producers, or of one where the configuration fixes a linger.
 #[derive(Debug)]
-pub struct GearedSinkFactory {
+pub struct DualModeSinkFactory {
     config: KafkaConfig,
 }
 
-impl GearedSinkFactory {
+impl DualModeSinkFactory {
     /// A factory; talks to nobody yet.
     pub fn new(config: KafkaConfig) -> Self {
         Self { config }
     }
 }
 
-impl SinkFactory for GearedSinkFactory {
+impl SinkFactory for DualModeSinkFactory {
     type Sink = KafkaSink;
     type Error = KafkaError;
 
@@ -74,7 +74,7 @@ pub(crate) struct Producer {
     topics: Vec<Option<ffi::Topic<Context>>>,
     poll: PollThread,
     pub(crate) client: Arc<BaseProducer<Context>>,
-    pub(crate) number: gate::Producer,
+    pub(crate) number: partition_gate::Producer,
 }
 
 impl Producer {
@@ -82,7 +82,7 @@ impl Producer {
         config: &KafkaConfig,
         client: &ClientConfig,
         shared: &Arc<Shared>,
-        number: gate::Producer,
+        number: partition_gate::Producer,
     ) -> Result<Self, KafkaError> {
         let context = Context::new(Arc::clone(shared), config.clone());
         let client: BaseProducer<Context> =
@@ -106,7 +106,7 @@ impl Producer {
         &mut self,
         at: usize,
         name: &str,
-        gate: Option<&Arc<Gate>>,
+        gate: Option<&Arc<PartitionGate>>,
     ) -> Result<&ffi::Topic<Context>, RDKafkaErrorCode> {
         if self.topics.len() <= at {
             self.topics.resize_with(at + 1, || None);
@@ -145,7 +145,7 @@ impl Producer {
     /// Gives up what is queued or in flight until the last of it has been reported.
     fn purge(&self) {
         let start = Instant::now();
-        // More than once: a record that is on its way from one of librdkafka's queues to another
+        // More than once: a record that is in flight from one of librdkafka's queues to another
         // can slip past a purge.
         loop {
             self.give_up();
@@ -176,9 +176,9 @@ pub(crate) struct Producers {
     shared: Arc<Shared>,
     /// How many were made.
     made: u32,
-    favoured: Favour,
+    favoured: BatchingMode,
     /// The mode of the producer that records are offered to.
-    pub(crate) gear: Favour,
+    pub(crate) gear: BatchingMode,
     unused_since: Option<Instant>,
     pub(crate) kept: Duration,
 }
@@ -192,7 +192,7 @@ impl Producers {
         linger: Option<Duration>,
         shared: Arc<Shared>,
     ) -> Result<Self, KafkaError> {
-        let number = gate::Producer { id: 1, requests };
+        let number = partition_gate::Producer { id: 1, requests };
         let first = Producer::start(config, client, &shared, number)?;
         Ok(Self {
             all: vec![first],
@@ -201,34 +201,34 @@ impl Producers {
             config: config.clone(),
             shared,
             made: 1,
-            favoured: Favour::Latency,
-            gear: Favour::Latency,
+            favoured: BatchingMode::Latency,
+            gear: BatchingMode::Latency,
             unused_since: None,
             kept: KEPT,
         })
     }
 
-    pub(crate) fn favour(&mut self, favour: Favour) {
+    pub(crate) fn set_mode(&mut self, mode: BatchingMode) {
         if self.linger.is_some() {
-            self.favoured = favour;
+            self.favoured = mode;
         }
     }
 
     /// The producer that a record is offered to now.
     pub(crate) fn current(&mut self) -> &mut Producer {
         let at = match self.favoured {
-            Favour::Latency => 0,
-            Favour::Throughput => self.second(),
+            BatchingMode::Latency => 0,
+            BatchingMode::Throughput => self.second(),
         };
         self.note(if at == 0 {
-            Favour::Latency
+            BatchingMode::Latency
         } else {
-            Favour::Throughput
+            BatchingMode::Throughput
         });
         &mut self.all[at]
     }
 
-    fn note(&mut self, gear: Favour) {
+    fn note(&mut self, gear: BatchingMode) {
         if self.gear != gear {
             self.gear = gear;
             tracing::debug!(?gear, "changed gear");
@@ -258,7 +258,7 @@ impl Producers {
         }
         let client = self.config.client_config_lingering(linger);
         let (client, _) = KafkaConfig::of_gates(client, requests);
-        let number = gate::Producer {
+        let number = partition_gate::Producer {
             id: self.made + 1,
             requests,
         };
@@ -276,7 +276,7 @@ impl Producers {
             Err(error) => {
                 tracing::warn!(%error, "the producer for throughput could not be made");
                 self.linger = None;
-                self.favoured = Favour::Latency;
+                self.favoured = BatchingMode::Latency;
                 0
             }
         }
@@ -285,19 +285,19 @@ impl Producers {
     /// Gives up producers that have nothing in flight: those that were replaced, and the second one if it was not
     /// wanted for a while.
     pub(crate) fn tidy(&mut self) {
-        if self.favoured == Favour::Latency {
+        if self.favoured == BatchingMode::Latency {
             // Also if no record is offered any more.
-            self.note(Favour::Latency);
+            self.note(BatchingMode::Latency);
         }
         if self.all.len() == 1 {
             return;
         }
         let unwanted = match self.favoured {
-            Favour::Throughput => {
+            BatchingMode::Throughput => {
                 self.unused_since = None;
                 false
             }
-            Favour::Latency => {
+            BatchingMode::Latency => {
                 let since = *self.unused_since.get_or_insert_with(Instant::now);
                 since.elapsed() >= self.kept
             }

@@ -6,17 +6,17 @@ use rdkafka::Offset;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::client::{Client, Polled};
-use super::{Entry, Letter, Position};
+use super::{DlqRecord, Entry, Position};
 use crate::{KafkaConfig, KafkaError, probe};
 
 const POLL: Duration = Duration::from_millis(100);
 /// Records that are read and thrown away rather than asking the broker for another place.
 const PASSED_OVER: i64 = 2_000;
 
-/// Reads the topic of letters up to where it ended when it was asked to; then again from there.
+/// Reads the topic of dead letters up to where it ended when it was asked to; then again from there.
 ///
 /// Memory: what librdkafka reads ahead (2 MiB and one answer of 1 MiB for each partition, or one record), and what the caller keeps.
-pub struct LetterReader {
+pub struct DlqReader {
     client: Client,
     topic: String,
     patience: Duration,
@@ -24,7 +24,7 @@ pub struct LetterReader {
     next: BTreeMap<i32, Offset>,
 }
 
-impl LetterReader {
+impl DlqReader {
     /// Looks the topic up; `None`: the brokers know no such topic.
     ///
     /// `patience`: how long the brokers may take to answer, and how long reading may make no
@@ -117,14 +117,14 @@ impl LetterReader {
         self.client.assign(std::iter::empty())
     }
 
-    /// The letters that lie there; those that are gone since are missing. Does not change where
+    /// The dead letters that lie there; those that are gone since are missing. Does not change where
     /// [`read`](Self::read) goes on.
     ///
     /// **Blocks** meanwhile. Keeps all of them: ask for a bounded number.
     pub fn fetch(
         &mut self,
         positions: impl IntoIterator<Item = Position>,
-    ) -> Result<HashMap<Position, Letter>, KafkaError> {
+    ) -> Result<HashMap<Position, DlqRecord>, KafkaError> {
         let mut positions: Vec<Position> = positions.into_iter().collect();
         positions.sort_unstable();
         positions.dedup();
@@ -143,7 +143,7 @@ impl LetterReader {
     fn fetch_run(
         &self,
         run: &[Position],
-        found: &mut HashMap<Position, Letter>,
+        found: &mut HashMap<Position, DlqRecord>,
     ) -> Result<(), KafkaError> {
         let [first, ..] = run else { return Ok(()) };
         let last = run.last().unwrap_or(first).offset;
@@ -160,7 +160,7 @@ impl LetterReader {
             if position.partition != first.partition || position.offset < first.offset {
                 continue;
             }
-            if let Entry::Letter(letter) = entry
+            if let Entry::DlqRecord(letter) = entry
                 && run.binary_search(&position).is_ok()
             {
                 found.insert(position, *letter);
@@ -172,9 +172,9 @@ impl LetterReader {
     }
 }
 
-impl fmt::Debug for LetterReader {
+impl fmt::Debug for DlqReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LetterReader")
+        f.debug_struct("DlqReader")
             .field("topic", &self.topic)
             .field("partitions", &self.next.len())
             .finish_non_exhaustive()

@@ -2,16 +2,16 @@
 //! help, then do as the policy says.
 
 use tokio::time::Instant;
-use walrelay_sink::{DeliveryError, Disposition, LetterId};
+use walrelay_sink::{DeliveryError, Disposition, EventPosition};
 
-use crate::{SentEvent, Verdicts};
+use crate::{PoisonDecisions, SentEvent};
 
 /// A refusal that names a record.
 pub(crate) struct Refusal<'a> {
     /// What the record stands for.
     pub(crate) event: SentEvent,
     /// The last one that was refused with it, or itself.
-    pub(crate) last: LetterId,
+    pub(crate) last: EventPosition,
     /// No other record can have been meant.
     pub(crate) certain: bool,
     pub(crate) error: &'a DeliveryError,
@@ -19,7 +19,7 @@ pub(crate) struct Refusal<'a> {
 
 /// What the pipeline does next.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Judgement {
+pub(crate) enum Decision {
     /// As the error's disposition says; the refusal changes nothing.
     AsItIs,
     /// Read the log again at once: something was decided.
@@ -32,18 +32,18 @@ pub(crate) enum Judgement {
 
 /// The event whose refusal may pass, and since when it is refused.
 #[derive(Debug, Default)]
-pub(crate) struct Patience {
-    suspect: Option<(LetterId, Instant)>,
+pub(crate) struct RetryPolicy {
+    suspect: Option<(EventPosition, Instant)>,
 }
 
-impl Patience {
+impl RetryPolicy {
     /// Judges a refusal at `now`.
     pub(crate) fn judge(
         &mut self,
         refusal: &Refusal<'_>,
-        verdicts: &mut Verdicts,
+        decisions: &mut PoisonDecisions,
         now: Instant,
-    ) -> Judgement {
+    ) -> Decision {
         let Refusal {
             event,
             last,
@@ -51,15 +51,15 @@ impl Patience {
             error,
         } = *refusal;
         let Some(poison) = error.poison else {
-            return Judgement::AsItIs;
+            return Decision::AsItIs;
         };
-        // A dead letter that is refused condemns no event, whatever the policy says: the event itself
+        // A dead letter that is refused rejects no event, whatever the policy says: the event itself
         // was never offered to the topic that it is bound for, or its verdict is known already.
         let SentEvent {
             id: event,
             dead_letter,
         } = event;
-        let alone = certain || verdicts.is_alone();
+        let alone = certain || decisions.is_alone();
         if error.disposition == Disposition::Retryable {
             let since = match self.suspect {
                 Some((suspect, since)) if suspect == event => since,
@@ -68,15 +68,15 @@ impl Patience {
                     now
                 }
             };
-            if !alone || now.duration_since(since) < verdicts.policy().retry_for {
+            if !alone || now.duration_since(since) < decisions.policy().retry_for {
                 // Alone, so that what goes to other topics is not sent again with each attempt.
-                verdicts.send_alone_until(event);
-                return Judgement::Later;
+                decisions.send_alone_until(event);
+                return Decision::Later;
             }
             if dead_letter {
-                return Judgement::GiveUp;
+                return Decision::GiveUp;
             }
-            return if verdicts.give_up_topic(event, &error.topic, poison, &error.reason) {
+            return if decisions.give_up_topic(event, &error.topic, poison, &error.reason) {
                 tracing::warn!(
                     topic = %error.topic,
                     reason = error.reason,
@@ -84,9 +84,9 @@ impl Patience {
                      is started anew"
                 );
                 self.suspect = None;
-                Judgement::Again
+                Decision::Again
             } else {
-                Judgement::GiveUp
+                Decision::GiveUp
             };
         }
         if !alone {
@@ -94,13 +94,13 @@ impl Patience {
                 error = %error,
                 "a request was refused: sending its records one by one to find the one that is meant"
             );
-            verdicts.send_alone_until(last);
-            return Judgement::Again;
+            decisions.send_alone_until(last);
+            return Decision::Again;
         }
-        if !dead_letter && verdicts.condemn(event, poison, &error.reason) {
-            Judgement::Again
+        if !dead_letter && decisions.reject(event, poison, &error.reason) {
+            Decision::Again
         } else {
-            Judgement::AsItIs
+            Decision::AsItIs
         }
     }
 }
@@ -115,16 +115,16 @@ mod tests {
     use super::*;
     use crate::{PoisonAction, PoisonPolicy};
 
-    const A: LetterId = LetterId { lsn: 8, row: 0 };
-    const B: LetterId = LetterId { lsn: 8, row: 5 };
+    const A: EventPosition = EventPosition { lsn: 8, row: 0 };
+    const B: EventPosition = EventPosition { lsn: 8, row: 5 };
     const ACTIONS: [PoisonAction; 3] = [
         PoisonAction::Halt,
         PoisonAction::DeadLetter,
         PoisonAction::Skip,
     ];
 
-    fn verdicts(action: PoisonAction) -> Verdicts {
-        Verdicts::new(PoisonPolicy {
+    fn decisions(action: PoisonAction) -> PoisonDecisions {
+        PoisonDecisions::new(PoisonPolicy {
             unroutable: action,
             oversize: action,
             rejected: action,
@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    fn refusal(event: LetterId, last: LetterId, error: &DeliveryError) -> Refusal<'_> {
+    fn refusal(event: EventPosition, last: EventPosition, error: &DeliveryError) -> Refusal<'_> {
         Refusal {
             event: SentEvent {
                 id: event,
@@ -155,7 +155,7 @@ mod tests {
     }
 
     /// A refusal of the dead letter that was made of the event.
-    fn of_dead_letter(event: LetterId, error: &DeliveryError) -> Refusal<'_> {
+    fn of_dead_letter(event: EventPosition, error: &DeliveryError) -> Refusal<'_> {
         Refusal {
             event: SentEvent {
                 id: event,
@@ -166,82 +166,82 @@ mod tests {
     }
 
     /// Nothing was decided about these events, now or before.
-    fn assert_condemned_nobody(verdicts: &Verdicts) {
+    fn assert_rejected_nobody(decisions: &PoisonDecisions) {
         for event in [A, B] {
-            assert!(!verdicts.is_condemned(event), "{event}");
-            assert!(verdicts.of(event, "orders", None).is_none(), "{event}");
+            assert!(!decisions.is_rejected(event), "{event}");
+            assert!(decisions.of(event, "orders", None).is_none(), "{event}");
         }
     }
 
     #[test]
-    fn a_refused_request_is_taken_apart_before_anybody_is_condemned() {
+    fn a_refused_request_is_taken_apart_before_anybody_is_rejected() {
         for (action, end) in [
-            (PoisonAction::DeadLetter, Judgement::Again),
-            (PoisonAction::Skip, Judgement::Again),
-            (PoisonAction::Halt, Judgement::AsItIs),
+            (PoisonAction::DeadLetter, Decision::Again),
+            (PoisonAction::Skip, Decision::Again),
+            (PoisonAction::Halt, Decision::AsItIs),
         ] {
-            let mut verdicts = verdicts(action);
-            let mut patience = Patience::default();
+            let mut decisions = decisions(action);
+            let mut retry_policy = RetryPolicy::default();
             let now = Instant::now();
             let error = error(Disposition::Fatal, Some(Poison::Oversize));
-            let first = patience.judge(&refusal(A, B, &error), &mut verdicts, now);
-            assert_eq!(first, Judgement::Again);
-            assert!(verdicts.is_alone() && !verdicts.is_condemned(A));
-            let second = patience.judge(&refusal(B, B, &error), &mut verdicts, now);
+            let first = retry_policy.judge(&refusal(A, B, &error), &mut decisions, now);
+            assert_eq!(first, Decision::Again);
+            assert!(decisions.is_alone() && !decisions.is_rejected(A));
+            let second = retry_policy.judge(&refusal(B, B, &error), &mut decisions, now);
             assert_eq!(second, end);
-            assert_eq!(verdicts.is_condemned(B), action != PoisonAction::Halt);
-            assert!(!verdicts.is_condemned(A));
+            assert_eq!(decisions.is_rejected(B), action != PoisonAction::Halt);
+            assert!(!decisions.is_rejected(A));
         }
     }
 
     #[test]
     fn a_topic_is_waited_for_and_then_given_up() {
         let error = error(Disposition::Retryable, Some(Poison::Rejected));
-        let mut verdicts = verdicts(PoisonAction::DeadLetter);
-        let mut patience = Patience::default();
+        let mut decisions = decisions(PoisonAction::DeadLetter);
+        let mut retry_policy = RetryPolicy::default();
         let start = Instant::now();
         for seconds in [0, 1, 59] {
             let now = start + Duration::from_secs(seconds);
-            let judged = patience.judge(&refusal(A, A, &error), &mut verdicts, now);
-            assert_eq!(judged, Judgement::Later, "{seconds}");
+            let judged = retry_policy.judge(&refusal(A, A, &error), &mut decisions, now);
+            assert_eq!(judged, Decision::Later, "{seconds}");
         }
         let now = start + Duration::from_secs(60);
-        let judged = patience.judge(&refusal(A, A, &error), &mut verdicts, now);
-        assert_eq!(judged, Judgement::Again);
-        assert!(verdicts.of(B, "orders", None).is_some());
-        assert!(verdicts.of(B, "others", None).is_none());
+        let judged = retry_policy.judge(&refusal(A, A, &error), &mut decisions, now);
+        assert_eq!(judged, Decision::Again);
+        assert!(decisions.of(B, "orders", None).is_some());
+        assert!(decisions.of(B, "others", None).is_none());
     }
 
     #[test]
     fn halting_waits_as_long() {
         let error = error(Disposition::Retryable, Some(Poison::Rejected));
-        let mut verdicts = verdicts(PoisonAction::Halt);
-        let mut patience = Patience::default();
+        let mut decisions = decisions(PoisonAction::Halt);
+        let mut retry_policy = RetryPolicy::default();
         let start = Instant::now();
-        let judged = patience.judge(&refusal(A, A, &error), &mut verdicts, start);
-        assert_eq!(judged, Judgement::Later);
+        let judged = retry_policy.judge(&refusal(A, A, &error), &mut decisions, start);
+        assert_eq!(judged, Decision::Later);
         let now = start + Duration::from_secs(61);
-        let judged = patience.judge(&refusal(A, A, &error), &mut verdicts, now);
-        assert_eq!(judged, Judgement::GiveUp);
+        let judged = retry_policy.judge(&refusal(A, A, &error), &mut decisions, now);
+        assert_eq!(judged, Decision::GiveUp);
     }
 
     #[test]
-    fn a_broker_that_is_away_condemns_nobody() {
-        let mut verdicts = verdicts(PoisonAction::DeadLetter);
-        let mut patience = Patience::default();
-        verdicts.send_alone_until(A);
+    fn a_broker_that_is_away_rejects_nobody() {
+        let mut decisions = decisions(PoisonAction::DeadLetter);
+        let mut retry_policy = RetryPolicy::default();
+        decisions.send_alone_until(A);
         for disposition in [Disposition::Retryable, Disposition::Fatal] {
             let error = error(disposition, None);
-            let judged = patience.judge(&refusal(A, A, &error), &mut verdicts, Instant::now());
-            assert_eq!(judged, Judgement::AsItIs);
-            assert!(!verdicts.is_condemned(A));
+            let judged = retry_policy.judge(&refusal(A, A, &error), &mut decisions, Instant::now());
+            assert_eq!(judged, Decision::AsItIs);
+            assert!(!decisions.is_rejected(A));
         }
     }
 
     /// Whether an event became a dead letter for its own fault or for that of another one (parked, its
     /// topic given up, no schema): the refusal of the dead letter decides nothing about it.
     #[test]
-    fn a_dead_letter_refused_for_good_condemns_no_event_and_stops_the_relay() {
+    fn a_dead_letter_refused_for_good_rejects_no_event_and_stops_the_relay() {
         for action in ACTIONS {
             for poison in Poison::ALL {
                 for (disposition, certain) in [
@@ -251,8 +251,8 @@ mod tests {
                     (Disposition::Configuration, true),
                 ] {
                     let case = format!("{action:?} {poison} {disposition:?} {certain}");
-                    let mut verdicts = verdicts(action);
-                    let mut patience = Patience::default();
+                    let mut decisions = decisions(action);
+                    let mut retry_policy = RetryPolicy::default();
                     let error = error(disposition, Some(poison));
                     let refusal = Refusal {
                         certain,
@@ -260,42 +260,42 @@ mod tests {
                     };
                     if !certain {
                         // The request is taken apart first: another record of it may be meant.
-                        let judged = patience.judge(&refusal, &mut verdicts, Instant::now());
-                        assert_eq!(judged, Judgement::Again, "{case}");
-                        assert!(verdicts.is_alone(), "{case}");
+                        let judged = retry_policy.judge(&refusal, &mut decisions, Instant::now());
+                        assert_eq!(judged, Decision::Again, "{case}");
+                        assert!(decisions.is_alone(), "{case}");
                     }
-                    let judged = patience.judge(&refusal, &mut verdicts, Instant::now());
-                    assert_eq!(judged, Judgement::AsItIs, "{case}");
-                    assert_condemned_nobody(&verdicts);
+                    let judged = retry_policy.judge(&refusal, &mut decisions, Instant::now());
+                    assert_eq!(judged, Decision::AsItIs, "{case}");
+                    assert_rejected_nobody(&decisions);
                 }
             }
         }
     }
 
     #[test]
-    fn a_dead_letter_whose_refusal_may_pass_is_offered_alone_and_condemns_no_event_in_the_end() {
+    fn a_dead_letter_whose_refusal_may_pass_is_offered_alone_and_rejects_no_event_in_the_end() {
         for action in ACTIONS {
             for certain in [false, true] {
                 let case = format!("{action:?} {certain}");
-                let mut verdicts = verdicts(action);
-                let mut patience = Patience::default();
+                let mut decisions = decisions(action);
+                let mut retry_policy = RetryPolicy::default();
                 let error = error(Disposition::Retryable, Some(Poison::Rejected));
                 let start = Instant::now();
                 for (seconds, expected) in [
-                    (0, Judgement::Later),
-                    (1, Judgement::Later),
-                    (59, Judgement::Later),
-                    (60, Judgement::GiveUp),
+                    (0, Decision::Later),
+                    (1, Decision::Later),
+                    (59, Decision::Later),
+                    (60, Decision::GiveUp),
                 ] {
                     let refusal = Refusal {
                         certain,
                         ..of_dead_letter(A, &error)
                     };
                     let now = start + Duration::from_secs(seconds);
-                    let judged = patience.judge(&refusal, &mut verdicts, now);
+                    let judged = retry_policy.judge(&refusal, &mut decisions, now);
                     assert_eq!(judged, expected, "{case} after {seconds} s");
-                    assert!(verdicts.is_alone(), "{case}");
-                    assert_condemned_nobody(&verdicts);
+                    assert!(decisions.is_alone(), "{case}");
+                    assert_rejected_nobody(&decisions);
                 }
             }
         }
@@ -303,15 +303,16 @@ mod tests {
 
     #[test]
     fn a_dead_letter_keeps_the_verdict_of_its_event() {
-        let mut verdicts = verdicts(PoisonAction::DeadLetter);
-        let mut patience = Patience::default();
-        assert!(verdicts.condemn(A, Poison::Unroutable, "no topic"));
+        let mut decisions = decisions(PoisonAction::DeadLetter);
+        let mut retry_policy = RetryPolicy::default();
+        assert!(decisions.reject(A, Poison::Unroutable, "no topic"));
         let error = error(Disposition::Fatal, Some(Poison::Oversize));
-        for expected in [Judgement::Again, Judgement::AsItIs] {
-            let judged = patience.judge(&of_dead_letter(A, &error), &mut verdicts, Instant::now());
+        for expected in [Decision::Again, Decision::AsItIs] {
+            let judged =
+                retry_policy.judge(&of_dead_letter(A, &error), &mut decisions, Instant::now());
             assert_eq!(judged, expected);
         }
-        let verdict = verdicts.of(A, "orders", None).expect("it is known");
+        let verdict = decisions.of(A, "orders", None).expect("it is known");
         assert_eq!(&*verdict.cause, "no topic");
     }
 }

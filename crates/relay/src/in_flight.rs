@@ -1,12 +1,12 @@
 use std::collections::{BTreeMap, VecDeque};
 
-use walrelay_sink::LetterId;
+use walrelay_sink::EventPosition;
 
 /// What a record stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SentEvent {
     /// The event.
-    pub id: LetterId,
+    pub id: EventPosition,
     /// The record is a dead letter in the event's stead. If the topic of dead letters refuses it, that
     /// says nothing of the event.
     pub dead_letter: bool,
@@ -17,12 +17,12 @@ pub struct SentEvent {
 /// One entry per run of records whose events follow each other in one transaction, so about one per
 /// transaction in flight.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct InFlightEvents {
     /// Ascending in the number.
     runs: VecDeque<(u64, SentEvent)>,
 }
 
-impl Places {
+impl InFlightEvents {
     /// Record `seq` stands for this event. Numbers ascend.
     pub(crate) fn push(&mut self, seq: u64, event: SentEvent) {
         let id = event.id;
@@ -63,7 +63,7 @@ impl Places {
     pub(crate) fn of(&self, seq: u64) -> Option<SentEvent> {
         let after = self.runs.partition_point(|(first, _)| *first <= seq);
         let (first, start) = self.runs.get(after.checked_sub(1)?)?;
-        let id = LetterId {
+        let id = EventPosition {
             lsn: start.id.lsn,
             row: start.id.row + (seq - first),
         };
@@ -78,11 +78,11 @@ mod tests {
     #[test]
     fn a_number_leads_back_to_its_event() {
         let event = |lsn, row, dead_letter| SentEvent {
-            id: LetterId { lsn, row },
+            id: EventPosition { lsn, row },
             dead_letter,
         };
         let of = |lsn, row| event(lsn, row, false);
-        let mut places = Places::default();
+        let mut places = InFlightEvents::default();
         // Row 1 of the first transaction was skipped and row 4 is a dead letter; the second is sent
         // twice, for its first connection was lost.
         let sent = [

@@ -1,22 +1,22 @@
-//! Records that were accepted and that a [`Gate`](crate::gate::Gate) holds back: kept by topic and
-//! [`Line`], first come first served. They count as in flight, so the window bounds them as well.
+//! Records that were accepted and that a [`PartitionGate`](crate::partition_gate::PartitionGate) holds back: kept by topic and
+//! [`HoldQueue`], first come first served. They count as in flight, so the window bounds them as well.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use walrelay_sink::{Header, Record};
 
-use crate::gate::Line;
+use crate::partition_gate::HoldQueue;
 
-/// The lines of all topics of one producer.
+/// The queues of all topics of one producer.
 #[derive(Default)]
-pub(crate) struct Lines {
+pub(crate) struct HoldQueues {
     /// By the topic's number. None is empty.
-    of: BTreeMap<(usize, Line), VecDeque<Standing>>,
+    of: BTreeMap<(usize, HoldQueue), VecDeque<HeldRecord>>,
 }
 
-/// A record that stands in a line: a copy, without its topic's name. In few allocations, as there may be a
+/// A record that is queued in a queue: a copy, without its topic's name. In few allocations, as there may be a
 /// window full of them.
-pub(crate) struct Standing {
+pub(crate) struct HeldRecord {
     pub(crate) seq: u64,
     /// What it has taken of the window.
     pub(crate) weight: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Standing {
 /// Of something that may be null.
 type Length = Option<usize>;
 
-impl Standing {
+impl HeldRecord {
     pub(crate) fn new(record: &Record<'_>, timestamp_ms: i64, seq: u64, weight: u64) -> Self {
         let mut bytes = Vec::with_capacity(record.payload_bytes());
         let mut put = |part: Option<&[u8]>| {
@@ -59,12 +59,12 @@ impl Standing {
         }
     }
 
-    /// Calls with the record as it was, of that topic. It goes to the partition whose line it stands in: one
+    /// Calls with the record as it was, of that topic. It goes to the partition whose queue it is queued in: one
     /// without a key has been given that, and might be given another one.
     pub(crate) fn with<T>(
         &self,
         topic: &str,
-        line: Line,
+        queue: HoldQueue,
         call: impl FnOnce(&Record<'_>) -> T,
     ) -> T {
         let mut rest = &*self.bytes;
@@ -85,9 +85,9 @@ impl Standing {
             .collect();
         call(&Record {
             topic,
-            partition: match line {
-                Line::Topic => self.partition,
-                Line::Partition(partition) => Some(partition),
+            partition: match queue {
+                HoldQueue::Topic => self.partition,
+                HoldQueue::Partition(partition) => Some(partition),
             },
             timestamp_ms: None,
             key,
@@ -97,7 +97,7 @@ impl Standing {
     }
 }
 
-impl Lines {
+impl HoldQueues {
     pub(crate) fn is_empty(&self) -> bool {
         self.of.is_empty()
     }
@@ -106,46 +106,43 @@ impl Lines {
     #[cfg(test)]
     pub(crate) fn seqs(&self) -> Vec<u64> {
         let all = self.of.values().flatten();
-        all.map(|standing| standing.seq).collect()
+        all.map(|queued| queued.seq).collect()
     }
 
-    /// Behind all others of the line.
-    pub(crate) fn push(&mut self, topic: usize, line: Line, standing: Standing) {
-        self.of
-            .entry((topic, line))
-            .or_default()
-            .push_back(standing);
+    /// Behind all others of the queue.
+    pub(crate) fn push(&mut self, topic: usize, queue: HoldQueue, queued: HeldRecord) {
+        self.of.entry((topic, queue)).or_default().push_back(queued);
     }
 
-    /// The lines of a topic, its own after those of its partitions: it may lengthen those.
-    pub(crate) fn of_topic(&self, topic: usize) -> Vec<Line> {
-        let all = (topic, Line::Topic)..=(topic, Line::Partition(i32::MAX));
+    /// The queues of a topic, its own after those of its partitions: it may lengthen those.
+    pub(crate) fn of_topic(&self, topic: usize) -> Vec<HoldQueue> {
+        let all = (topic, HoldQueue::Topic)..=(topic, HoldQueue::Partition(i32::MAX));
         self.of
             .range(all)
             .rev()
-            .map(|((_, line), _)| *line)
+            .map(|((_, queue), _)| *queue)
             .collect()
     }
 
-    pub(crate) fn first(&self, topic: usize, line: Line) -> Option<&Standing> {
-        self.of.get(&(topic, line))?.front()
+    pub(crate) fn first(&self, topic: usize, queue: HoldQueue) -> Option<&HeldRecord> {
+        self.of.get(&(topic, queue))?.front()
     }
 
     /// Takes the first away.
-    pub(crate) fn pop(&mut self, topic: usize, line: Line) -> Option<Standing> {
-        let standing = self.of.get_mut(&(topic, line))?;
-        let first = standing.pop_front();
-        if standing.is_empty() {
-            self.of.remove(&(topic, line));
+    pub(crate) fn pop(&mut self, topic: usize, queue: HoldQueue) -> Option<HeldRecord> {
+        let queued = self.of.get_mut(&(topic, queue))?;
+        let first = queued.pop_front();
+        if queued.is_empty() {
+            self.of.remove(&(topic, queue));
         }
         first
     }
 
     /// Takes all away, with their topics' numbers.
-    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = (usize, Standing)> + use<> {
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = (usize, HeldRecord)> + use<> {
         std::mem::take(&mut self.of)
             .into_iter()
-            .flat_map(|((topic, _), standing)| standing.into_iter().map(move |one| (topic, one)))
+            .flat_map(|((topic, _), queued)| queued.into_iter().map(move |one| (topic, one)))
     }
 }
 
@@ -155,11 +152,11 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::gate::{Gate, Keyless, Knows, Offer, Producer, Requests};
+    use crate::partition_gate::{Keyless, Knows, Offer, PartitionGate, Producer, Requests};
 
     const PARTITIONS: i32 = 5;
 
-    fn standing(seq: u64, partition: Option<i32>) -> Standing {
+    fn queued(seq: u64, partition: Option<i32>) -> HeldRecord {
         let record = Record {
             topic: "t",
             partition,
@@ -177,14 +174,14 @@ mod tests {
                 },
             ],
         };
-        Standing::new(&record, 7, seq, 100)
+        HeldRecord::new(&record, 7, seq, 100)
     }
 
     #[test]
     fn a_record_is_what_it_was_but_for_its_partition() {
-        let one = standing(3, None);
-        for (line, partition) in [(Line::Topic, None), (Line::Partition(4), Some(4))] {
-            one.with("t", line, |record| {
+        let one = queued(3, None);
+        for (queue, partition) in [(HoldQueue::Topic, None), (HoldQueue::Partition(4), Some(4))] {
+            one.with("t", queue, |record| {
                 assert_eq!(record.partition, partition);
                 assert_eq!((record.topic, record.key), ("t", Some(&b"key"[..])));
                 assert_eq!(record.value, None);
@@ -196,33 +193,37 @@ mod tests {
 
     #[test]
     fn a_topic_has_its_own_lines_and_its_partitions_come_first() {
-        let mut lines = Lines::default();
-        for (topic, line) in [
-            (1, Line::Topic),
-            (1, Line::Partition(i32::MAX)),
-            (1, Line::Partition(0)),
-            (0, Line::Partition(3)),
-            (2, Line::Topic),
+        let mut queues = HoldQueues::default();
+        for (topic, queue) in [
+            (1, HoldQueue::Topic),
+            (1, HoldQueue::Partition(i32::MAX)),
+            (1, HoldQueue::Partition(0)),
+            (0, HoldQueue::Partition(3)),
+            (2, HoldQueue::Topic),
         ] {
-            lines.push(topic, line, standing(0, None));
+            queues.push(topic, queue, queued(0, None));
         }
-        let of_one = [Line::Partition(i32::MAX), Line::Partition(0), Line::Topic];
-        assert_eq!(lines.of_topic(1), of_one);
-        assert_eq!(lines.of_topic(0), [Line::Partition(3)]);
-        for line in of_one {
-            assert!(lines.pop(1, line).is_some());
-            assert!(lines.pop(1, line).is_none());
+        let of_one = [
+            HoldQueue::Partition(i32::MAX),
+            HoldQueue::Partition(0),
+            HoldQueue::Topic,
+        ];
+        assert_eq!(queues.of_topic(1), of_one);
+        assert_eq!(queues.of_topic(0), [HoldQueue::Partition(3)]);
+        for queue in of_one {
+            assert!(queues.pop(1, queue).is_some());
+            assert!(queues.pop(1, queue).is_none());
         }
-        assert_eq!(lines.of_topic(1), []);
-        assert_eq!(lines.take_all().count(), 2);
-        assert!(lines.is_empty());
+        assert_eq!(queues.of_topic(1), []);
+        assert_eq!(queues.take_all().count(), 2);
+        assert!(queues.is_empty());
     }
 
     /// One topic of two producers that may not know its partitions, and of brokers that answer in any order or, for
     /// a while, not at all.
     struct Model {
-        gate: Gate,
-        lines: Lines,
+        gate: PartitionGate,
+        hold_queues: HoldQueues,
         /// Where each record belongs.
         home: HashMap<u64, i32>,
         /// The producer that records are offered to, and the next one's number.
@@ -253,8 +254,8 @@ mod tests {
     impl Model {
         fn new() -> Self {
             Self {
-                gate: Gate::new(0, Keyless::Sticky(Duration::from_millis(10))),
-                lines: Lines::default(),
+                gate: PartitionGate::new(0, Keyless::Sticky(Duration::from_millis(10))),
+                hold_queues: HoldQueues::default(),
                 home: HashMap::new(),
                 producer: Producer {
                     id: 1,
@@ -276,8 +277,8 @@ mod tests {
             &mut self,
             seq: u64,
             named: Option<i32>,
-            from: Option<Line>,
-        ) -> Result<(), Line> {
+            from: Option<HoldQueue>,
+        ) -> Result<(), HoldQueue> {
             let home = self.home[&seq];
             let producer = self.producer;
             let offer = Offer {
@@ -338,25 +339,25 @@ mod tests {
         }
 
         fn offer(&mut self, seq: u64, named: Option<i32>) {
-            if let Err(line) = self.produce(seq, named, None) {
-                self.lines.push(0, line, standing(seq, named));
+            if let Err(queue) = self.produce(seq, named, None) {
+                self.hold_queues.push(0, queue, queued(seq, named));
             }
         }
 
         /// As the sink does.
         fn resume(&mut self) {
             self.gate.heard();
-            for line in self.lines.of_topic(0) {
-                while let Some(first) = self.lines.first(0, line) {
-                    let named = first.with("t", line, |record| record.partition);
+            for queue in self.hold_queues.of_topic(0) {
+                while let Some(first) = self.hold_queues.first(0, queue) {
+                    let named = first.with("t", queue, |record| record.partition);
                     let seq = first.seq;
-                    let produced = self.produce(seq, named, Some(line));
-                    if produced == Err(line) {
+                    let produced = self.produce(seq, named, Some(queue));
+                    if produced == Err(queue) {
                         break;
                     }
-                    let first = self.lines.pop(0, line).expect("it is the first");
+                    let first = self.hold_queues.pop(0, queue).expect("it is the first");
                     if let Err(other) = produced {
-                        self.lines.push(0, other, first);
+                        self.hold_queues.push(0, other, first);
                     }
                 }
             }
@@ -433,7 +434,7 @@ mod tests {
     }
 
     /// Whatever comes first: each partition's records in their order and in one producer at a time, one in flight
-    /// to each that is not open, and in the end none is left in a line, though no line is looked at without a call.
+    /// to each that is not open, and in the end none is left in a queue, though no queue is looked at without a call.
     /// Partitions that are down hold back their own records only.
     #[test]
     fn nobody_is_passed_or_forgotten() {
@@ -496,15 +497,15 @@ mod tests {
                 for seq in (0..RECORDS).filter(|_| known) {
                     if !model.down.contains(&model.home[&seq]) {
                         passed += u64::from(!answer && !model.down.is_empty());
-                        let held = model.lines.seqs().contains(&seq);
+                        let held = model.hold_queues.seqs().contains(&seq);
                         assert!(!held, "seed {seed}: {seq} is held back by others");
                     }
                 }
             }
             assert!(
-                model.lines.is_empty(),
+                model.hold_queues.is_empty(),
                 "seed {seed}: {:?}",
-                model.lines.seqs()
+                model.hold_queues.seqs()
             );
             assert_eq!(model.handed_over.len() as u64, RECORDS, "seed {seed}");
         }

@@ -46,43 +46,49 @@ mod tests {
 
     /// Asked five times a second for so long, with something in flight all the time: the seconds at which it
     /// was due.
-    fn due(rejoin: &mut Rejoin, start: Instant, seconds: u64) -> Vec<u64> {
+    fn due(rebootstrap: &mut Rejoin, start: Instant, seconds: u64) -> Vec<u64> {
         (0..=seconds * 5)
             .map(|fifth| Duration::from_millis(fifth * 200))
-            .filter(|passed| rejoin.is_due(true, false, start + *passed))
+            .filter(|passed| rebootstrap.is_due(true, false, start + *passed))
             .map(|passed| passed.as_secs())
             .collect()
     }
 
     #[test]
     fn it_is_due_ever_more_seldom_while_nothing_is_reported() {
-        let mut rejoin = Rejoin::default();
+        let mut rebootstrap = Rejoin::default();
         let start = Instant::now();
-        assert_eq!(due(&mut rejoin, start, 125), [2, 6, 14, 30, 60, 90, 120]);
+        assert_eq!(
+            due(&mut rebootstrap, start, 125),
+            [2, 6, 14, 30, 60, 90, 120]
+        );
         // For days.
         let later = start + Duration::from_secs(120);
         for day in 0..40 {
             let now = later + LONGEST * (day + 1);
-            assert!(rejoin.is_due(true, false, now), "{day}");
+            assert!(rebootstrap.is_due(true, false, now), "{day}");
         }
     }
 
     #[test]
     fn a_report_begins_it_anew() {
-        let mut rejoin = Rejoin::default();
+        let mut rebootstrap = Rejoin::default();
         let start = Instant::now();
-        assert_eq!(due(&mut rejoin, start, 10), [2, 6]);
+        assert_eq!(due(&mut rebootstrap, start, 10), [2, 6]);
         let start = start + Duration::from_secs(10);
-        assert!(!rejoin.is_due(true, true, start));
-        assert_eq!(due(&mut rejoin, start, 10), [2, 6]);
+        assert!(!rebootstrap.is_due(true, true, start));
+        assert_eq!(due(&mut rebootstrap, start, 10), [2, 6]);
     }
 
     #[test]
     fn it_is_not_due_while_nothing_is_in_flight() {
-        let mut rejoin = Rejoin::default();
+        let mut rebootstrap = Rejoin::default();
         let start = Instant::now();
-        assert_eq!(due(&mut rejoin, start, 1), Vec::<u64>::new());
-        assert!(!rejoin.is_due(false, false, start + Duration::from_secs(3_600)));
-        assert_eq!(due(&mut rejoin, start + Duration::from_secs(7_200), 3), [2]);
+        assert_eq!(due(&mut rebootstrap, start, 1), Vec::<u64>::new());
+        assert!(!rebootstrap.is_due(false, false, start + Duration::from_secs(3_600)));
+        assert_eq!(
+            due(&mut rebootstrap, start + Duration::from_secs(7_200), 3),
+            [2]
+        );
     }
 }

@@ -16,7 +16,7 @@ pub(crate) enum Written<'a> {
     Message(LogicalMessage<'a>),
 }
 
-/// As errors and letters name the table that messages are rows of.
+/// As errors and dead letters name the table that messages are rows of.
 pub(crate) fn messages_table(messages: &Messages) -> TableName {
     TableName {
         schema: Messages::SCHEMA.to_owned(),

@@ -1,12 +1,12 @@
-//! What a record in the topic of letters is.
+//! What a record in the topic of dead letters is.
 
 use std::fmt;
 
-use walrelay_sink::{LetterId, letter};
+use walrelay_sink::{EventPosition, letter};
 
 use crate::tail::TailedRecord;
 
-/// Where a record lies in the topic of letters.
+/// Where a record lies in the topic of dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Position {
     /// The partition.
@@ -17,9 +17,9 @@ pub struct Position {
 
 /// An event that could not be delivered, as [`walrelay_sink::letter`] describes it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Letter {
+pub struct DlqRecord {
     /// Which event of the slot.
-    pub id: LetterId,
+    pub id: EventPosition,
     /// The replication slot it was read from.
     pub slot: String,
     /// The name of a [`Poison`](walrelay_sink::Poison), or [`letter::PARKED`].
@@ -67,18 +67,18 @@ pub struct Resolution {
     /// The slot of the letter.
     pub slot: String,
     /// The letter.
-    pub id: LetterId,
+    pub id: EventPosition,
     /// What became of it.
     pub outcome: Outcome,
     /// Where the resolution lies.
     pub position: Position,
 }
 
-/// A record of the topic of letters.
+/// A record of the topic of dead letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
     /// An event that could not be delivered.
-    Letter(Box<Letter>),
+    DlqRecord(Box<DlqRecord>),
     /// What became of one.
     Resolution(Resolution),
     /// Neither: somebody else's record, or one that lacks what a letter must have.
@@ -106,7 +106,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-impl Letter {
+impl DlqRecord {
     /// Bytes of key, value and headers.
     pub fn payload_bytes(&self) -> usize {
         let length = |bytes: &Option<Vec<u8>>| bytes.as_ref().map_or(0, Vec::len);
@@ -116,9 +116,9 @@ impl Letter {
 }
 
 // By hand: key, value and headers are values of rows.
-impl fmt::Debug for Letter {
+impl fmt::Debug for DlqRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Letter")
+        f.debug_struct("DlqRecord")
             .field("slot", &self.slot)
             .field("id", &self.id)
             .field("class", &self.class)
@@ -136,7 +136,7 @@ impl Entry {
     /// Where it lies.
     pub fn position(&self) -> Position {
         match self {
-            Self::Letter(letter) => letter.position,
+            Self::DlqRecord(letter) => letter.position,
             Self::Resolution(resolution) => resolution.position,
             Self::Foreign { position, .. } => *position,
         }
@@ -159,12 +159,12 @@ impl Entry {
         let class = ours
             .text(letter::CLASS)?
             .ok_or("it has no header of a letter")?;
-        let id = LetterId::from_parts(
+        let id = EventPosition::from_parts(
             ours.text(letter::LSN)?.ok_or("it has no LSN")?,
             ours.text(letter::ROW)?.ok_or("it has no row")?,
         )
         .ok_or("its LSN or row cannot be read")?;
-        let found = Letter {
+        let found = DlqRecord {
             id,
             slot: ours.text(letter::SLOT)?.ok_or("it has no slot")?.to_owned(),
             class: class.to_owned(),
@@ -184,7 +184,7 @@ impl Entry {
         };
         let mut headers = record.headers;
         headers.retain(|(name, _)| !name.starts_with(letter::PREFIX));
-        Ok(Self::Letter(Box::new(Letter { headers, ..found })))
+        Ok(Self::DlqRecord(Box::new(DlqRecord { headers, ..found })))
     }
 }
 
@@ -276,9 +276,9 @@ pub(crate) mod tests {
         (letter::PARTITION, "4"),
     ];
 
-    fn letter_of(headers: Headers) -> Letter {
+    fn letter_of(headers: Headers) -> DlqRecord {
         match Entry::of(record(headers)) {
-            Entry::Letter(letter) => *letter,
+            Entry::DlqRecord(letter) => *letter,
             other => panic!("{other:?}"),
         }
     }

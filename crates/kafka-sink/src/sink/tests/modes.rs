@@ -3,18 +3,18 @@
 use std::thread::JoinHandle;
 
 use rdkafka::producer::Producer as _;
-use walrelay_sink::Favour;
+use walrelay_sink::BatchingMode;
 
 use super::order::{log, logs};
 use super::several::key_of;
 use super::*;
-use crate::GearedSinkFactory;
-use crate::gate::Requests;
+use crate::DualModeSinkFactory;
+use crate::partition_gate::Requests;
 
 fn geared(cluster: &Cluster, more: &[(&str, &str)]) -> (KafkaSink, Arc<Reports>) {
     let reports = Arc::new(Reports::default());
     let deliveries: Arc<dyn Deliveries> = Arc::clone(&reports) as _;
-    let sink = GearedSinkFactory::new(config(cluster, KafkaOptions::default(), more))
+    let sink = DualModeSinkFactory::new(config(cluster, KafkaOptions::default(), more))
         .create(deliveries)
         .expect("a sink");
     (sink, reports)
@@ -36,16 +36,16 @@ fn changing_gear_keeps_order_and_repeats_nothing() {
     let (mut sink, reports) = geared(&cluster, &[]);
     let mut seq = 0;
     for (round, burst) in (0..24).zip([1, 40, 7, 300].into_iter().cycle()) {
-        sink.favour(if round % 2 == 0 {
-            Favour::Latency
+        sink.set_mode(if round % 2 == 0 {
+            BatchingMode::Latency
         } else {
-            Favour::Throughput
+            BatchingMode::Throughput
         });
         for _ in 0..burst {
             send_seq(&mut sink, &reports, seq);
             seq += 1;
         }
-        sink.nudge();
+        sink.poll();
     }
     sink.close(LONG);
     reports.assert_complete(seq);
@@ -69,24 +69,24 @@ fn a_partition_changes_its_producer_when_all_of_it_is_reported() {
     for seq in 1..4 {
         send_seq(&mut sink, &reports, seq);
     }
-    assert!(sink.lines.is_empty(), "it is open");
-    sink.favour(Favour::Throughput);
+    assert!(sink.hold_queues.is_empty(), "it is open");
+    sink.set_mode(BatchingMode::Throughput);
     let before = reports.capacity_calls();
     send_seq(&mut sink, &reports, 4);
-    assert_eq!(sink.lines.seqs(), [4], "held back");
+    assert_eq!(sink.hold_queues.seqs(), [4], "held back");
     assert_eq!(sink.in_flight(), 4);
     reports.wait(|state| state.capacity > before);
     assert_eq!(sink.in_flight(), 1, "woken when all before it was reported");
     cluster.broker_round_trip_time(1, Duration::ZERO).unwrap();
-    sink.nudge();
-    assert!(sink.lines.is_empty());
+    sink.poll();
+    assert!(sink.hold_queues.is_empty());
     assert_eq!(in_second(&sink), 1);
     reports.wait(|state| state.outcomes.len() == 5);
     // And back, before anything was offered: nothing to wait for.
-    sink.favour(Favour::Latency);
-    sink.favour(Favour::Throughput);
+    sink.set_mode(BatchingMode::Latency);
+    sink.set_mode(BatchingMode::Throughput);
     send_seq(&mut sink, &reports, 5);
-    assert_eq!(sink.producers.gear, Favour::Throughput);
+    assert_eq!(sink.producers.gear, BatchingMode::Throughput);
     sink.close(LONG);
     reports.assert_complete(6);
     assert_eq!(log(&cluster, "t"), [0, 1, 2, 3, 4, 5]);
@@ -103,7 +103,7 @@ fn in_second(sink: &KafkaSink) -> i32 {
 #[test]
 fn a_partition_that_is_down_holds_up_no_change() {
     const PARTITIONS: u64 = 8;
-    for first in [Favour::Latency, Favour::Throughput] {
+    for first in [BatchingMode::Latency, BatchingMode::Throughput] {
         let cluster = MockCluster::new(2).expect("a mock cluster");
         cluster.create_topic("t", PARTITIONS as i32, 1).expect("t");
         for partition in 0..PARTITIONS as i32 {
@@ -116,7 +116,7 @@ fn a_partition_that_is_down_holds_up_no_change() {
             .map(|partition| key_of(partition, PARTITIONS as u32))
             .collect();
         let (mut sink, reports) = geared(&cluster, &[]);
-        sink.favour(first);
+        sink.set_mode(first);
         let mut seq = 0;
         let mut to = |sink: &mut KafkaSink, partition: u64| {
             let (key, value) = (&keys[partition as usize], seq.to_string());
@@ -136,9 +136,13 @@ fn a_partition_that_is_down_holds_up_no_change() {
         }
         let mut delivered = PARTITIONS;
         for round in 0..4 {
-            sink.favour(match (round % 2 == 0, first) {
-                (true, Favour::Latency) | (false, Favour::Throughput) => Favour::Throughput,
-                (true, Favour::Throughput) | (false, Favour::Latency) => Favour::Latency,
+            sink.set_mode(match (round % 2 == 0, first) {
+                (true, BatchingMode::Latency) | (false, BatchingMode::Throughput) => {
+                    BatchingMode::Throughput
+                }
+                (true, BatchingMode::Throughput) | (false, BatchingMode::Latency) => {
+                    BatchingMode::Latency
+                }
             });
             let start = Instant::now();
             for partition in 0..PARTITIONS {
@@ -147,7 +151,7 @@ fn a_partition_that_is_down_holds_up_no_change() {
             delivered += PARTITIONS - 1;
             reports.wait_with(&mut sink, |state| state.outcomes.len() as u64 == delivered);
             if round == 0 {
-                assert_eq!(sink.lines.seqs(), [18], "in the other producer");
+                assert_eq!(sink.hold_queues.seqs(), [18], "in the other producer");
             }
             assert!(
                 start.elapsed() < LONG / 2,
@@ -177,10 +181,10 @@ fn a_partition_that_is_down_holds_up_no_change() {
 
 #[test]
 fn a_failure_in_either_gear_ends_both() {
-    for broken in [Favour::Latency, Favour::Throughput] {
+    for broken in [BatchingMode::Latency, BatchingMode::Throughput] {
         let cluster = cluster(&[("t", 1)]);
         let (mut sink, reports) = geared(&cluster, &[]);
-        sink.favour(broken);
+        sink.set_mode(broken);
         send_seq(&mut sink, &reports, 0);
         reports.wait(|state| state.outcomes.len() == 1);
         // The gate opens a moment after the report.
@@ -191,11 +195,11 @@ fn a_failure_in_either_gear_ends_both() {
         for seq in 1..10 {
             send_seq(&mut sink, &reports, seq);
         }
-        let at = usize::from(broken == Favour::Throughput);
+        let at = usize::from(broken == BatchingMode::Throughput);
         ffi::inject_fatal_error(&sink.producers.all[at].client);
-        sink.favour(match broken {
-            Favour::Latency => Favour::Throughput,
-            Favour::Throughput => Favour::Latency,
+        sink.set_mode(match broken {
+            BatchingMode::Latency => BatchingMode::Throughput,
+            BatchingMode::Throughput => BatchingMode::Latency,
         });
         reports.wait(|state| state.outcomes.len() == 10);
         // Also where there is nothing in flight any more, that is no reason to go on elsewhere.
@@ -217,9 +221,9 @@ fn the_second_producer_goes_when_it_is_not_used_and_comes_again() {
     let (mut sink, reports) = geared(&cluster, &[]);
     sink.producers.kept = Duration::ZERO;
     for seq in 0..6 {
-        sink.favour(Favour::Throughput);
+        sink.set_mode(BatchingMode::Throughput);
         send_seq(&mut sink, &reports, 2 * seq);
-        sink.favour(Favour::Latency);
+        sink.set_mode(BatchingMode::Latency);
         send_seq(&mut sink, &reports, 2 * seq + 1);
         assert_eq!(sink.producers.all.len(), 2, "kept for a while");
         // What it has in flight it keeps until that is reported.
@@ -228,7 +232,7 @@ fn the_second_producer_goes_when_it_is_not_used_and_comes_again() {
         });
         let start = Instant::now();
         loop {
-            sink.nudge();
+            sink.poll();
             let closing = &sink.producers.closing;
             if closing.last().is_some_and(JoinHandle::is_finished) && sink.producers.all.len() == 1
             {
@@ -248,15 +252,15 @@ fn a_linger_of_ones_own_is_the_only_gear() {
     let cluster = cluster(&[("t", 1)]);
     let (mut sink, reports) = geared(&cluster, &[("queue.buffering.max.ms", "3")]);
     send_seq(&mut sink, &reports, 0);
-    sink.favour(Favour::Throughput);
+    sink.set_mode(BatchingMode::Throughput);
     send_seq(&mut sink, &reports, 1);
     assert_eq!(sink.producers.all.len(), 1);
-    assert_eq!(sink.producers.gear, Favour::Latency);
+    assert_eq!(sink.producers.gear, BatchingMode::Latency);
     sink.close(LONG);
     reports.assert_complete(2);
 }
 
-/// Each producer opens partitions for itself, and what stands before them goes in its turn.
+/// Each producer opens partitions for itself, and what is queued before them goes in its turn.
 #[test]
 fn keys_keep_their_order_through_gears_and_lines() {
     const RECORDS: u64 = 6_000;
@@ -274,25 +278,25 @@ fn keys_keep_their_order_through_gears_and_lines() {
     let mut stood = 0;
     for seq in 0..RECORDS {
         if random.u32(..500) == 0 {
-            sink.favour(
+            sink.set_mode(
                 *random
-                    .choice(&[Favour::Latency, Favour::Throughput])
+                    .choice(&[BatchingMode::Latency, BatchingMode::Throughput])
                     .unwrap(),
             );
         }
         if random.u32(..50) == 0 {
-            sink.nudge();
+            sink.poll();
         }
         let topic = *random.choice(&TOPICS).unwrap();
         let (key, value) = (random.u64(..100).to_string(), seq.to_string());
         let record = record(topic, key.as_bytes(), value.as_bytes());
         send(&mut sink, &reports, &record, seq);
-        stood += usize::from(!sink.lines.is_empty());
+        stood += usize::from(!sink.hold_queues.is_empty());
     }
     sink.close(LONG);
     reports.assert_complete(RECORDS);
     assert_eq!(reports.failures(), []);
-    assert!(stood > 0, "nobody ever stood in a line");
+    assert!(stood > 0, "nobody ever stood in a queue");
     let mut last: HashMap<(String, Vec<u8>), u64> = HashMap::new();
     for record in read(&cluster, &TOPICS, RECORDS as usize) {
         let (key, seq) = (record.key.clone().expect("a key"), seq_in(&record));
@@ -314,7 +318,7 @@ fn the_gear_for_throughput_goes_without_gates_that_do_not_open() {
         for seq in 0..RECORDS {
             if seq > 200 {
                 // As while there is a backlog.
-                sink.favour(Favour::Throughput);
+                sink.set_mode(BatchingMode::Throughput);
             }
             if seq == stale_at {
                 sink.shared.set_stale();
@@ -328,12 +332,12 @@ fn the_gear_for_throughput_goes_without_gates_that_do_not_open() {
             numbers.map(|number| number.requests).collect::<Vec<_>>()
         };
         assert_eq!(requests(&sink).last(), Some(&Requests::One), "{stale_at}");
-        assert_eq!(sink.producers.gear, Favour::Throughput, "{stale_at}");
+        assert_eq!(sink.producers.gear, BatchingMode::Throughput, "{stale_at}");
         // The producer that had several goes when all that it had was reported.
         let start = Instant::now();
         while requests(&sink) != [Requests::Several, Requests::One] {
             assert!(start.elapsed() < LONG, "{stale_at}: {:?}", requests(&sink));
-            sink.nudge();
+            sink.poll();
             thread::yield_now();
         }
         sink.close(LONG);

@@ -1,19 +1,19 @@
 use std::sync::Arc;
 
-use walrelay_sink::{LetterId, Parking};
+use walrelay_sink::{EventPosition, Parking};
 
 use super::*;
-use crate::letters::LetterWatcher;
+use crate::dlq::DlqWatcher;
 
-/// An event after all letters of these tests.
-const LATER: LetterId = LetterId {
+/// An event after all dead letters of these tests.
+const LATER: EventPosition = EventPosition {
     lsn: u64::MAX,
     row: 0,
 };
 
-fn watch(cluster: &Cluster) -> (LetterWatcher, Arc<Parking>) {
+fn watch(cluster: &Cluster) -> (DlqWatcher, Arc<Parking>) {
     let parking = Arc::new(Parking::new());
-    let watcher = LetterWatcher::start(&config(cluster), TOPIC, "s", Arc::clone(&parking));
+    let watcher = DlqWatcher::start(&config(cluster), TOPIC, "s", Arc::clone(&parking));
     (watcher.expect("it starts"), parking)
 }
 
