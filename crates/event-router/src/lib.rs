@@ -64,6 +64,7 @@
 
 #![forbid(unsafe_code)]
 
+mod calendar;
 mod cloud_event;
 mod column_type;
 mod columns;

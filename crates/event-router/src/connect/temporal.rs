@@ -1,5 +1,7 @@
 //! Dates and times: from Postgres' ISO texts to counts, and from counts to Java's texts.
 
+use crate::calendar;
+
 /// The text is not a date or time as Postgres writes them with `DateStyle = ISO`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NotATime;
@@ -128,49 +130,13 @@ fn civil_date(text: &str, before_christ: bool) -> Result<i64, NotATime> {
         return Err(NotATime);
     }
     let year = if before_christ { 1 - year } else { year };
-    // Howard Hinnant's days_from_civil.
-    let year = if month <= 2 { year - 1 } else { year };
-    let century = year.div_euclid(400);
-    let year_of_century = year.rem_euclid(400);
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let day_of_century =
-        year_of_century * 365 + year_of_century / 4 - year_of_century / 100 + day_of_year;
-    Ok(century * 146_097 + day_of_century - 719_468)
-}
-
-/// Year, month and day of the Gregorian calendar.
-fn gregorian(days: i64) -> (i64, i64, i64) {
-    let days = days + 719_468;
-    let century = days.div_euclid(146_097);
-    let day = days.rem_euclid(146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    month_and_day(century * 400 + year, day)
-}
-
-/// The same of the Julian calendar.
-fn julian(days: i64) -> (i64, i64, i64) {
-    let days = days + 719_470;
-    let cycle = days.div_euclid(1461);
-    let day = days.rem_euclid(1461);
-    let year = (day - day / 1460) / 365;
-    month_and_day(cycle * 4 + year, day - 365 * year)
-}
-
-/// Both begin their years in March here.
-fn month_and_day(year: i64, day_of_year: i64) -> (i64, i64, i64) {
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    if month < 10 {
-        (year, month + 3, day)
-    } else {
-        (year + 1, month - 9, day)
-    }
+    // Both fit by the ranges above.
+    calendar::days(year, month as u8, day as u8).ok_or(NotATime)
 }
 
 /// `DateTimeFormatter.ISO_LOCAL_DATE`.
 pub(crate) fn iso_date(days: i64) -> String {
-    let (year, month, day) = gregorian(days);
+    let (year, month, day) = calendar::gregorian(days);
     let year = match year {
         0..=9999 => format!("{year:04}"),
         10_000.. => format!("+{year}"),
@@ -214,9 +180,9 @@ pub(crate) fn date_text(millis: i64) -> String {
     const FIRST_GREGORIAN_DAY: i64 = -141_427;
     let days = millis.div_euclid(DAY_MILLIS);
     let (year, month, day) = if days < FIRST_GREGORIAN_DAY {
-        julian(days)
+        calendar::julian(days)
     } else {
-        gregorian(days)
+        calendar::gregorian(days)
     };
     let year = if year > 0 { year } else { 1 - year };
     let week_day = DAYS.get(days.rem_euclid(7) as usize).unwrap_or(&"");

@@ -1,5 +1,7 @@
 //! Points in time as Postgres prints them (`DateStyle` ISO, which the relay's connection fixes).
 
+use crate::calendar;
+
 /// What Postgres prints of a `date`, `timestamp` or `timestamptz`, taken apart.
 struct Printed<'t> {
     /// By astronomers' count: 1 BC is 0.
@@ -75,7 +77,7 @@ pub(crate) fn millis(text: &[u8]) -> Option<i64> {
 
 impl Printed<'_> {
     fn millis(&self) -> Option<i64> {
-        let mut seconds = days(self.year, self.month, self.day)?.checked_mul(86_400)?;
+        let mut seconds = calendar::days(self.year, self.month, self.day)?.checked_mul(86_400)?;
         let mut millis = 0;
         if let Some(time) = &self.time {
             let east = time.offset.map_or(0, |offset| offset.seconds);
@@ -86,24 +88,6 @@ impl Printed<'_> {
         }
         seconds.checked_mul(1000)?.checked_add(millis)
     }
-}
-
-/// Days since 1970-01-01, by Howard Hinnant's `days_from_civil`.
-pub(crate) fn days(year: i64, month: u8, day: u8) -> Option<i64> {
-    let (month, day) = (i64::from(month), i64::from(day));
-    let year = if month <= 2 {
-        year.checked_sub(1)?
-    } else {
-        year
-    };
-    let era = year.div_euclid(400);
-    let year_of_era = year.rem_euclid(400);
-    let shifted = (month + 9) % 12;
-    let day_of_year = (153 * shifted + 2) / 5 + day - 1;
-    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    era.checked_mul(146_097)?
-        .checked_add(day_of_era)?
-        .checked_sub(719_468)
 }
 
 fn parse(text: &[u8]) -> Option<Printed<'_>> {

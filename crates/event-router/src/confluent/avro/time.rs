@@ -1,7 +1,7 @@
 //! Dates and times in JSON texts: RFC 3339, and what Postgres prints.
 
 use super::Unit;
-use crate::template::time::days;
+use crate::calendar::days;
 
 const DAY_SECONDS: i64 = 86_400;
 
