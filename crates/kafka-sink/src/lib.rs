@@ -8,7 +8,7 @@
 //! - [`DualModeSinkFactory`]: makes a sink of two of them, one for latency and one for throughput.
 //! - [`TokenSource`], [`Token`]: where the tokens of `sasl.mechanism=OAUTHBEARER` come from.
 //! - [`probe`]: asks the cluster whether it would talk to us, for a configuration check.
-//! - [`letters`]: the topic of dead letters.
+//! - [`dlq`]: the topic of dead letters.
 //! - [`Follower`], [`TemporaryTopics`]: for benchmarks, a consumer with the producer's configuration, and
 //!   topics that are made and removed.
 //! - [`embedded`], [`tail`]: an in-process broker and a small consumer, for demonstrations only.
@@ -21,8 +21,8 @@
 //!   librdkafka only infers from the success of a later request is reported as failed.
 //! - Per key, records reach the broker in the order in which they were accepted: idempotence on, murmur2 over
 //!   the key as in Java, one queue in FIFO order, and one request in flight to a broker, or several
-//!   where each topic's `PartitionGate` sees to it that the first to a partition was alone. What comes meanwhile
-//!   stands in one of the `HoldQueues`, which nobody passes.
+//!   where each topic's `PartitionGate` sees to it that the first to a partition was alone. Records that come
+//!   meanwhile are queued in `HoldQueues`, and no record passes one.
 //! - Where there are two producers, all records of a partition that are in flight are in one of them
 //!   (`docs/adr/0021-one-owner-per-partition.md`).
 //! - The first record that is not delivered ends the sink: the queues of all producers are given up at once,
@@ -30,8 +30,8 @@
 //!   sent; `docs/adr/0007-one-request-in-flight.md` says when, and what comes of it.
 //! - A panic in the thread that serves librdkafka, also in a [`Deliveries`](walrelay_sink::Deliveries)
 //!   method, ends the process by SIGABRT, in every build profile.
-//! - librdkafka retries for ever (`message.timeout.ms=0`); giving up is the relay's decision. That it does not
-//!   lose sight of the cluster meanwhile is seen to by `rebootstrap.rs`.
+//! - librdkafka retries for ever (`message.timeout.ms=0`); giving up is the relay's decision. `rebootstrap.rs`
+//!   keeps it from losing all brokers meanwhile.
 //! - Our window bounds the memory. librdkafka's own bounds are lifted so that they never decide.
 //! - No secret is in a `Debug`, an error or a log line, and no key, value or header either.
 //! - A certificate is verified by librdkafka with its own settings; what `tls.rs` does besides is to
@@ -41,12 +41,12 @@
 //! # Ordering of the reports
 //! Reports of one partition come in order, those of different partitions in any order, from one
 //! thread named `kafka-poll` of each producer; but what was queued and is given up is reported by whoever
-//! offers, nudges or closes. [`Deliveries::capacity`](walrelay_sink::Deliveries::capacity)
+//! offers, polls or closes. [`Deliveries::capacity`](walrelay_sink::Deliveries::capacity)
 //! comes from there, from librdkafka's own thread when it has learnt a topic's partitions, from `kafka-admin` or from
 //! `kafka-inquiry`.
 //!
 //! # Blocking
-//! `try_send` and `nudge` do not block. [`KafkaSink`]'s `close` and drop, [`probe`],
+//! `try_send` and `poll` do not block. [`KafkaSink`]'s `close` and drop, [`probe`],
 //! [`Follower`], [`TemporaryTopics`], [`embedded::EmbeddedBroker::start`] and [`tail::Tail`] do, as their documentation says.
 
 #![deny(unsafe_code)]
