@@ -140,7 +140,7 @@ impl Router {
     /// a table's first row on a connection and again after the table has changed.
     ///
     /// On error the table is forgotten: a plan made for its former columns must not route its rows.
-    /// They can still be [partial](Self::partial_row).
+    /// They can still give a [partial row](Self::partial_row).
     pub fn relation(&mut self, relation: &Relation<'_>) -> Result<(), PlanError> {
         self.compile(relation, None)
     }

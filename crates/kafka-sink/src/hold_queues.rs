@@ -14,7 +14,7 @@ pub(crate) struct HoldQueues {
     of: BTreeMap<(usize, HoldQueue), VecDeque<HeldRecord>>,
 }
 
-/// A record that is queued in a queue: a copy, without its topic's name. In few allocations, as there may be a
+/// A held record: a copy, without its topic's name. In few allocations, as there may be a
 /// window full of them.
 pub(crate) struct HeldRecord {
     pub(crate) seq: u64,
@@ -59,7 +59,7 @@ impl HeldRecord {
         }
     }
 
-    /// Calls with the record as it was, of that topic. It goes to the partition whose queue it is queued in: one
+    /// Calls with the record as it was, of that topic. It goes to the partition of its queue: one
     /// without a key has been given that, and might be given another one.
     pub(crate) fn with<T>(
         &self,

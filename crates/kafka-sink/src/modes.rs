@@ -4,7 +4,7 @@
 //! each request by itself: without a `linger.ms` some ten seconds of CPU for a million records, with
 //! one of 50 ms one to two. But a linger is fixed when a producer is made, and while records come one
 //! by one it would only make them late. So there is a producer for either case, and
-//! [`Sink::mode`](walrelay_sink::Sink::mode) says to which of them records are offered from then on
+//! [`Sink::set_mode`](walrelay_sink::Sink::set_mode) says to which of them records are offered from then on
 //! (docs/adr/0013-two-gears.md).
 //!
 //! # Order
@@ -32,7 +32,7 @@ use crate::{KafkaConfig, KafkaError, KafkaSink};
 /// little, making it anew costs a little too.
 const KEPT: Duration = Duration::from_secs(10);
 /// How long closing waits for librdkafka to report what was purged. It needs milliseconds; the
-/// bound is there so that a defect of it shows as a log queue and not as a relay that never ends.
+/// bound is there so that a defect of it shows as a log line and not as a relay that never ends.
 const PURGE_GRACE: Duration = Duration::from_secs(10);
 /// How long closing waits in one go, before it looks what else there is to do.
 pub(crate) const CLOSING: Duration = Duration::from_millis(100);
@@ -176,9 +176,9 @@ pub(crate) struct Producers {
     shared: Arc<Shared>,
     /// How many were made.
     made: u32,
-    favoured: BatchingMode,
+    wanted_mode: BatchingMode,
     /// The mode of the producer that records are offered to.
-    pub(crate) gear: BatchingMode,
+    pub(crate) mode: BatchingMode,
     unused_since: Option<Instant>,
     pub(crate) kept: Duration,
 }
@@ -201,8 +201,8 @@ impl Producers {
             config: config.clone(),
             shared,
             made: 1,
-            favoured: BatchingMode::Latency,
-            gear: BatchingMode::Latency,
+            wanted_mode: BatchingMode::Latency,
+            mode: BatchingMode::Latency,
             unused_since: None,
             kept: KEPT,
         })
@@ -210,13 +210,13 @@ impl Producers {
 
     pub(crate) fn set_mode(&mut self, mode: BatchingMode) {
         if self.linger.is_some() {
-            self.favoured = mode;
+            self.wanted_mode = mode;
         }
     }
 
     /// The producer that a record is offered to now.
     pub(crate) fn current(&mut self) -> &mut Producer {
-        let at = match self.favoured {
+        let at = match self.wanted_mode {
             BatchingMode::Latency => 0,
             BatchingMode::Throughput => self.second(),
         };
@@ -228,10 +228,10 @@ impl Producers {
         &mut self.all[at]
     }
 
-    fn note(&mut self, gear: BatchingMode) {
-        if self.gear != gear {
-            self.gear = gear;
-            tracing::debug!(?gear, "changed gear");
+    fn note(&mut self, mode: BatchingMode) {
+        if self.mode != mode {
+            self.mode = mode;
+            tracing::debug!(?mode, "changed gear");
         }
     }
 
@@ -276,7 +276,7 @@ impl Producers {
             Err(error) => {
                 tracing::warn!(%error, "the producer for throughput could not be made");
                 self.linger = None;
-                self.favoured = BatchingMode::Latency;
+                self.wanted_mode = BatchingMode::Latency;
                 0
             }
         }
@@ -285,14 +285,14 @@ impl Producers {
     /// Gives up producers that have nothing in flight: those that were replaced, and the second one if it was not
     /// wanted for a while.
     pub(crate) fn tidy(&mut self) {
-        if self.favoured == BatchingMode::Latency {
+        if self.wanted_mode == BatchingMode::Latency {
             // Also if no record is offered any more.
             self.note(BatchingMode::Latency);
         }
         if self.all.len() == 1 {
             return;
         }
-        let unwanted = match self.favoured {
+        let unwanted = match self.wanted_mode {
             BatchingMode::Throughput => {
                 self.unused_since = None;
                 false

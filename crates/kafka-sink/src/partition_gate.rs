@@ -11,7 +11,7 @@
 //!    that state takes any number as the first (KIP-360), and a request that must be repeated would come after those
 //!    behind it (docs/adr/0007-one-request-in-flight.md).
 //!
-//! # HoldQueues
+//! # Hold queues
 //! A record that a rule holds back is queued in a [`HoldQueue`]: that of its partition, or that of the topic while its
 //! partition is not known. The gate counts the queued records, [`HoldQueues`](crate::hold_queues::HoldQueues) keeps them. **No record
 //! passes a queue**: what is offered for a partition whose queue is not empty is queued behind it.
@@ -113,7 +113,7 @@ struct State {
     count: i32,
     /// Records queued in [`HoldQueue::Topic`].
     queued: u64,
-    /// Records queued in any queue.
+    /// Records in any queue.
     all_queued: u64,
     /// Those that were used. Not a list: a row may name any number.
     partitions: BTreeMap<i32, Partition>,
@@ -158,7 +158,7 @@ impl InFlight {
 struct Partition {
     /// All of them in the owner.
     in_flight: u64,
-    /// Records queued in its queue.
+    /// Records in its queue.
     queued: u64,
     owner: Owner,
     /// The owner before. The partition may still be open for it.
@@ -314,7 +314,7 @@ impl PartitionGate {
     /// A record is offered that names no partition. `knows`: what its producer knows of the topic. `hash`: a
     /// partition of so many, by the key.
     ///
-    /// `Err`: the record is queued in that queue. `Ok(None)`: then comes [`place`](Self::place), or the record stays
+    /// `Err`: the record is held in that queue. `Ok(None)`: then comes [`place`](Self::place), or the record stays
     /// unplaced, or [`withdraw`](Self::withdraw). `Ok(Some)`: the gate has chosen, and the record is counted there.
     pub(crate) fn enter(
         &self,
@@ -579,7 +579,7 @@ mod tests {
         assert!(!delivered(&gate, 1, 3, true, now), "nobody is queued there");
     }
 
-    /// Would reorder a key's records: those that hold there came first.
+    /// Would reorder a key's records: those in the queue came first.
     #[test]
     fn nobody_passes_a_line() {
         let (gate, now) = (gate(), Instant::now());
@@ -607,7 +607,7 @@ mod tests {
         }
     }
 
-    /// The queue's turn has come, and the sender has not heard of it yet: a producer that may keep a record aside
+    /// The queue may go on, and the sender has not heard of it yet: a producer that may keep a record aside
     /// would put the partition's next record before those in the queue.
     #[test]
     fn a_record_without_a_place_passes_no_line() {

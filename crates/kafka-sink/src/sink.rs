@@ -208,7 +208,7 @@ impl KafkaSink {
         self.creator = None;
         self.inquiry.end();
         let until = Instant::now() + grace;
-        // Each time those have been reported that others hold behind.
+        // Each time those have been reported that others are queued behind.
         while !self.hold_queues.is_empty() && Instant::now() < until && !self.shared.broken() {
             self.producers
                 .flush(until.min(Instant::now() + CLOSING), CLOSING);
@@ -219,7 +219,7 @@ impl KafkaSink {
         self.producers.close();
     }
 
-    /// Tries those again that hold in queues whose gates have called.
+    /// Retries the queues whose gates have called.
     fn resume(&mut self) {
         for at in self.shared.calls() {
             if let Some((_, Some(gate))) = self.topics.all.get(at) {
@@ -261,7 +261,7 @@ impl KafkaSink {
         }
     }
 
-    /// Reports those that hold in queues as failed.
+    /// Reports all held records as failed.
     fn fail_held_records(&mut self) {
         for (at, queued) in self.hold_queues.take_all() {
             let name = self.topics.all.get(at).map_or("", |(name, _)| name);

@@ -17,35 +17,35 @@ pub(crate) enum Body<'a> {
     /// It could be routed.
     Routed(Routed<'a>),
     /// It could not. With headers that it brings itself.
-    Salvaged(PartialRow<'a>, Vec<Header<'a>>),
+    Partial(PartialRow<'a>, Vec<Header<'a>>),
 }
 
 impl<'a> Body<'a> {
     pub(crate) fn key(&self) -> Option<&'a [u8]> {
         match self {
             Body::Routed(routed) => routed.key(),
-            Body::Salvaged(partial_row, _) => partial_row.key,
+            Body::Partial(partial_row, _) => partial_row.key,
         }
     }
 
     pub(crate) fn topic(&self) -> Option<&str> {
         match self {
             Body::Routed(routed) => Some(routed.topic()),
-            Body::Salvaged(..) => None,
+            Body::Partial(..) => None,
         }
     }
 
     fn value(&self) -> Option<&'a [u8]> {
         match self {
             Body::Routed(routed) => routed.value(),
-            Body::Salvaged(partial_row, _) => partial_row.value,
+            Body::Partial(partial_row, _) => partial_row.value,
         }
     }
 
     pub(crate) fn event_id(&self) -> Option<&'a [u8]> {
         match self {
             Body::Routed(routed) => routed.event_id(),
-            Body::Salvaged(partial_row, _) => partial_row.event_id,
+            Body::Partial(partial_row, _) => partial_row.event_id,
         }
     }
 }
@@ -110,7 +110,7 @@ impl<'a> DlqRecord<'a> {
     pub(crate) fn new(texts: &'a DlqHeaders, class: Class, body: &Body<'a>) -> Self {
         let mut headers = match body {
             Body::Routed(routed) => routed.headers().to_vec(),
-            Body::Salvaged(partial_row, more) => [&partial_row.headers()[..], more].concat(),
+            Body::Partial(partial_row, more) => [&partial_row.headers()[..], more].concat(),
         };
         headers.extend(texts.headers.iter().map(|(name, value)| Header {
             name,

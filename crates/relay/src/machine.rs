@@ -488,7 +488,7 @@ impl Core {
                     },
                 };
                 let more = more.iter().flat_map(MessageHeaders::iter);
-                (verdict, Body::Salvaged(partial_row, more.collect()))
+                (verdict, Body::Partial(partial_row, more.collect()))
             }
         };
         if verdict.action == PoisonAction::Skip {

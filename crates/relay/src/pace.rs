@@ -21,9 +21,9 @@
 //! - **Down**, to latency: the lag has been over for a while; or so little comes that there is nothing
 //!   to be filled; at once when nothing comes any more.
 //!
-//! A lag may come of a hiccup, of the server or the machine, that says nothing of what the lower gear
+//! A lag may come of a hiccup, of the server or the machine, that says nothing of what the lower mode
 //! can do: so that is tried again soon. If it is soon too little again, the next try is put off twice as
-//! long, so that a load between what the two gears can do does not make it go up and down.
+//! long, so that a load between what the two modes can do does not make it go up and down.
 //!
 //! What is read later can only be confirmed later, never early.
 
@@ -63,11 +63,11 @@ const LONGEST_GAP: Duration = Duration::from_micros(1_500);
 /// The pace of one connection.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    favour: BatchingMode,
+    mode: BatchingMode,
     /// Records a second, lately.
     rate: f64,
     /// For how long the lag must be over before latency is tried again.
-    retry_policy: Duration,
+    patience: Duration,
     window: Instant,
     /// How late the last of them were.
     lag: Duration,
@@ -75,9 +75,9 @@ pub(crate) struct Pace {
     records: u64,
     /// When there were records last.
     last: Instant,
-    /// Since when there is the lag, or the lack of it, that asks for the other gear.
+    /// Since when there is the lag, or the lack of it, that asks for the other mode.
     other_since: Option<Instant>,
-    /// When the gear was changed.
+    /// When the mode was changed.
     changed: Instant,
     next_read: Instant,
     /// Of the reads in the producer for throughput.
@@ -87,10 +87,10 @@ pub(crate) struct Pace {
 impl Pace {
     pub(crate) fn new(socket: Socket, now: Instant) -> Self {
         Self {
-            favour: BatchingMode::Latency,
+            mode: BatchingMode::Latency,
             rate: 0.0,
             lag: Duration::ZERO,
-            retry_policy: CURRENT_FOR,
+            patience: CURRENT_FOR,
             window: now,
             records: 0,
             last: now,
@@ -101,8 +101,8 @@ impl Pace {
         }
     }
 
-    /// What to favour with what was just read. Call it before that is enqueued.
-    pub(crate) fn set_mode(&mut self, now: Instant) -> BatchingMode {
+    /// The mode for what was just read. Call it before that is enqueued.
+    pub(crate) fn mode(&mut self, now: Instant) -> BatchingMode {
         if now.duration_since(self.last) > WINDOW {
             self.rate = 0.0;
             self.lag = Duration::ZERO;
@@ -111,7 +111,7 @@ impl Pace {
             self.last = now;
             self.change(BatchingMode::Latency, now);
         }
-        self.favour
+        self.mode
     }
 
     /// Notes that `records` were enqueued, of which the last was sent by the server `lag` after its
@@ -129,7 +129,7 @@ impl Pace {
             self.records = 0;
             self.window = now;
         }
-        let (asks, retry_policy, to) = match self.favour {
+        let (asks, patience, to) = match self.mode {
             BatchingMode::Latency if lag >= FAR_BEHIND => {
                 (true, FAR_BEHIND_FOR, BatchingMode::Throughput)
             }
@@ -137,14 +137,14 @@ impl Pace {
             BatchingMode::Throughput if self.rate < MANY => {
                 (true, CURRENT_FOR, BatchingMode::Latency)
             }
-            BatchingMode::Throughput => (lag < CURRENT, self.retry_policy, BatchingMode::Latency),
+            BatchingMode::Throughput => (lag < CURRENT, self.patience, BatchingMode::Latency),
         };
         if !asks {
             self.other_since = None;
             return;
         }
         let since = *self.other_since.get_or_insert(now);
-        if now.duration_since(since) < retry_policy {
+        if now.duration_since(since) < patience {
             return;
         }
         if to == BatchingMode::Throughput {
@@ -158,8 +158,8 @@ impl Pace {
             }
             // So it is until there is a better one: what holds the sink up now says nothing of the load.
             self.rate = rate;
-            self.retry_policy = if now.duration_since(self.changed) < PROVEN {
-                (self.retry_policy * 2).min(LONGEST_FOR)
+            self.patience = if now.duration_since(self.changed) < PROVEN {
+                (self.patience * 2).min(LONGEST_FOR)
             } else {
                 CURRENT_FOR
             };
@@ -170,7 +170,7 @@ impl Pace {
     /// Notes that the sink takes nothing for now. Then nothing is enqueued, however much has come: that
     /// says nothing of the load, and a backlog is not over because the broker is slow.
     pub(crate) fn held_up(&mut self, now: Instant) {
-        if self.favour == BatchingMode::Throughput {
+        if self.mode == BatchingMode::Throughput {
             self.last = now;
             self.window = now;
             self.records = 0;
@@ -179,7 +179,7 @@ impl Pace {
 
     /// Notes a read of so many bytes.
     pub(crate) fn read(&mut self, bytes: usize, now: Instant) {
-        let gap = match self.favour {
+        let gap = match self.mode {
             BatchingMode::Latency => self.read_gap(),
             BatchingMode::Throughput => self.cadence.read(bytes),
         };
@@ -200,13 +200,13 @@ impl Pace {
     pub(crate) fn before_read(&self, now: Instant) -> Option<Duration> {
         let rest = self.next_read.checked_duration_since(now)?;
         let lively =
-            self.lag >= LATE || self.rate >= LIVELY || self.favour == BatchingMode::Throughput;
+            self.lag >= LATE || self.rate >= LIVELY || self.mode == BatchingMode::Throughput;
         (lively && !rest.is_zero()).then_some(rest)
     }
 
     fn change(&mut self, to: BatchingMode, now: Instant) {
-        if self.favour != to {
-            self.favour = to;
+        if self.mode != to {
+            self.mode = to;
             self.changed = now;
         }
         self.other_since = None;
@@ -237,28 +237,28 @@ mod tests {
 
         /// So many records a second with such a lag, for a time.
         fn of(&mut self, rate: u64, lag_ms: u64, time_ms: u64) -> BatchingMode {
-            let mut favour = self.pace.set_mode(self.now);
+            let mut mode = self.pace.mode(self.now);
             for tick in 0..time_ms {
                 self.now += TICK;
                 let due = rate * (tick + 1) / 1000 - rate * tick / 1000;
                 if due > 0 {
-                    let next = self.pace.set_mode(self.now);
-                    self.changes += usize::from(next != favour);
-                    favour = next;
+                    let next = self.pace.mode(self.now);
+                    self.changes += usize::from(next != mode);
+                    mode = next;
                     let lag = Duration::from_millis(lag_ms);
                     self.pace.handed_over(due, lag, self.now);
                 }
             }
-            self.pace.set_mode(self.now)
+            self.pace.mode(self.now)
         }
 
-        /// The sink takes nothing for a time, and the gear stays.
+        /// The sink takes nothing for a time, and the mode stays.
         fn is_held_up_in_throughput(&mut self, time_ms: u64) {
             for _ in 0..time_ms {
                 self.now += TICK;
                 self.pace.held_up(self.now);
                 self.pace.handed_over(0, Duration::from_secs(1), self.now);
-                assert_eq!(self.pace.set_mode(self.now), BatchingMode::Throughput);
+                assert_eq!(self.pace.mode(self.now), BatchingMode::Throughput);
             }
         }
     }
@@ -288,7 +288,7 @@ mod tests {
         let mut load = Load::new();
         load.of(10_000, 2, 1_000);
         load.of(0, 0, 250);
-        load.pace.set_mode(load.now);
+        load.pace.mode(load.now);
         load.pace.read(1, load.now);
         assert_eq!(load.pace.before_read(load.now), None);
     }
@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(load.of(120_000, 2, 2_000), BatchingMode::Latency);
     }
 
-    /// The first window may not have ended yet when the gear is changed, and then a sink that finds its way to
+    /// The first window may not have ended yet when the mode is changed, and then a sink that finds its way to
     /// hundreds of partitions takes nothing for a while.
     #[test]
     fn a_sink_that_takes_nothing_at_first_ends_no_backlog() {
@@ -341,7 +341,7 @@ mod tests {
             load.of(30_000, 2, 200);
             load.of(30_000, 400, 200);
         }
-        assert_eq!((load.pace.favour, load.changes), (BatchingMode::Latency, 0));
+        assert_eq!((load.pace.mode, load.changes), (BatchingMode::Latency, 0));
     }
 
     #[test]
@@ -357,7 +357,7 @@ mod tests {
         let mut load = Load::new();
         // In a minute: too much for single records at once, and easy for full requests.
         for _ in 0..600 {
-            let lag = match load.pace.favour {
+            let lag = match load.pace.mode {
                 BatchingMode::Latency => 200,
                 BatchingMode::Throughput => 2,
             };
@@ -366,7 +366,7 @@ mod tests {
         assert!(load.changes < 16, "{} changes", load.changes);
         // And when it is over, it is over.
         load.of(50_000, 2, 31_000);
-        assert_eq!(load.pace.set_mode(load.now), BatchingMode::Latency);
+        assert_eq!(load.pace.mode(load.now), BatchingMode::Latency);
     }
 
     #[test]
@@ -374,7 +374,7 @@ mod tests {
         let mut load = Load::new();
         assert_eq!(load.of(100_000, 1_000, 1_000), BatchingMode::Throughput);
         load.of(0, 0, 250);
-        assert_eq!(load.pace.set_mode(load.now), BatchingMode::Latency);
+        assert_eq!(load.pace.mode(load.now), BatchingMode::Latency);
     }
 
     #[test]

@@ -227,7 +227,7 @@ where
             let records = self.running.core.counts().records;
             // A drain is over when what is in flight has arrived: no request is filled for it.
             self.running.sink.set_mode(match drain_until {
-                None => pace.set_mode(received_at),
+                None => pace.mode(received_at),
                 Some(_) => BatchingMode::Latency,
             });
             let walk = self.running.walk(&mut self.stream, drain_until.is_some());
@@ -488,14 +488,14 @@ where
             .since
             .is_some_and(|since| now.duration_since(since) >= ASK_SINK);
         stuck.obstacle = asks.then(|| self.running.sink.waiting_for()).flatten();
-        let retry_policy = if walk.blocked || stuck.obstacle.is_some() {
+        let patience = if walk.blocked || stuck.obstacle.is_some() {
             BLOCKED_NOTICE
         } else {
             UNANSWERED_NOTICE
         };
         if stuck
             .since
-            .is_some_and(|since| now.duration_since(since) >= retry_policy)
+            .is_some_and(|since| now.duration_since(since) >= patience)
         {
             let what = if walk.blocked {
                 "the sink takes nothing more: waiting for it, the slot keeps what follows"

@@ -125,7 +125,7 @@ impl Messages {
     /// # Errors
     /// The route wants a column that messages have not.
     pub fn announce(&self, router: &mut Router) -> Result<(), PlanError> {
-        // Both, whatever comes of the first: what cannot be routed can be partial.
+        // Both, whatever comes of the first: a message that cannot be routed can still give a partial row.
         let announced = Self::TABLES.map(|id| match decode(&self.relation(id)) {
             Ok(Message::Relation(relation)) if id == Self::NAMED => {
                 router.relation_with_topic(&relation, Self::TOPIC)

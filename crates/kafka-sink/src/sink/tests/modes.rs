@@ -1,4 +1,4 @@
-//! Order and reports while a sink changes gear.
+//! Order and reports while a sink changes its mode.
 
 use std::thread::JoinHandle;
 
@@ -86,7 +86,7 @@ fn a_partition_changes_its_producer_when_all_of_it_is_reported() {
     sink.set_mode(BatchingMode::Latency);
     sink.set_mode(BatchingMode::Throughput);
     send_seq(&mut sink, &reports, 5);
-    assert_eq!(sink.producers.gear, BatchingMode::Throughput);
+    assert_eq!(sink.producers.mode, BatchingMode::Throughput);
     sink.close(LONG);
     reports.assert_complete(6);
     assert_eq!(log(&cluster, "t"), [0, 1, 2, 3, 4, 5]);
@@ -248,14 +248,14 @@ fn the_second_producer_goes_when_it_is_not_used_and_comes_again() {
 }
 
 #[test]
-fn a_linger_of_ones_own_is_the_only_gear() {
+fn a_linger_of_ones_own_is_the_only_mode() {
     let cluster = cluster(&[("t", 1)]);
     let (mut sink, reports) = geared(&cluster, &[("queue.buffering.max.ms", "3")]);
     send_seq(&mut sink, &reports, 0);
     sink.set_mode(BatchingMode::Throughput);
     send_seq(&mut sink, &reports, 1);
     assert_eq!(sink.producers.all.len(), 1);
-    assert_eq!(sink.producers.gear, BatchingMode::Latency);
+    assert_eq!(sink.producers.mode, BatchingMode::Latency);
     sink.close(LONG);
     reports.assert_complete(2);
 }
@@ -310,7 +310,7 @@ fn keys_keep_their_order_through_gears_and_lines() {
 /// Records whose timestamps open no gate would go one by one, each after a linger. The mock brokers give
 /// timestamps of their own, so it is said by hand here that one was too old.
 #[test]
-fn the_gear_for_throughput_goes_without_gates_that_do_not_open() {
+fn the_producer_for_throughput_goes_without_gates_that_do_not_open() {
     const RECORDS: u64 = 3_000;
     for stale_at in [100, 500, 1_000] {
         let cluster = cluster(&[("t", 2)]);
@@ -332,7 +332,7 @@ fn the_gear_for_throughput_goes_without_gates_that_do_not_open() {
             numbers.map(|number| number.requests).collect::<Vec<_>>()
         };
         assert_eq!(requests(&sink).last(), Some(&Requests::One), "{stale_at}");
-        assert_eq!(sink.producers.gear, BatchingMode::Throughput, "{stale_at}");
+        assert_eq!(sink.producers.mode, BatchingMode::Throughput, "{stale_at}");
         // The producer that had several goes when all that it had was reported.
         let start = Instant::now();
         while requests(&sink) != [Requests::Several, Requests::One] {

@@ -101,7 +101,7 @@ fn a_request_that_is_repeated_is_neither_lost_nor_overtaken() {
     }
 }
 
-/// The second queue of defence, with the first one, a single request in flight, taken away.
+/// The second line of defence, with the first one, a single request in flight, taken away.
 #[test]
 fn what_librdkafka_only_infers_to_be_delivered_is_reported_as_failed() {
     const RECORDS: u64 = 40;

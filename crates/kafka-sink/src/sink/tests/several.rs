@@ -127,7 +127,7 @@ fn a_record_is_alone_on_its_way_to_a_partition_that_is_not_open() {
     }
     assert_eq!(queued(&sink), [7, 8], "the others are open");
     reports.wait(|state| state.outcomes.contains_key(&6));
-    // It may be open by now, but nobody passes those that hold there.
+    // It may be open by now, but nothing passes the records that are queued there.
     offer(&mut sink, "t", new(15), 15);
     reports.wait_with(&mut sink, |state| state.outcomes.len() == 16);
     assert!(sink.hold_queues.is_empty());
