@@ -218,7 +218,7 @@ fn full_window_of_small_rows() {
          FROM generate_series(1, 10000) n, generate_series(0, 49) k",
     );
     // Not before: it would wait for what the other producer has on its way.
-    relay.says("changed gear");
+    relay.says("changed producer mode");
     kafka.pause();
     relay.says("the sink takes nothing more");
     let full = relay.peak_memory();

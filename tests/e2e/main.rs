@@ -5,7 +5,7 @@
 //! - [`confirming`]: no position is confirmed before the broker has what lies before it.
 //! - [`crashes`]: SIGKILL, SIGTERM, servers that go away, connections that are cut.
 //! - [`slots`]: slots that are lost, dropped, moved or another cluster's stop the relay with the range.
-//! - [`gears`]: one producer for latency and one for throughput, and the order of records between them.
+//! - [`modes`]: one producer for latency and one for throughput, and the order of records between them.
 //! - [`idle`], [`large`]: the primary is not hurt: idle slots move, memory is bounded.
 //! - [`poison`]: what cannot be delivered stops the relay, and nothing is lost; [`dead_letters`]: or
 //!   goes elsewhere, as the policy says.

@@ -2,11 +2,11 @@ use walrelay_testkit::Db;
 
 use crate::rig::{Relay, Rig};
 
-const UP: &str = "\"gear\":\"Throughput\"";
-const DOWN: &str = "\"gear\":\"Latency\"";
+const UP: &str = "\"mode\":\"Throughput\"";
+const DOWN: &str = "\"mode\":\"Latency\"";
 
-fn changes(relay: &Relay, gear: &str) -> usize {
-    relay.log().matches(gear).count()
+fn changes(relay: &Relay, mode: &str) -> usize {
+    relay.log().matches(mode).count()
 }
 
 /// Enough to be behind with: transactions of a thousand rows, each key in all of them.
@@ -64,7 +64,7 @@ fn change_with_the_load_and_keep_the_history() {
     rig.workload().rows(3_000).run();
     rig.caught_up();
     let verdict = rig.verdict();
-    eprintln!("gears: {verdict}");
+    eprintln!("modes: {verdict}");
     verdict.assert_clean();
     assert!(verdict.committed >= 456_000, "{verdict}");
     relay.ends_well();
@@ -87,7 +87,7 @@ fn a_backlog_with_timestamps_of_long_ago_is_drained_in_full_requests() {
         relay
     };
     started().ends_well();
-    // The time of production first, so that the gear is changed before the old ones come.
+    // The time of production first, so that the mode is changed before the old ones come.
     for (at, transactions) in [("NULL", 0..60), ("now() - interval '2 hours'", 60..120)] {
         for transaction in transactions {
             db.batch(&format!(

@@ -278,7 +278,7 @@ pub(crate) fn partition_down_in_bulk(ctx: &mut Context, loss: Loss, mode: Mode) 
         ctx.struck();
     };
 
-    let in_throughput = "\"gear\":\"Throughput\"";
+    let in_throughput = "\"mode\":\"Throughput\"";
     match mode {
         Mode::Throughput => {
             relay.ends_well();

@@ -231,7 +231,7 @@ impl Producers {
     fn note(&mut self, mode: BatchingMode) {
         if self.mode != mode {
             self.mode = mode;
-            tracing::debug!(?mode, "changed gear");
+            tracing::debug!(?mode, "changed producer mode");
         }
     }
 

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_between_the_gears_does_not_make_it_go_up_and_down() {
+    fn a_load_between_the_modes_does_not_make_it_go_up_and_down() {
         let mut load = Load::new();
         // In a minute: too much for single records at once, and easy for full requests.
         for _ in 0..600 {

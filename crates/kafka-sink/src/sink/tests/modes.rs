@@ -11,7 +11,7 @@ use super::*;
 use crate::DualModeSinkFactory;
 use crate::partition_gate::Requests;
 
-fn geared(cluster: &Cluster, more: &[(&str, &str)]) -> (KafkaSink, Arc<Reports>) {
+fn dual_mode(cluster: &Cluster, more: &[(&str, &str)]) -> (KafkaSink, Arc<Reports>) {
     let reports = Arc::new(Reports::default());
     let deliveries: Arc<dyn Deliveries> = Arc::clone(&reports) as _;
     let sink = DualModeSinkFactory::new(config(cluster, KafkaOptions::default(), more))
@@ -28,12 +28,12 @@ fn send_seq(sink: &mut KafkaSink, reports: &Reports, seq: u64) {
 /// Would fail if a partition did not wait for what is in flight there: the other producer's connection has
 /// nothing before it in the queue.
 #[test]
-fn changing_gear_keeps_order_and_repeats_nothing() {
+fn changing_mode_keeps_order_and_repeats_nothing() {
     let cluster = cluster(&[("t", 1)]);
     cluster
         .broker_round_trip_time(1, Duration::from_millis(5))
         .unwrap();
-    let (mut sink, reports) = geared(&cluster, &[]);
+    let (mut sink, reports) = dual_mode(&cluster, &[]);
     let mut seq = 0;
     for (round, burst) in (0..24).zip([1, 40, 7, 300].into_iter().cycle()) {
         sink.set_mode(if round % 2 == 0 {
@@ -58,7 +58,7 @@ fn changing_gear_keeps_order_and_repeats_nothing() {
 #[test]
 fn a_partition_changes_its_producer_when_all_of_it_is_reported() {
     let cluster = cluster(&[("t", 1)]);
-    let (mut sink, reports) = geared(&cluster, &[]);
+    let (mut sink, reports) = dual_mode(&cluster, &[]);
     send_seq(&mut sink, &reports, 0);
     reports.wait(|state| state.outcomes.len() == 1);
     // The gate opens a moment after the report.
@@ -115,7 +115,7 @@ fn a_partition_that_is_down_holds_up_no_change() {
         let keys: Vec<String> = (0..PARTITIONS as u32)
             .map(|partition| key_of(partition, PARTITIONS as u32))
             .collect();
-        let (mut sink, reports) = geared(&cluster, &[]);
+        let (mut sink, reports) = dual_mode(&cluster, &[]);
         sink.set_mode(first);
         let mut seq = 0;
         let mut to = |sink: &mut KafkaSink, partition: u64| {
@@ -180,10 +180,10 @@ fn a_partition_that_is_down_holds_up_no_change() {
 }
 
 #[test]
-fn a_failure_in_either_gear_ends_both() {
+fn a_failure_in_either_mode_ends_both() {
     for broken in [BatchingMode::Latency, BatchingMode::Throughput] {
         let cluster = cluster(&[("t", 1)]);
-        let (mut sink, reports) = geared(&cluster, &[]);
+        let (mut sink, reports) = dual_mode(&cluster, &[]);
         sink.set_mode(broken);
         send_seq(&mut sink, &reports, 0);
         reports.wait(|state| state.outcomes.len() == 1);
@@ -218,7 +218,7 @@ fn a_failure_in_either_gear_ends_both() {
 #[test]
 fn the_second_producer_goes_when_it_is_not_used_and_comes_again() {
     let cluster = cluster(&[("t", 1)]);
-    let (mut sink, reports) = geared(&cluster, &[]);
+    let (mut sink, reports) = dual_mode(&cluster, &[]);
     sink.producers.kept = Duration::ZERO;
     for seq in 0..6 {
         sink.set_mode(BatchingMode::Throughput);
@@ -250,7 +250,7 @@ fn the_second_producer_goes_when_it_is_not_used_and_comes_again() {
 #[test]
 fn a_linger_of_ones_own_is_the_only_mode() {
     let cluster = cluster(&[("t", 1)]);
-    let (mut sink, reports) = geared(&cluster, &[("queue.buffering.max.ms", "3")]);
+    let (mut sink, reports) = dual_mode(&cluster, &[("queue.buffering.max.ms", "3")]);
     send_seq(&mut sink, &reports, 0);
     sink.set_mode(BatchingMode::Throughput);
     send_seq(&mut sink, &reports, 1);
@@ -262,7 +262,7 @@ fn a_linger_of_ones_own_is_the_only_mode() {
 
 /// Each producer opens partitions for itself, and what is queued before them goes in its turn.
 #[test]
-fn keys_keep_their_order_through_gears_and_lines() {
+fn keys_keep_their_order_through_modes_and_hold_queues() {
     const RECORDS: u64 = 6_000;
     const TOPICS: [&str; 3] = ["t", "u", "v"];
     const PARTITIONS: u32 = 12;
@@ -273,7 +273,7 @@ fn keys_keep_their_order_through_gears_and_lines() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    let (mut sink, reports) = geared(&cluster, &[]);
+    let (mut sink, reports) = dual_mode(&cluster, &[]);
     sink.producers.kept = Duration::ZERO;
     let mut stood = 0;
     for seq in 0..RECORDS {
@@ -314,7 +314,7 @@ fn the_producer_for_throughput_goes_without_gates_that_do_not_open() {
     const RECORDS: u64 = 3_000;
     for stale_at in [100, 500, 1_000] {
         let cluster = cluster(&[("t", 2)]);
-        let (mut sink, reports) = geared(&cluster, &[]);
+        let (mut sink, reports) = dual_mode(&cluster, &[]);
         for seq in 0..RECORDS {
             if seq > 200 {
                 // As while there is a backlog.
