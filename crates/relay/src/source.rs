@@ -9,20 +9,18 @@ use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_sink::Disposition;
 use walrelay_walsender::{Frame, Socket, StatusUpdate};
 
-use crate::Ancestor;
-
-/// An error of a source that knows what it asks for.
+/// An error of a source.
 pub trait SourceError: Error + Send + Sync + 'static {
     /// Retry, ask somebody to change something, or stop.
     fn disposition(&self) -> Disposition;
 
-    /// Whether another process reads the slot: that ends without a word, so it is asked for often.
+    /// Whether another process reads the slot. No message tells when that ends, so the slot is tried often.
     fn is_slot_busy(&self) -> bool {
         false
     }
 
-    /// Whether that process is somebody else's: not a walsender of this process whose connection was lost
-    /// and that the server has not given up yet.
+    /// Whether that process serves another client: it is not our walsender of a lost connection that the
+    /// server has not given up yet.
     fn is_slot_taken(&self) -> bool {
         false
     }
@@ -61,13 +59,22 @@ pub struct Resume {
     pub system_id: String,
     /// Its timeline when it was connected to.
     pub timeline: u32,
-    /// When it was started, in its own words, which tells it from every other server of the system
-    /// (`pg_postmaster_start_time`); `None` where that is not known any more.
+    /// When it was started, as it says (`pg_postmaster_start_time`): no other server of the system has the same
+    /// value. `None` where that is not known any more.
     pub server_start: Option<String>,
     /// What was acknowledged, and so may be confirmed, the last time.
     pub confirmed: CommitEnd,
     /// The highest commit that was received or confirmed: the server's log reached so far.
     pub seen: CommitEnd,
+}
+
+/// A timeline that the server's own one continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ancestor {
+    /// The timeline.
+    pub timeline: u32,
+    /// Where it was left: its log from here on is not part of the server's.
+    pub ended: Lsn,
 }
 
 /// A connection that streams.
@@ -169,7 +176,7 @@ pub trait Source: Send {
     /// nobody waits for goes on.
     ///
     /// `blocked`: the stream is not being read, because the sink takes nothing. A server that wants
-    /// to end the stream may then be waiting for us to read its last words: a reason for an error
+    /// to end the stream may then be waiting for us to read its last messages: a reason for an error
     /// that is worth a retry.
     ///
     /// # Errors

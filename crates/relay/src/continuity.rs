@@ -1,19 +1,10 @@
-//! Whether a stream continues the log that was read before.
+//! Whether a new stream continues the log that was read before, or what is missing.
 
 use std::fmt;
 
 use walrelay_lsn::{CommitEnd, Lsn};
 
-use crate::{Opened, Predecessor, Resume};
-
-/// A timeline that the server's own one continues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ancestor {
-    /// The timeline.
-    pub timeline: u32,
-    /// Where it was left: its log from here on is not part of the server's.
-    pub ended: Lsn,
-}
+use crate::source::{Ancestor, Opened, Predecessor, Resume};
 
 /// How a stream continues the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,8 +144,8 @@ impl Resume {
                 to,
             });
         }
-        // A server that was a standby when it was connected to and was promoted since, with our stream: what
-        // it sent was of its own log throughout, so that positions of both timelines are known.
+        // A standby that was promoted under our stream sent its own log throughout, so positions of both
+        // timelines are known.
         let same_server = self.server_start.as_ref() == Some(&opened.server_start);
         if opened.timeline != self.timeline && !same_server {
             let parted = self.parted(&opened.ancestors);

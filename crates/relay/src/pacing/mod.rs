@@ -27,13 +27,15 @@
 //!
 //! What is read later can only be confirmed later, never early.
 
+mod read_cadence;
+
 use std::time::Duration;
 
 use tokio::time::Instant;
 use walrelay_sink::BatchingMode;
 use walrelay_walsender::Socket;
 
-use crate::read_cadence::{ReadCadence, SHORTEST};
+use read_cadence::{ReadCadence, SHORTEST};
 
 /// A lag that is worth being caught up with, and for how long it must last: a hiccup's is made up for
 /// in less.
@@ -116,7 +118,7 @@ impl Pace {
 
     /// Notes that `records` were enqueued, of which the last was sent by the server `lag` after its
     /// commit.
-    pub(crate) fn handed_over(&mut self, records: u64, lag: Duration, now: Instant) {
+    pub(crate) fn enqueued(&mut self, records: u64, lag: Duration, now: Instant) {
         if records > 0 {
             self.last = now;
             self.lag = lag;
@@ -169,7 +171,7 @@ impl Pace {
 
     /// Notes that the sink takes nothing for now. Then nothing is enqueued, however much has come: that
     /// says nothing of the load, and a backlog is not over because the broker is slow.
-    pub(crate) fn held_up(&mut self, now: Instant) {
+    pub(crate) fn blocked(&mut self, now: Instant) {
         if self.mode == BatchingMode::Throughput {
             self.last = now;
             self.window = now;
@@ -246,7 +248,7 @@ mod tests {
                     self.changes += usize::from(next != mode);
                     mode = next;
                     let lag = Duration::from_millis(lag_ms);
-                    self.pace.handed_over(due, lag, self.now);
+                    self.pace.enqueued(due, lag, self.now);
                 }
             }
             self.pace.mode(self.now)
@@ -256,8 +258,8 @@ mod tests {
         fn is_held_up_in_throughput(&mut self, time_ms: u64) {
             for _ in 0..time_ms {
                 self.now += TICK;
-                self.pace.held_up(self.now);
-                self.pace.handed_over(0, Duration::from_secs(1), self.now);
+                self.pace.blocked(self.now);
+                self.pace.enqueued(0, Duration::from_secs(1), self.now);
                 assert_eq!(self.pace.mode(self.now), BatchingMode::Throughput);
             }
         }

@@ -24,14 +24,14 @@ struct Trouble {
 
 /// A throttled warning that is to be logged now.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Due {
+pub(crate) struct Throttled {
     /// How long the trouble lasts.
     pub(crate) lasts: Duration,
     /// How often it happened since the last warning without being logged.
     pub(crate) held_back: u64,
 }
 
-impl Due {
+impl Throttled {
     /// For a log line, which leaves a zero out.
     pub(crate) fn unlogged(&self) -> Option<u64> {
         (self.held_back > 0).then_some(self.held_back)
@@ -40,7 +40,7 @@ impl Due {
 
 impl LogThrottle {
     /// Notes a trouble at `now`. `Some`: log it. A trouble other than the last one is always logged.
-    pub(crate) fn about(&mut self, what: &str, now: Instant) -> Option<Due> {
+    pub(crate) fn about(&mut self, what: &str, now: Instant) -> Option<Throttled> {
         let trouble = match &mut self.trouble {
             Some(trouble) if trouble.what == what => trouble,
             _ => {
@@ -51,7 +51,7 @@ impl LogThrottle {
                     interval: FIRST,
                     held_back: 0,
                 });
-                return Some(Due {
+                return Some(Throttled {
                     lasts: Duration::ZERO,
                     held_back: 0,
                 });
@@ -63,7 +63,7 @@ impl LogThrottle {
         }
         trouble.interval = (trouble.interval * 2).min(LONGEST);
         trouble.next = now + trouble.interval;
-        Some(Due {
+        Some(Throttled {
             lasts: now.duration_since(trouble.since),
             held_back: std::mem::take(&mut trouble.held_back),
         })
@@ -99,8 +99,8 @@ mod tests {
                 0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 1023, 1623, 2223, 2823, 3423
             ]
         );
-        let due = throttle.about("refused", at(3_600)).expect("it is new");
-        assert_eq!(due.lasts, Duration::ZERO);
+        let warning = throttle.about("refused", at(3_600)).expect("it is new");
+        assert_eq!(warning.lasts, Duration::ZERO);
         throttle.over(at(3_601));
         assert!(throttle.about("refused", at(3_602)).is_some());
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use crate::Looked;
-use crate::log_throttle::{Due, LogThrottle};
+use super::log_throttle::{LogThrottle, Throttled};
+use crate::source::Looked;
 
 /// From the start of one look to the start of the next: a table that is taken out of the publication
 /// sends no word. The documents promise ten seconds, and a look takes its time.
@@ -71,12 +71,12 @@ impl Looks {
             return;
         };
         debug!(reason, "a look at the catalogs failed");
-        if let Some(due) = self.failed(now) {
+        if let Some(warning) = self.failed(now) {
             warn!(
                 error = reason,
                 failures = self.failures,
                 unanswered_s = now.duration_since(self.answered_at).as_secs(),
-                not_said = due.held_back,
+                not_said = warning.held_back,
                 "looks at the catalogs fail: a table that is taken out of the publication is not \
                  noticed meanwhile, nor is WAL that is kept for the slot"
             );
@@ -84,7 +84,7 @@ impl Looks {
     }
 
     /// Whether a warning is due.
-    fn failed(&mut self, now: Instant) -> Option<Due> {
+    fn failed(&mut self, now: Instant) -> Option<Throttled> {
         self.next_at = now + LOOK_RETRY;
         self.failures += 1;
         let lasts = self.failures >= FAILURES_NOTICE
@@ -98,7 +98,7 @@ impl Looks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SlotOwner;
+    use crate::source::SlotOwner;
 
     fn failure() -> Looked {
         Looked::Failed {
