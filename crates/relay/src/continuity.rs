@@ -16,12 +16,12 @@ pub enum Continuity {
     HandedOver {
         /// The last position that was to be confirmed here.
         from: CommitEnd,
-        /// Where the slot stands now.
+        /// The slot's position now.
         to: CommitEnd,
         /// Who relayed it.
         by: Predecessor,
     },
-    /// The server was promoted, and the slot stands before the place where the two logs part:
+    /// The server was promoted, and the slot is before the position where the two logs part:
     /// nothing is missing. Positions beyond that place mean something else now, so everything
     /// must be taken anew from the slot on.
     Promoted {
@@ -45,7 +45,7 @@ pub enum LogError {
     SlotMoved {
         /// The last position that was to be confirmed.
         from: CommitEnd,
-        /// Where the slot stands now.
+        /// The slot's position now.
         to: CommitEnd,
     },
     /// The server's log ends before what it had sent: it was restored from an older state (a
@@ -74,10 +74,10 @@ pub enum LogError {
         now: String,
         /// The last position of the old cluster that was to be confirmed.
         from: CommitEnd,
-        /// Where the slot of the new one stands.
+        /// The position of the new one's slot.
         to: CommitEnd,
     },
-    /// The server was promoted, and its slot stands beyond what was relayed of the log that the two
+    /// The server was promoted, and its slot is beyond what was relayed of the log that the two
     /// timelines have in common.
     #[error(
         "the server's timeline changed from {before} to {now}, and the slot does not continue what \
@@ -93,7 +93,7 @@ pub enum LogError {
         parted: Option<Lsn>,
         /// The last position in common that was to be confirmed.
         from: CommitEnd,
-        /// Where the slot stands now.
+        /// The slot's position now.
         to: CommitEnd,
     },
 }
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_stands_where_it_was_left_or_before_continues() {
+    fn a_slot_where_it_was_left_or_before_continues() {
         for confirmed in [1, 99, 100] {
             let result = resume().continued_by(&opened(confirmed));
             assert_eq!(result, Ok(Continuity::Same));
@@ -282,7 +282,7 @@ mod tests {
         assert!(resume().continued_by(&other).is_err());
     }
 
-    /// Its slot stands beyond the place where the timelines part, because we confirmed that position.
+    /// Its slot is beyond the position where the timelines part, because we confirmed that position.
     #[test]
     fn a_standby_that_is_promoted_under_the_stream_continues_its_own_log() {
         let same = Opened {

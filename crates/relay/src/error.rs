@@ -27,7 +27,7 @@ pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
     /// A record was not delivered, and everything after it was not confirmed.
     #[error("{}", undelivered(*event, event_id.as_deref()))]
     Delivery {
-        /// What it stands for, where that is known.
+        /// The event that it stands for, where that is known.
         event: Option<SentEvent>,
         /// That event's id: known where the sink refused the record on the spot.
         event_id: Option<String>,

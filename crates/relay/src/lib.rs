@@ -9,7 +9,7 @@
 //! - [`Resume::continued_by`]: whether a new stream continues the log that was read before, or what
 //!   is missing ([`LogError`]).
 //! - [`Schemas`]: who is asked for the schemas of values, where they are encoded by some.
-//! - [`Environment`]: what the pipeline is told of the world (the wall clock) and tells it
+//! - [`Environment`]: where the pipeline reads the wall clock, and what it reports to
 //!   ([`State`], samples of latency). [`Counts`] are the figures of a run.
 //! - [`PipelineError`]: why a pipeline stopped.
 //!

@@ -11,7 +11,7 @@ use walrelay_walsender::{Frame, Socket, StatusUpdate};
 
 /// An error of a source.
 pub trait SourceError: Error + Send + Sync + 'static {
-    /// Retry, ask somebody to change something, or stop.
+    /// Retry, wait for a change of the configuration, or stop.
     fn disposition(&self) -> Disposition;
 
     /// Whether another process reads the slot. No message tells when that ends, so the slot is tried often.
@@ -146,7 +146,7 @@ pub trait Source: Send {
     type Error: SourceError;
 
     /// Connects, checks (and where allowed creates) publication and slot, starts the stream **from
-    /// where the slot stands** and checks the slot once more.
+    /// the slot's position** and checks the slot once more.
     ///
     /// `resume` is `None` for the first connection of a process. Later ones must not create a slot
     /// that is missing: it was there, so events are gone.
@@ -157,7 +157,7 @@ pub trait Source: Send {
 
     /// Asks to note durably, beside the slot, that everything up to `position` is acknowledged, and
     /// says up to where that has been done: `position` or an earlier one. Only what was noted may
-    /// be reported as flushed, so that the slot never stands beyond the note. Called before each
+    /// be reported as flushed, so that the slot is never beyond the note. Called before each
     /// status update; it must not block, and goes on with what it began when it is called again.
     /// A source that keeps no notes says `position`.
     ///
@@ -173,7 +173,7 @@ pub trait Source: Send {
     fn look(&mut self);
 
     /// Waits for the look under way; pending for ever if there is none. Cancel-safe: a look that
-    /// nobody waits for goes on.
+    /// is not waited for goes on.
     ///
     /// `blocked`: the stream is not being read, because the sink takes nothing. A server that wants
     /// to end the stream may then be waiting for us to read its last messages: a reason for an error

@@ -4,7 +4,7 @@ use walrelay_sink::EventPosition;
 
 use crate::event::SentEvent;
 
-/// Which event a record in flight stands for: the way from a delivery report back to the log.
+/// Which event a record in flight stands for.
 ///
 /// One entry per run of records whose events follow each other in one transaction, so about one per
 /// transaction in flight.

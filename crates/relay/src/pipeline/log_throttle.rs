@@ -2,19 +2,19 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The least time between two warnings about the same trouble. It doubles with each.
+/// The least time between two warnings about the same problem. It doubles with each.
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// Throttles a repeated warning: the first is logged at once, later ones at growing intervals. A trouble that
+/// Throttles a repeated warning: the first is logged at once, later ones at growing intervals. A problem that
 /// lasts must neither fill the log nor vanish from it.
 #[derive(Debug, Default)]
 pub(crate) struct LogThrottle {
-    trouble: Option<Trouble>,
+    problem: Option<Problem>,
 }
 
 #[derive(Debug)]
-struct Trouble {
+struct Problem {
     what: String,
     since: Instant,
     next: Instant,
@@ -25,7 +25,7 @@ struct Trouble {
 /// A throttled warning that is to be logged now.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Throttled {
-    /// How long the trouble lasts.
+    /// How long the problem lasts.
     pub(crate) lasts: Duration,
     /// How often it happened since the last warning without being logged.
     pub(crate) held_back: u64,
@@ -39,12 +39,12 @@ impl Throttled {
 }
 
 impl LogThrottle {
-    /// Notes a trouble at `now`. `Some`: log it. A trouble other than the last one is always logged.
+    /// Notes a problem at `now`. `Some`: log it. A problem other than the last one is always logged.
     pub(crate) fn about(&mut self, what: &str, now: Instant) -> Option<Throttled> {
-        let trouble = match &mut self.trouble {
-            Some(trouble) if trouble.what == what => trouble,
+        let problem = match &mut self.problem {
+            Some(problem) if problem.what == what => problem,
             _ => {
-                self.trouble = Some(Trouble {
+                self.problem = Some(Problem {
                     what: what.to_owned(),
                     since: now,
                     next: now + FIRST,
@@ -57,27 +57,27 @@ impl LogThrottle {
                 });
             }
         };
-        if now < trouble.next {
-            trouble.held_back += 1;
+        if now < problem.next {
+            problem.held_back += 1;
             return None;
         }
-        trouble.interval = (trouble.interval * 2).min(LONGEST);
-        trouble.next = now + trouble.interval;
+        problem.interval = (problem.interval * 2).min(LONGEST);
+        problem.next = now + problem.interval;
         Some(Throttled {
-            lasts: now.duration_since(trouble.since),
-            held_back: std::mem::take(&mut trouble.held_back),
+            lasts: now.duration_since(problem.since),
+            held_back: std::mem::take(&mut problem.held_back),
         })
     }
 
-    /// Since when the trouble lasts.
+    /// Since when the problem lasts.
     pub(crate) fn since(&self) -> Option<Instant> {
-        self.trouble.as_ref().map(|trouble| trouble.since)
+        self.problem.as_ref().map(|problem| problem.since)
     }
 
-    /// The trouble is over. Returns how long it lasted.
+    /// The problem is over. Returns how long it lasted.
     pub(crate) fn over(&mut self, now: Instant) -> Option<Duration> {
-        let trouble = self.trouble.take()?;
-        Some(now.duration_since(trouble.since))
+        let problem = self.problem.take()?;
+        Some(now.duration_since(problem.since))
     }
 }
 
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intervals_grow_and_a_new_trouble_is_logged_at_once() {
+    fn intervals_grow_and_a_new_problem_is_logged_at_once() {
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         let mut throttle = LogThrottle::default();

@@ -8,8 +8,8 @@ use tracing::{debug, info, warn};
 use super::log_throttle::{LogThrottle, Throttled};
 use crate::source::Looked;
 
-/// From the start of one look to the start of the next: a table that is taken out of the publication
-/// sends no word. The documents promise ten seconds, and a look takes its time.
+/// From the start of one look to the start of the next: no message tells that a table was taken out of the
+/// publication. The documents promise ten seconds, and a look takes its time.
 const LOOK_INTERVAL: Duration = Duration::from_secs(9);
 /// From the end of a failed look to the start of the next.
 const LOOK_RETRY: Duration = Duration::from_secs(1);
@@ -44,8 +44,8 @@ impl Looks {
         }
     }
 
-    /// When the next look is due; `None` while one is under way. `regular`: those of every few seconds are
-    /// wanted. `prove_at`: when one must show that the slot is still ours.
+    /// When the next look is due; `None` while one is under way. `regular`: also one every few seconds.
+    /// `prove_at`: when one must show that the slot is still ours.
     pub(crate) fn due(&self, regular: bool, prove_at: Option<Instant>) -> Option<Instant> {
         let regular = regular.then_some(self.next_at);
         let due = [regular, prove_at].into_iter().flatten().min()?;

@@ -1,5 +1,5 @@
-//! The way of a row through the pipeline's task without the task, for the benchmark of the core and
-//! the test that counts its allocations. No relay has a use for it.
+//! The way of a row through the pipeline without its task: for the benchmark of the core and the test that counts
+//! allocations.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -44,8 +44,8 @@ impl<K: Sink> Walker<K> {
         Self { session }
     }
 
-    /// Takes every whole frame to the core and the sink, until that is full. How many were consumed.
-    pub fn walk<T: WalStream>(
+    /// Sends every whole frame to the sink, until that is full. Returns how many were consumed.
+    pub fn send_batch<T: WalStream>(
         &mut self,
         stream: &mut T,
     ) -> Result<u64, PipelineError<T::Error, Infallible>>

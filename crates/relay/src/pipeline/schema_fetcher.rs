@@ -12,18 +12,18 @@ use super::backoff::Backoff;
 use super::log_throttle::{LogThrottle, Throttled};
 use crate::schemas::{PendingSchema, SchemaAnswer, SchemaError, SchemaFailure, Schemas};
 
-/// What came of asking.
+/// What a request came to.
 #[derive(Debug)]
 pub(crate) enum FetchOutcome {
     /// The schema of this subject.
     Schema(String, ValueSchema),
-    /// Not yet: it is asked again. With a word that is due.
+    /// Not yet: it is requested again. With a warning to log, if it is not throttled.
     Later(SchemaError, Option<Throttled>),
     /// There is none.
     Nothing(String, SchemaError),
 }
 
-/// Asks for what is wanted until it is there, or for long enough.
+/// Requests one schema until it is known, or for long enough.
 pub(crate) struct SchemaFetcher {
     schemas: Option<Arc<dyn Schemas>>,
     retry_for: Duration,
@@ -33,19 +33,19 @@ pub(crate) struct SchemaFetcher {
 }
 
 struct Search {
-    wanted: PendingSchema,
+    pending: PendingSchema,
     since: Instant,
     answer: Option<SchemaAnswer>,
-    /// When to ask next, while no answer is under way.
+    /// When to request it next, while no answer is under way.
     next: Instant,
 }
 
 impl fmt::Debug for SchemaFetcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let wanted = self.search.as_ref().map(|search| &search.wanted);
+        let pending = self.search.as_ref().map(|search| &search.pending);
         f.debug_struct("SchemaFetcher")
             .field("schemas", &self.schemas)
-            .field("wanted", &wanted)
+            .field("pending", &pending)
             .finish_non_exhaustive()
     }
 }
@@ -65,24 +65,24 @@ impl SchemaFetcher {
         }
     }
 
-    /// This is what is wanted now. What was sought before and is not any more is left.
-    pub(crate) fn request(&mut self, wanted: Option<&PendingSchema>) {
-        let sought = self.search.as_ref().map(|search| &search.wanted);
-        if sought == wanted {
+    /// Requests this schema from now on, and no other one.
+    pub(crate) fn request(&mut self, pending: Option<&PendingSchema>) {
+        let requested = self.search.as_ref().map(|search| &search.pending);
+        if requested == pending {
             return;
         }
         let now = Instant::now();
         self.backoff.reset();
         self.throttle.over(now);
-        self.search = wanted.map(|wanted| Search {
-            wanted: wanted.clone(),
+        self.search = pending.map(|pending| Search {
+            pending: pending.clone(),
             since: now,
             answer: None,
             next: now,
         });
     }
 
-    /// What comes of asking; never, while nothing is wanted. Cancel-safe: an answer that is under way
+    /// What the request comes to; pending for ever while there is none. Cancel-safe: an answer that is under way
     /// stays so.
     pub(crate) async fn found(&mut self) -> FetchOutcome {
         let (Some(search), Some(schemas)) = (&mut self.search, &self.schemas) else {
@@ -91,10 +91,10 @@ impl SchemaFetcher {
         if search.answer.is_none() {
             sleep_until(search.next).await;
         }
-        let ask = || schemas.ask(&search.wanted.subject);
+        let ask = || schemas.ask(&search.pending.subject);
         let answer = search.answer.get_or_insert_with(ask).await;
         search.answer = None;
-        let subject = search.wanted.subject.clone();
+        let subject = search.pending.subject.clone();
         let now = Instant::now();
         let error = match answer {
             Ok(schema) => {
@@ -103,8 +103,8 @@ impl SchemaFetcher {
             }
             Err(error) => error,
         };
-        // Whoever has a schema already waits only for one that cannot be asked for.
-        let may_pass = if search.wanted.again {
+        // Where a schema is known, a later one is waited for only while the registry cannot be asked.
+        let may_pass = if search.pending.again {
             error.kind == SchemaFailure::Unavailable
         } else {
             error.kind.may_pass()
@@ -118,7 +118,7 @@ impl SchemaFetcher {
         FetchOutcome::Later(error, warning)
     }
 
-    /// How long something has been sought in vain; it is not any more.
+    /// For how long a request failed, if it did; that is over.
     pub(crate) fn over(&mut self) -> Option<Duration> {
         self.throttle.over(Instant::now())
     }
@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    /// What comes in the end, how often it was told to wait, and after how long.
+    /// The last outcome, how many `Later` came before it, and after how long.
     async fn end(
         schema_fetcher: &mut SchemaFetcher,
     ) -> (Result<u32, SchemaFailure>, usize, Duration) {

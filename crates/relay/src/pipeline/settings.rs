@@ -56,7 +56,7 @@ pub enum Outcome {
     /// All that was enqueued is acknowledged and confirmed, and the server has taken it: the
     /// next start repeats nothing.
     Drained {
-        /// Where the slot stands.
+        /// The slot's position.
         confirmed: CommitEnd,
     },
     /// Nothing was enqueued, so nothing is owed.

@@ -186,7 +186,7 @@ pub struct Diverted {
     pub cause: Arc<str>,
     /// A dead letter, or passed over.
     pub action: PoisonAction,
-    /// The event's id, for people, where it is known.
+    /// The event's id for logs, where it is known.
     pub event_id: Option<String>,
 }
 

@@ -112,8 +112,8 @@ impl SinkWatch {
             .filter(|at| *at > now)
     }
 
-    /// Why a drain is to end before all is acknowledged, if it is: its time is over, or somebody must remove
-    /// the obstacle.
+    /// Why a drain is to end before all is acknowledged, if it is: its time is over, or the obstacle does
+    /// not pass by itself.
     pub(super) fn why_give_up(&self, time_is_over: bool) -> Option<String> {
         match &self.obstacle {
             Some(obstacle) if obstacle.disposition == Disposition::Configuration => {
