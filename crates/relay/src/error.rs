@@ -3,12 +3,12 @@ use std::fmt;
 use std::time::Duration;
 
 use walrelay_lsn::Lsn;
-use walrelay_sink::{DeliveryError, Disposition};
+use walrelay_sink::{DeliveryError, Disposition, SinkFactory};
 
 use crate::continuity::LogError;
 use crate::core::CoreError;
 use crate::event::{SentEvent, with_id};
-use crate::source::SourceError;
+use crate::source::{Source, SourceError};
 
 /// Why a pipeline stopped, or why one attempt of it ended. `S` is the source's error, `K` the
 /// sink factory's.
@@ -62,6 +62,9 @@ pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
         silent_for: Duration,
     },
 }
+
+pub(crate) type PipelineResult<T, S, F> =
+    Result<T, PipelineError<<S as Source>::Error, <F as SinkFactory>::Error>>;
 
 fn undelivered(event: Option<SentEvent>, event_id: Option<&str>) -> String {
     let Some(SentEvent { id, dead_letter }) = event else {

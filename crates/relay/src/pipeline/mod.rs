@@ -36,7 +36,7 @@ use crate::continuity::Continuity;
 use crate::core::Core;
 use crate::counts::Counts;
 use crate::environment::{Environment, State};
-use crate::error::{Chain, PipelineError};
+use crate::error::{Chain, PipelineError, PipelineResult};
 use crate::poison::{Decision, PoisonDecisions, Refusal, RetryPolicy};
 use crate::source::{Opened, Resume, Source, SourceError};
 use failed_attempts::FailedAttempts;
@@ -67,9 +67,6 @@ pub struct Pipeline<S, F: SinkFactory, W> {
     /// Why the last attempt failed.
     failure: Option<String>,
 }
-
-type PipelineResult<T, S, F> =
-    Result<T, PipelineError<<S as Source>::Error, <F as SinkFactory>::Error>>;
 
 impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
     /// A pipeline that has not connected to anything yet.

@@ -20,6 +20,7 @@ mod ending;
 mod event_log;
 mod feedback;
 mod sink_watch;
+mod status;
 
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -30,7 +31,6 @@ use tracing::{info, warn};
 use walrelay_lsn::CommitEnd;
 use walrelay_sink::{BatchingMode, Sink, SinkFactory};
 
-use super::PipelineResult;
 use super::failed_attempts::FailedAttempts;
 use super::lease::Lease;
 use super::looks::Looks;
@@ -40,7 +40,7 @@ use super::settings::{Outcome, Settings};
 use super::shutdown::Shutdown;
 use crate::core::CoreError;
 use crate::environment::{Environment, Failpoint, State};
-use crate::error::{Chain, PipelineError};
+use crate::error::{Chain, PipelineError, PipelineResult};
 use crate::pacing::Pace;
 use crate::schemas::SchemaFailure;
 use crate::source::{Looked, SlotOwner, Source, WalStream};
