@@ -3,9 +3,9 @@ use std::fmt;
 use walrelay_lsn::CommitEnd;
 use walrelay_pgoutput::PgTimestamp;
 
-use crate::Counts;
+use crate::counts::Counts;
 
-/// What a pipeline is doing, for logs and for people.
+/// What a pipeline is doing, for logs and status pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     /// Opening the connection to Postgres.
@@ -14,7 +14,7 @@ pub enum State {
     Streaming,
     /// The sink takes nothing more at the moment, or acknowledges nothing; feedback goes on.
     Blocked,
-    /// The schema of values is not to be had yet; feedback goes on.
+    /// A schema of values is not known yet; feedback goes on.
     WaitingForSchema {
         /// Why.
         why: String,
@@ -53,15 +53,15 @@ impl fmt::Display for State {
     }
 }
 
-/// Steps of a record's way after which a process may die. What is durable, and where, differs after
-/// each; a test that dies at all of them has seen every case.
+/// Steps of a record's way after which a test may kill the process. What is durable, and where, differs after
+/// each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Failpoint {
-    /// Bytes were read from Postgres, nothing was made of them.
+    /// Bytes were read from Postgres, nothing was decoded.
     AfterRead,
-    /// Records were handed to the sink.
+    /// Records were enqueued in the sink.
     AfterEnqueue,
-    /// Acknowledgements moved the position to confirm; nobody was told.
+    /// Acknowledgements moved the position to confirm; no status update has it.
     AfterAck,
     /// The position is in a status update that was not written.
     AfterConfirm,
@@ -101,7 +101,7 @@ pub trait Environment: Send {
         let _ = state;
     }
 
-    /// The pipeline is at such a point. For tests, which end the process here.
+    /// The pipeline is at this failpoint. For tests, which end the process here.
     fn failpoint(&mut self, point: Failpoint) {
         let _ = point;
     }
@@ -112,6 +112,7 @@ pub trait Environment: Send {
     fn acknowledged(&mut self, end: CommitEnd, committed: PgTimestamp) {
         let _ = (end, committed);
     }
+
     /// The figures since the sink was made, at each status update to the server: every
     /// [`Settings::status_interval`](crate::Settings::status_interval) at least. With a new sink they
     /// begin at zero.

@@ -1,146 +1,14 @@
 use std::error::Error;
 use std::fmt;
+use std::time::Duration;
 
-use walrelay_checkpoint::LedgerError;
-use walrelay_event_router::{MessageError, PlanError, RouteError};
-use walrelay_lsn::{Lsn, Xid};
-use walrelay_pgoutput::DecodeError;
-use walrelay_sink::{DeliveryError, Disposition};
+use walrelay_lsn::Lsn;
+use walrelay_sink::{DeliveryError, Disposition, SinkFactory};
 
-use crate::{LogError, SchemaError, SentEvent, TableName};
-
-/// What the machine refuses.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CoreError {
-    /// A message of the server is not what the protocol says. Never skipped: what cannot be read
-    /// may be an event.
-    #[error("a message from Postgres at {lsn} cannot be decoded")]
-    Decode {
-        /// Position of the message.
-        lsn: Lsn,
-        /// What is wrong with it.
-        #[source]
-        source: DecodeError,
-    },
-    /// A table is not shaped as the router's options say.
-    #[error("table {table} cannot be routed")]
-    Plan {
-        /// The table.
-        table: TableName,
-        /// What is missing.
-        #[source]
-        source: Box<PlanError>,
-    },
-    /// A row cannot be made a record.
-    #[error(
-        "a row of {table}{} cannot be routed, in transaction {xid} that commits at {commit}",
-        with_id(event_id.as_deref())
-    )]
-    Route {
-        /// The table.
-        table: TableName,
-        /// The event's id, where it can be read.
-        event_id: Option<String>,
-        /// The transaction.
-        xid: Xid,
-        /// Where its commit record starts, for finding it in the log.
-        commit: Lsn,
-        /// Why.
-        #[source]
-        source: Box<RouteError>,
-    },
-    /// A message of the configured prefix cannot be made a record.
-    #[error(
-        "a message of prefix {prefix:?} is no event, in transaction {xid} that commits at {commit}"
-    )]
-    Message {
-        /// The prefix.
-        prefix: String,
-        /// The transaction.
-        xid: Xid,
-        /// Where its commit record starts, for finding it in the log.
-        commit: Lsn,
-        /// Why.
-        #[source]
-        source: MessageError,
-    },
-    /// A message of the configured prefix belongs to no transaction. Nothing could be confirmed for
-    /// it, so it would be lost sooner or later.
-    #[error(
-        "a message of prefix {prefix:?} at {lsn} was emitted outside its transaction \
-         (pg_logical_emit_message(false, …)), so it cannot be an event"
-    )]
-    NotTransactional {
-        /// The prefix.
-        prefix: String,
-        /// Where it is in the log.
-        lsn: Lsn,
-    },
-    /// A row of an outbox table was updated, and [`OnUpdate::Stop`](crate::OnUpdate::Stop) is set.
-    #[error(
-        "a row of outbox table {table} was updated in transaction {xid} that commits at {commit}"
-    )]
-    Update {
-        /// The table.
-        table: TableName,
-        /// The transaction.
-        xid: Xid,
-        /// Where its commit record starts, for finding it in the log.
-        commit: Lsn,
-    },
-    /// The publication carries a table that the configuration does not name. Passing over its rows
-    /// would lose events if it is, say, a partition of the outbox.
-    #[error("the publication carries table {table}, which the configuration does not name")]
-    ForeignTable {
-        /// The table.
-        table: TableName,
-    },
-    /// There is no schema for the values of a subject, though it was asked for long enough.
-    #[error("there is no schema for the values of subject {subject:?}")]
-    Schema {
-        /// The subject.
-        subject: String,
-        /// Why.
-        #[source]
-        source: SchemaError,
-    },
-    /// Messages came in an order the protocol excludes.
-    #[error("Postgres sent {what} at {lsn}, which the protocol excludes there")]
-    Sequence {
-        /// What came.
-        what: &'static str,
-        /// Where.
-        lsn: Lsn,
-    },
-    /// The ledger refused: a bug, or a server that goes backwards.
-    #[error("the ledger of acknowledgements refused at {lsn}")]
-    Ledger {
-        /// Where.
-        lsn: Lsn,
-        /// What it refused.
-        #[source]
-        source: LedgerError,
-    },
-}
-
-impl CoreError {
-    /// What the error asks for.
-    pub fn disposition(&self) -> Disposition {
-        match self {
-            CoreError::Plan { .. } | CoreError::ForeignTable { .. } | CoreError::Schema { .. } => {
-                Disposition::Configuration
-            }
-            CoreError::Decode { .. }
-            | CoreError::Route { .. }
-            | CoreError::Message { .. }
-            | CoreError::NotTransactional { .. }
-            | CoreError::Update { .. }
-            | CoreError::Sequence { .. }
-            | CoreError::Ledger { .. } => Disposition::Fatal,
-        }
-    }
-}
+use crate::continuity::LogError;
+use crate::core::CoreError;
+use crate::event::{SentEvent, with_id};
+use crate::source::{Source, SourceError};
 
 /// Why a pipeline stopped, or why one attempt of it ended. `S` is the source's error, `K` the
 /// sink factory's.
@@ -159,7 +27,7 @@ pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
     /// A record was not delivered, and everything after it was not confirmed.
     #[error("{}", undelivered(*event, event_id.as_deref()))]
     Delivery {
-        /// What it stands for, where that is known.
+        /// The event that it stands for, where that is known.
         event: Option<SentEvent>,
         /// That event's id: known where the sink refused the record on the spot.
         event_id: Option<String>,
@@ -185,19 +53,18 @@ pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
     )]
     Displaced {
         /// Since the last proof.
-        unproven: std::time::Duration,
+        unproven: Duration,
     },
     /// Nothing came from Postgres for so long that the connection must be dead.
     #[error("nothing was received from Postgres for {silent_for:?}, though a reply was asked for")]
     Silent {
         /// How long.
-        silent_for: std::time::Duration,
+        silent_for: Duration,
     },
 }
 
-fn with_id(event_id: Option<&str>) -> String {
-    event_id.map_or_else(String::new, |id| format!(" with the event id {id:?}"))
-}
+pub(crate) type PipelineResult<T, S, F> =
+    Result<T, PipelineError<<S as Source>::Error, <F as SinkFactory>::Error>>;
 
 fn undelivered(event: Option<SentEvent>, event_id: Option<&str>) -> String {
     let Some(SentEvent { id, dead_letter }) = event else {
@@ -209,7 +76,7 @@ fn undelivered(event: Option<SentEvent>, event_id: Option<&str>) -> String {
     format!("a {what}{named} was not delivered, row {row} of the transaction that commits at {lsn}")
 }
 
-impl<S: crate::SourceError, K: Error + 'static> PipelineError<S, K> {
+impl<S: SourceError, K: Error + 'static> PipelineError<S, K> {
     /// What the error asks for; `sink` classifies the sink factory's own.
     pub fn disposition(&self, sink: impl Fn(&K) -> Disposition) -> Disposition {
         match self {

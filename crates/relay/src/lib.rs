@@ -9,7 +9,7 @@
 //! - [`Resume::continued_by`]: whether a new stream continues the log that was read before, or what
 //!   is missing ([`LogError`]).
 //! - [`Schemas`]: who is asked for the schemas of values, where they are encoded by some.
-//! - [`Environment`]: what the pipeline is told of the world (the wall clock) and tells it
+//! - [`Environment`]: where the pipeline reads the wall clock, and what it reports to
 //!   ([`State`], samples of latency). [`Counts`] are the figures of a run.
 //! - [`PipelineError`]: why a pipeline stopped.
 //!
@@ -22,7 +22,7 @@
 //!   it held and the slot is read again from what was confirmed: re-deliveries repeat a suffix of
 //!   what was sent and permute nothing.
 //! - **Nothing is relayed from a slot that another relay may have.** Each proof that the server has our
-//!   walsender is good for `wal_sender_timeout` (`lease.rs`); without one the connection is dropped, and the
+//!   walsender is good for `wal_sender_timeout` (`pipeline/lease.rs`); without one the connection is dropped, and the
 //!   producer is purged before the relay waits.
 //! - **Feedback never stops** while there is a connection: it runs beside a full sink too.
 //! - One task; the batch of a socket read is the unit. Nothing is sent through a channel per row
@@ -35,46 +35,31 @@
 
 #![forbid(unsafe_code)]
 
-mod backoff;
+mod continuity;
+mod core;
 mod counts;
-mod decision;
-mod deliveries;
-mod dlq_record;
 mod environment;
 mod error;
-mod event_source;
-mod in_flight;
-mod lease;
-mod log;
-mod log_throttle;
-mod looks;
-mod machine;
-#[doc(hidden)]
-pub mod measuring;
-mod owed;
-mod pace;
+mod event;
+mod pacing;
 mod pipeline;
 mod poison;
-mod read_cadence;
 mod schemas;
-mod settings;
-mod shutdown;
-mod silence;
-mod sink_session;
 mod source;
-mod stream;
 mod table;
 
-pub use backoff::Backoff;
+pub use crate::core::{Core, CoreError, Outgoing, Step};
+pub use continuity::{Continuity, LogError};
 pub use counts::Counts;
 pub use environment::{Environment, Failpoint, State};
-pub use error::{Chain, CoreError, PipelineError};
-pub use in_flight::SentEvent;
-pub use log::{Ancestor, Continuity, LogError};
-pub use machine::{Core, Outgoing, Step};
-pub use pipeline::Pipeline;
+pub use error::{Chain, PipelineError};
+pub use event::SentEvent;
+#[doc(hidden)]
+pub use pipeline::measuring;
+pub use pipeline::{Backoff, OnUpdate, Outcome, Pipeline, Settings};
 pub use poison::{Class, Diverted, PoisonAction, PoisonDecisions, PoisonPolicy};
 pub use schemas::{PendingSchema, SchemaAnswer, SchemaError, SchemaFailure, Schemas};
-pub use settings::{OnUpdate, Outcome, Settings};
-pub use source::{Looked, Opened, Predecessor, Resume, SlotOwner, Source, SourceError, WalStream};
+pub use source::{
+    Ancestor, Looked, Opened, Predecessor, Resume, SlotOwner, Source, SourceError, WalStream,
+};
 pub use table::TableName;

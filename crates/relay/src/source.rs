@@ -9,20 +9,18 @@ use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_sink::Disposition;
 use walrelay_walsender::{Frame, Socket, StatusUpdate};
 
-use crate::Ancestor;
-
-/// An error of a source that knows what it asks for.
+/// An error of a source.
 pub trait SourceError: Error + Send + Sync + 'static {
-    /// Retry, ask somebody to change something, or stop.
+    /// Retry, wait for a change of the configuration, or stop.
     fn disposition(&self) -> Disposition;
 
-    /// Whether another process reads the slot: that ends without a word, so it is asked for often.
+    /// Whether another process reads the slot. No message tells when that ends, so the slot is tried often.
     fn is_slot_busy(&self) -> bool {
         false
     }
 
-    /// Whether that process is somebody else's: not a walsender of this process whose connection was lost
-    /// and that the server has not given up yet.
+    /// Whether that process serves another client: it is not our walsender of a lost connection that the
+    /// server has not given up yet.
     fn is_slot_taken(&self) -> bool {
         false
     }
@@ -61,13 +59,22 @@ pub struct Resume {
     pub system_id: String,
     /// Its timeline when it was connected to.
     pub timeline: u32,
-    /// When it was started, in its own words, which tells it from every other server of the system
-    /// (`pg_postmaster_start_time`); `None` where that is not known any more.
+    /// When it was started, as it says (`pg_postmaster_start_time`): no other server of the system has the same
+    /// value. `None` where that is not known any more.
     pub server_start: Option<String>,
     /// What was acknowledged, and so may be confirmed, the last time.
     pub confirmed: CommitEnd,
     /// The highest commit that was received or confirmed: the server's log reached so far.
     pub seen: CommitEnd,
+}
+
+/// A timeline that the server's own one continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ancestor {
+    /// The timeline.
+    pub timeline: u32,
+    /// Where it was left: its log from here on is not part of the server's.
+    pub ended: Lsn,
 }
 
 /// A connection that streams.
@@ -139,7 +146,7 @@ pub trait Source: Send {
     type Error: SourceError;
 
     /// Connects, checks (and where allowed creates) publication and slot, starts the stream **from
-    /// where the slot stands** and checks the slot once more.
+    /// the slot's position** and checks the slot once more.
     ///
     /// `resume` is `None` for the first connection of a process. Later ones must not create a slot
     /// that is missing: it was there, so events are gone.
@@ -150,7 +157,7 @@ pub trait Source: Send {
 
     /// Asks to note durably, beside the slot, that everything up to `position` is acknowledged, and
     /// says up to where that has been done: `position` or an earlier one. Only what was noted may
-    /// be reported as flushed, so that the slot never stands beyond the note. Called before each
+    /// be reported as flushed, so that the slot is never beyond the note. Called before each
     /// status update; it must not block, and goes on with what it began when it is called again.
     /// A source that keeps no notes says `position`.
     ///
@@ -166,10 +173,10 @@ pub trait Source: Send {
     fn look(&mut self);
 
     /// Waits for the look under way; pending for ever if there is none. Cancel-safe: a look that
-    /// nobody waits for goes on.
+    /// is not waited for goes on.
     ///
     /// `blocked`: the stream is not being read, because the sink takes nothing. A server that wants
-    /// to end the stream may then be waiting for us to read its last words: a reason for an error
+    /// to end the stream may then be waiting for us to read its last messages: a reason for an error
     /// that is worth a retry.
     ///
     /// # Errors

@@ -85,7 +85,7 @@ fn core(class: Class, action: PoisonAction) -> (Core, Vec<u8>) {
     let ring = Arc::new(AckRing::new(64));
     let start = CommitEnd::from_slot(START);
     let router = Router::new(Options::default());
-    let mut core = Core::with_verdicts(router, Arc::from([name]), ring, start, decisions);
+    let mut core = Core::new(router, Arc::from([name]), ring, start).with_decisions(decisions);
     core.connected(start);
     for body in [
         encode::begin(Lsn::new(COMMIT), PgTimestamp::new(0), Xid::new(7)),

@@ -304,13 +304,13 @@ fn process(server: &Server, durable: &BTreeSet<RowId>) -> Process {
     };
     let confirmed = CommitEnd::from_slot(Lsn::new(slot));
     Process {
-        core: Core::with_verdicts(
+        core: Core::new(
             Router::new(Options::default()).with_wire_format(server.encoded.then(wire_format)),
             Arc::from([table]),
             Arc::clone(&ring),
             confirmed,
-            decisions,
         )
+        .with_decisions(decisions)
         .with_messages(Some(Messages::new("outbox", []))),
         ring,
         outstanding: BTreeMap::new(),

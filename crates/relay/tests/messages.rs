@@ -52,13 +52,13 @@ impl Rig {
             schema: "public".into(),
             name: "outbox".into(),
         };
-        let core = Core::with_verdicts(
+        let core = Core::new(
             Router::new(options),
             Arc::from([table]),
             Arc::clone(&ring),
             CommitEnd::from_slot(Lsn::new(1_000)),
-            PoisonDecisions::new(policy),
-        );
+        )
+        .with_decisions(PoisonDecisions::new(policy));
         let mut rig = Self {
             core: core.with_messages(Some(Messages::new("outbox", []))),
             ring,

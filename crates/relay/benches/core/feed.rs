@@ -243,7 +243,7 @@ impl Way {
     fn walk(&mut self) {
         let records = self.walker.core().counts().records;
         self.walker
-            .walk(&mut self.memory)
+            .send_batch(&mut self.memory)
             .expect("a stream that is well");
         self.walker.sink().acknowledge();
         let confirmed = self.walker.collect();

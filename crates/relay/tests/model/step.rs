@@ -1,4 +1,4 @@
-//! What comes of each action: the pipeline's part as `pipeline.rs`, `stream.rs` and `sink_session.rs`
+//! What comes of each action: the pipeline's part as `crates/relay/src/pipeline`
 //! have it, the world's as servers and brokers do.
 
 use crate::core::{Input, Output, State};
@@ -158,7 +158,7 @@ impl World {
         Ok(())
     }
 
-    /// `SinkSession::walk`, for one frame.
+    /// `SinkSession::send_batch`, for one frame.
     fn frame(&mut self, model: &mut Model) -> Result<(), String> {
         let passed = self.process.passed;
         let connection = self.connected();

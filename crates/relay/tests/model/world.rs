@@ -1,5 +1,5 @@
 //! Everything around the core, as a value: the server and its slot, the connection, the broker, the
-//! sink, and where the pipeline (`pipeline.rs`, `stream.rs`) stands. What can happen next is an
+//! sink, and where the pipeline (`crates/relay/src/pipeline`) stands. What can happen next is an
 //! [`Action`]; `step.rs` says what comes of each.
 //!
 //! # What stands for what

@@ -1,31 +1,24 @@
-//! Whether latency or throughput matters now.
+//! Decides the producer mode, and the delay before each read of the socket.
 //!
-//! Under a light load a record is read as soon as it comes and enqueued at once. Under a heavy one
-//! that is dear: the server pays for each message by itself when it is read as soon as it comes (it
-//! may need twice the CPU), and the broker for each small request. What was read in lumps and sent in
-//! full requests is late by some milliseconds; who is behind anyway does not mind.
+//! Under a light load a record is read at once and sent at once. Under a heavy load that is expensive: the server
+//! pays for each message that is read by itself (up to twice the CPU), and the broker for each small request.
 //!
-//! So the sign to go by is the **lag that the server itself sees**: the time of its clock at which it
-//! sent a message, less the time of the transaction's commit. Two readings of one clock: it does not
-//! matter what ours says. It grows when the server has a backlog to decode, when a large transaction
-//! is being sent, and when we do not read as fast as it could send.
+//! The **lag** decides: when the server sent a message, less when its transaction was committed. Both times are of
+//! the server's clock, so ours does not matter. The lag grows when the server has a backlog to decode, when it
+//! sends a large transaction, and when the relay reads more slowly than the server sends.
 //!
-//! Before there is such a lag, there is a rate at which each message read by itself takes the
-//! processors from the server that is to send the next one. So **reads keep a distance** of a third
-//! of a millisecond as soon as more than a few come, or what came was a little late; and a larger one,
-//! which grows with the lag, where it is both.
+//! | mode | until | delay before a read |
+//! |---|---|---|
+//! | latency | the lag lasts, and records come in numbers | [`READ_GAP`] at or above [`LATE`] or [`LIVELY`]; at or above both a quarter of the lag, [`LONGEST_GAP`] at most |
+//! | throughput | the lag is over for a while, or few records come; at once when none come | `read_cadence.rs` |
 //!
-//! With a backlog, `read_cadence.rs` decides the delay before each read.
+//! A lag may come of a hiccup of the server or the host, which says nothing of what latency mode can do. So
+//! latency is tried again soon. If it fails soon, the next try waits twice as long: a load between what the two modes
+//! can do does not make the mode change all the time.
 //!
-//! - **Up**, to throughput: the lag was long for a while, and records come in numbers.
-//! - **Down**, to latency: the lag has been over for a while; or so little comes that there is nothing
-//!   to be filled; at once when nothing comes any more.
-//!
-//! A lag may come of a hiccup, of the server or the machine, that says nothing of what the lower mode
-//! can do: so that is tried again soon. If it is soon too little again, the next try is put off twice as
-//! long, so that a load between what the two modes can do does not make it go up and down.
-//!
-//! What is read later can only be confirmed later, never early.
+//! A delay can only confirm a position later, never early. Measurements: docs/adr/0013-two-gears.md.
+
+mod read_cadence;
 
 use std::time::Duration;
 
@@ -33,30 +26,29 @@ use tokio::time::Instant;
 use walrelay_sink::BatchingMode;
 use walrelay_walsender::Socket;
 
-use crate::read_cadence::{ReadCadence, SHORTEST};
+use read_cadence::{ReadCadence, SHORTEST};
 
-/// A lag that is worth being caught up with, and for how long it must last: a hiccup's is made up for
-/// in less.
+/// A lag that asks for throughput, and for how long it must last: a hiccup is made up for in less.
 const BEHIND: Duration = Duration::from_millis(100);
 const BEHIND_FOR: Duration = Duration::from_millis(300);
-/// The same, of one that no hiccup leaves.
+/// The same, of a lag that no hiccup leaves.
 const FAR_BEHIND: Duration = Duration::from_secs(1);
 const FAR_BEHIND_FOR: Duration = Duration::from_millis(50);
-/// Records a second below which a full request is not to be had.
+/// Records a second below which requests cannot be filled.
 const MANY: f64 = 5_000.0;
-/// Reads keep a distance from this lag on, and from so many records a second on.
+/// At or above this lag or rate (records a second), reads are spaced by [`READ_GAP`].
 const LATE: Duration = Duration::from_millis(5);
 const LIVELY: f64 = 2_000.0;
-/// A lag that is none: a commit's way to the disk is in it.
+/// Below this lag the relay is not behind: a commit's way to the disk is in it.
 const CURRENT: Duration = Duration::from_millis(50);
-/// For how long it must be over: at first, and after tries that failed.
+/// For how long the lag must be over: at first, and at most after tries that failed.
 const CURRENT_FOR: Duration = Duration::from_millis(500);
 const LONGEST_FOR: Duration = Duration::from_secs(30);
-/// A try that went well for so long has not failed.
+/// A try of latency mode that lasted so long has not failed.
 const PROVEN: Duration = Duration::from_secs(5);
-/// A rate is that of at least so long, and without a record for so long there is none.
+/// A rate is measured over at least so long; without a record for so long it is zero.
 const WINDOW: Duration = Duration::from_millis(100);
-/// The distance of two reads in the producer for latency, and the largest. Measured: docs/adr/0013-two-gears.md.
+/// The delay between two reads in latency mode, and the longest.
 const READ_GAP: Duration = SHORTEST;
 const LONGEST_GAP: Duration = Duration::from_micros(1_500);
 
@@ -66,21 +58,21 @@ pub(crate) struct Pace {
     mode: BatchingMode,
     /// Records a second, lately.
     rate: f64,
-    /// For how long the lag must be over before latency is tried again.
+    /// For how long the lag must be over before latency mode is tried again.
     patience: Duration,
-    window: Instant,
-    /// How late the last of them were.
+    /// The lag of the last records.
     lag: Duration,
+    window: Instant,
     /// Records since the window began.
     records: u64,
-    /// When there were records last.
+    /// When records came last.
     last: Instant,
-    /// Since when there is the lag, or the lack of it, that asks for the other mode.
+    /// Since when the lag or the rate asks for the other mode.
     other_since: Option<Instant>,
     /// When the mode was changed.
     changed: Instant,
     next_read: Instant,
-    /// Of the reads in the producer for throughput.
+    /// Of the reads in throughput mode.
     cadence: ReadCadence,
 }
 
@@ -101,7 +93,7 @@ impl Pace {
         }
     }
 
-    /// The mode for what was just read. Call it before that is enqueued.
+    /// The mode for what was just read. Call it before the batch is enqueued.
     pub(crate) fn mode(&mut self, now: Instant) -> BatchingMode {
         if now.duration_since(self.last) > WINDOW {
             self.rate = 0.0;
@@ -114,9 +106,8 @@ impl Pace {
         self.mode
     }
 
-    /// Notes that `records` were enqueued, of which the last was sent by the server `lag` after its
-    /// commit.
-    pub(crate) fn handed_over(&mut self, records: u64, lag: Duration, now: Instant) {
+    /// Notes that `records` were enqueued. The server sent the last of them `lag` after its commit.
+    pub(crate) fn enqueued(&mut self, records: u64, lag: Duration, now: Instant) {
         if records > 0 {
             self.last = now;
             self.lag = lag;
@@ -148,15 +139,15 @@ impl Pace {
             return;
         }
         if to == BatchingMode::Throughput {
-            // What there is of the window counts, unless it is too short to say anything: with a
-            // backlog its end is not waited for.
+            // With a backlog the end of the window is not waited for: what there is of it counts, unless it
+            // is too short to say anything.
             let elapsed = now.duration_since(self.window).max(FAR_BEHIND_FOR / 2);
             let current = self.records as f64 / elapsed.as_secs_f64();
             let rate = self.rate.max(current);
             if rate < MANY {
                 return;
             }
-            // So it is until there is a better one: what holds the sink up now says nothing of the load.
+            // Kept until a better rate is known: a sink that is blocked now says nothing of the load.
             self.rate = rate;
             self.patience = if now.duration_since(self.changed) < PROVEN {
                 (self.patience * 2).min(LONGEST_FOR)
@@ -167,9 +158,9 @@ impl Pace {
         self.change(to, now);
     }
 
-    /// Notes that the sink takes nothing for now. Then nothing is enqueued, however much has come: that
-    /// says nothing of the load, and a backlog is not over because the broker is slow.
-    pub(crate) fn held_up(&mut self, now: Instant) {
+    /// Notes that the sink takes nothing for now. That says nothing of the load: a backlog is not over because
+    /// the broker is slow.
+    pub(crate) fn blocked(&mut self, now: Instant) {
         if self.mode == BatchingMode::Throughput {
             self.last = now;
             self.window = now;
@@ -186,8 +177,8 @@ impl Pace {
         self.next_read = now + gap;
     }
 
-    /// The distance of two reads. What many records are late by grows where the processors are busy with
-    /// each of them by itself: a quarter of it more makes few lumps of them.
+    /// The delay between two reads in latency mode. The lag of many records grows where the processors are busy
+    /// with each record by itself: a quarter of the lag more coalesces them.
     fn read_gap(&self) -> Duration {
         if self.rate >= LIVELY && self.lag >= LATE {
             (self.lag / 4).min(LONGEST_GAP)
@@ -196,12 +187,12 @@ impl Pace {
         }
     }
 
-    /// How long to leave the socket alone.
+    /// The delay before the next read.
     pub(crate) fn before_read(&self, now: Instant) -> Option<Duration> {
-        let rest = self.next_read.checked_duration_since(now)?;
+        let delay = self.next_read.checked_duration_since(now)?;
         let lively =
             self.lag >= LATE || self.rate >= LIVELY || self.mode == BatchingMode::Throughput;
-        (lively && !rest.is_zero()).then_some(rest)
+        (lively && !delay.is_zero()).then_some(delay)
     }
 
     fn change(&mut self, to: BatchingMode, now: Instant) {
@@ -246,7 +237,7 @@ mod tests {
                     self.changes += usize::from(next != mode);
                     mode = next;
                     let lag = Duration::from_millis(lag_ms);
-                    self.pace.handed_over(due, lag, self.now);
+                    self.pace.enqueued(due, lag, self.now);
                 }
             }
             self.pace.mode(self.now)
@@ -256,15 +247,15 @@ mod tests {
         fn is_held_up_in_throughput(&mut self, time_ms: u64) {
             for _ in 0..time_ms {
                 self.now += TICK;
-                self.pace.held_up(self.now);
-                self.pace.handed_over(0, Duration::from_secs(1), self.now);
+                self.pace.blocked(self.now);
+                self.pace.enqueued(0, Duration::from_secs(1), self.now);
                 assert_eq!(self.pace.mode(self.now), BatchingMode::Throughput);
             }
         }
     }
 
     #[test]
-    fn what_is_in_time_is_sent_at_once_at_any_rate() {
+    fn records_without_lag_are_sent_at_once_at_any_rate() {
         let mut load = Load::new();
         for rate in [1, 100, 1_000, 10_000, 50_000, 200_000] {
             assert_eq!(load.of(rate, 5, 1_000), BatchingMode::Latency, "{rate}");
@@ -272,18 +263,18 @@ mod tests {
     }
 
     #[test]
-    fn reads_keep_a_distance_when_many_come_or_late() {
-        let rest_at = |rate, lag_ms| {
+    fn reads_are_spaced_when_records_are_many_or_late() {
+        let delay_at = |rate, lag_ms| {
             let mut load = Load::new();
             assert_eq!(load.of(rate, lag_ms, 1_000), BatchingMode::Latency);
             load.pace.read(1, load.now);
             load.pace.before_read(load.now)
         };
-        assert_eq!(rest_at(1_000, 2), None);
-        assert_eq!(rest_at(10_000, 2), Some(READ_GAP));
-        assert_eq!(rest_at(1_000, 20), Some(READ_GAP));
-        assert_eq!(rest_at(10_000, 5), Some(Duration::from_micros(1_250)));
-        assert_eq!(rest_at(10_000, 50), Some(LONGEST_GAP));
+        assert_eq!(delay_at(1_000, 2), None);
+        assert_eq!(delay_at(10_000, 2), Some(READ_GAP));
+        assert_eq!(delay_at(1_000, 20), Some(READ_GAP));
+        assert_eq!(delay_at(10_000, 5), Some(Duration::from_micros(1_250)));
+        assert_eq!(delay_at(10_000, 50), Some(LONGEST_GAP));
         // And no longer when nothing comes any more.
         let mut load = Load::new();
         load.of(10_000, 2, 1_000);
@@ -355,7 +346,7 @@ mod tests {
     #[test]
     fn a_load_between_the_modes_does_not_make_it_go_up_and_down() {
         let mut load = Load::new();
-        // In a minute: too much for single records at once, and easy for full requests.
+        // For a minute: too much for single records, and easy for full requests.
         for _ in 0..600 {
             let lag = match load.pace.mode {
                 BatchingMode::Latency => 200,
@@ -370,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_record_after_a_rest_does_not_wait() {
+    fn the_first_record_after_a_pause_does_not_wait() {
         let mut load = Load::new();
         assert_eq!(load.of(100_000, 1_000, 1_000), BatchingMode::Throughput);
         load.of(0, 0, 250);

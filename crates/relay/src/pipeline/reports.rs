@@ -81,7 +81,7 @@ impl Deliveries for Reports {
                 }
             }
         }
-        // The ring last: whoever sees the nack there finds the error here.
+        // The ring last: the task that sees the nack there finds the error here.
         self.wake_if(self.ring.nack(Seq::new(seq)));
     }
 

@@ -1,5 +1,5 @@
-//! The way of a row through the pipeline's task without the task, for the benchmark of the core and
-//! the test that counts its allocations. No relay has a use for it.
+//! The way of a row through the pipeline without its task: for the benchmark of the core and the test that counts
+//! allocations.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -9,14 +9,17 @@ use walrelay_event_router::Router;
 use walrelay_lsn::CommitEnd;
 use walrelay_sink::{Deliveries, Sink};
 
-use crate::deliveries::Reports;
-use crate::sink_session::SinkSession;
-use crate::{Core, PipelineError, TableName, WalStream};
+use super::reports::Reports;
+use super::session::SinkSession;
+use crate::core::Core;
+use crate::error::PipelineError;
+use crate::source::WalStream;
+use crate::table::TableName;
 
 /// What a pipeline does with the bytes of one read, and with acknowledgements.
 #[derive(Debug)]
 pub struct Walker<K> {
-    running: SinkSession<K>,
+    session: SinkSession<K>,
 }
 
 impl<K: Sink> Walker<K> {
@@ -33,38 +36,40 @@ impl<K: Sink> Walker<K> {
         let deliveries = Arc::clone(&reports);
         let mut core = Core::new(router, tables, ring, confirmed);
         core.connected(confirmed);
-        let running = SinkSession {
+        let session = SinkSession {
             core,
             sink: sink(deliveries),
             reports,
         };
-        Self { running }
+        Self { session }
     }
 
-    /// Takes every whole frame to the core and the sink, until that is full. How many were consumed.
-    pub fn walk<T: WalStream>(
+    /// Sends every whole frame to the sink, until that is full. Returns how many were consumed.
+    pub fn send_batch<T: WalStream>(
         &mut self,
         stream: &mut T,
     ) -> Result<u64, PipelineError<T::Error, Infallible>>
     where
         T::Error: 'static,
     {
-        self.running.walk(stream, false).map(|walk| walk.frames)
+        self.session
+            .send_batch(stream, false)
+            .map(|batch| batch.frames)
     }
 
     /// Collects acknowledgements; what may be confirmed.
     pub fn collect(&mut self) -> CommitEnd {
-        self.running.core.advance();
-        self.running.core.confirmed()
+        self.session.core.advance();
+        self.session.core.confirmed()
     }
 
     /// The sink.
     pub fn sink(&mut self) -> &mut K {
-        &mut self.running.sink
+        &mut self.session.sink
     }
 
     /// The state machine.
     pub fn core(&self) -> &Core {
-        &self.running.core
+        &self.session.core
     }
 }

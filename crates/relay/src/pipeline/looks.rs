@@ -5,11 +5,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use crate::Looked;
-use crate::log_throttle::{Due, LogThrottle};
+use super::log_throttle::{LogThrottle, Throttled};
+use crate::source::Looked;
 
-/// From the start of one look to the start of the next: a table that is taken out of the publication
-/// sends no word. The documents promise ten seconds, and a look takes its time.
+/// From the start of one look to the start of the next: no message tells that a table was taken out of the
+/// publication. The documents promise ten seconds, and a look takes its time.
 const LOOK_INTERVAL: Duration = Duration::from_secs(9);
 /// From the end of a failed look to the start of the next.
 const LOOK_RETRY: Duration = Duration::from_secs(1);
@@ -44,8 +44,8 @@ impl Looks {
         }
     }
 
-    /// When the next look is due; `None` while one is under way. `regular`: those of every few seconds are
-    /// wanted. `prove_at`: when one must show that the slot is still ours.
+    /// When the next look is due; `None` while one is under way. `regular`: also one every few seconds.
+    /// `prove_at`: when one must show that the slot is still ours.
     pub(crate) fn due(&self, regular: bool, prove_at: Option<Instant>) -> Option<Instant> {
         let regular = regular.then_some(self.next_at);
         let due = [regular, prove_at].into_iter().flatten().min()?;
@@ -71,12 +71,12 @@ impl Looks {
             return;
         };
         debug!(reason, "a look at the catalogs failed");
-        if let Some(due) = self.failed(now) {
+        if let Some(warning) = self.failed(now) {
             warn!(
                 error = reason,
                 failures = self.failures,
                 unanswered_s = now.duration_since(self.answered_at).as_secs(),
-                not_said = due.held_back,
+                not_said = warning.held_back,
                 "looks at the catalogs fail: a table that is taken out of the publication is not \
                  noticed meanwhile, nor is WAL that is kept for the slot"
             );
@@ -84,7 +84,7 @@ impl Looks {
     }
 
     /// Whether a warning is due.
-    fn failed(&mut self, now: Instant) -> Option<Due> {
+    fn failed(&mut self, now: Instant) -> Option<Throttled> {
         self.next_at = now + LOOK_RETRY;
         self.failures += 1;
         let lasts = self.failures >= FAILURES_NOTICE
@@ -98,7 +98,7 @@ impl Looks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SlotOwner;
+    use crate::source::SlotOwner;
 
     fn failure() -> Looked {
         Looked::Failed {

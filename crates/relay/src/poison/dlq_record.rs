@@ -3,12 +3,13 @@
 use walrelay_event_router::{PartialRow, Routed};
 use walrelay_pgoutput::Begin;
 use walrelay_sink::letter as names;
-use walrelay_sink::{EventPosition, Header, Poison, Record};
+use walrelay_sink::{Header, Poison, Record};
 
-use crate::TableName;
-use crate::poison::{Class, PoisonPolicy, Verdict};
+use super::decisions::Diverted;
+use super::policy::{Class, PoisonPolicy};
+use crate::table::TableName;
 
-/// The row that a letter is written for.
+/// The row that a dead letter is written for.
 #[expect(
     clippy::large_enum_variant,
     reason = "the largest is by far the most frequent, and a box would be an allocation per row"
@@ -50,7 +51,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// What a letter says that is not in the row. Kept by the machine, borrowed by the letter.
+/// What a dead letter says beyond the row. The core keeps it, the record borrows it.
 #[derive(Debug, Default)]
 pub(crate) struct DlqHeaders {
     topic: String,
@@ -61,18 +62,17 @@ pub(crate) struct DlqHeaders {
 impl DlqHeaders {
     pub(crate) fn of(
         policy: &PoisonPolicy,
-        verdict: &Verdict,
-        id: EventPosition,
+        diverted: &Diverted,
         begin: &Begin,
         table: &TableName,
         body: &Body<'_>,
     ) -> Self {
         let mut headers = vec![
-            (names::CLASS, verdict.class.name().to_owned()),
-            (names::CAUSE, verdict.cause.to_string()),
+            (names::CLASS, diverted.class.name().to_owned()),
+            (names::CAUSE, diverted.cause.to_string()),
             (names::SLOT, policy.slot.to_string()),
             (names::LSN, begin.final_lsn.to_string()),
-            (names::ROW, id.row.to_string()),
+            (names::ROW, diverted.id.row.to_string()),
             (names::XID, begin.xid.to_string()),
             (names::COMMIT_TIME, begin.commit_time.to_string()),
             (names::TABLE, table.to_string()),
@@ -80,7 +80,7 @@ impl DlqHeaders {
         if let Some(topic) = body.topic() {
             headers.push((names::TOPIC, topic.to_owned()));
         }
-        if omits_value(verdict.class)
+        if omits_value(diverted.class)
             && let Some(value) = body.value()
         {
             headers.push((names::VALUE_BYTES, value.len().to_string()));
@@ -92,13 +92,13 @@ impl DlqHeaders {
     }
 }
 
-/// The value of an event that is too large for its topic is too large for this one, or should be: the
-/// letter refers to it.
+/// The value of an event that is too large for its topic is too large for the topic of dead letters, or should
+/// be: the dead letter refers to it.
 fn omits_value(class: Class) -> bool {
     class == Class::Poison(Poison::Oversize)
 }
 
-/// A dead letter, borrowed from the row and from the machine.
+/// A dead letter, borrowed from the row and from the core.
 pub(crate) struct DlqRecord<'a> {
     topic: &'a str,
     key: Option<&'a [u8]>,
@@ -107,12 +107,12 @@ pub(crate) struct DlqRecord<'a> {
 }
 
 impl<'a> DlqRecord<'a> {
-    pub(crate) fn new(texts: &'a DlqHeaders, class: Class, body: &Body<'a>) -> Self {
+    pub(crate) fn new(dlq_headers: &'a DlqHeaders, class: Class, body: &Body<'a>) -> Self {
         let mut headers = match body {
             Body::Routed(routed) => routed.headers().to_vec(),
             Body::Partial(partial_row, more) => [&partial_row.headers()[..], more].concat(),
         };
-        headers.extend(texts.headers.iter().map(|(name, value)| Header {
+        headers.extend(dlq_headers.headers.iter().map(|(name, value)| Header {
             name,
             value: Some(value.as_bytes()),
         }));
@@ -121,7 +121,7 @@ impl<'a> DlqRecord<'a> {
             value: body.event_id(),
         });
         Self {
-            topic: &texts.topic,
+            topic: &dlq_headers.topic,
             key: body.key(),
             value: body.value().filter(|_| !omits_value(class)),
             headers,

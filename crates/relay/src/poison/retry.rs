@@ -1,16 +1,19 @@
-//! What follows from an event that was refused: find the one that is meant, wait while that may
-//! help, then do as the policy says.
+//! What follows from a refused record: find the record that is meant, wait while that may help, then apply the
+//! poison policy.
+
+use std::time::Duration;
 
 use tokio::time::Instant;
 use walrelay_sink::{DeliveryError, Disposition, EventPosition};
 
-use crate::{PoisonDecisions, SentEvent};
+use super::decisions::PoisonDecisions;
+use crate::event::SentEvent;
 
 /// A refusal that names a record.
 pub(crate) struct Refusal<'a> {
-    /// What the record stands for.
+    /// The event that the record stands for.
     pub(crate) event: SentEvent,
-    /// The last one that was refused with it, or itself.
+    /// The last event that was refused with it, or itself.
     pub(crate) last: EventPosition,
     /// No other record can have been meant.
     pub(crate) certain: bool,
@@ -26,7 +29,7 @@ pub(crate) enum Decision {
     Again,
     /// Read it again after a pause.
     Later,
-    /// Waiting has not helped: stop, for somebody must change something.
+    /// Waiting has not helped: stop, because somebody must change something.
     GiveUp,
 }
 
@@ -37,70 +40,63 @@ pub(crate) struct RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Judges a refusal at `now`.
-    pub(crate) fn judge(
+    /// Decides about a refusal at `now`.
+    pub(crate) fn decide(
         &mut self,
         refusal: &Refusal<'_>,
         decisions: &mut PoisonDecisions,
         now: Instant,
     ) -> Decision {
-        let Refusal {
-            event,
-            last,
-            certain,
-            error,
-        } = *refusal;
+        let error = refusal.error;
         let Some(poison) = error.poison else {
             return Decision::AsItIs;
         };
-        // A dead letter that is refused rejects no event, whatever the policy says: the event itself
-        // was never offered to the topic that it is bound for, or its verdict is known already.
-        let SentEvent {
-            id: event,
-            dead_letter,
-        } = event;
-        let alone = certain || decisions.is_alone();
+        let alone = refusal.certain || decisions.is_alone();
+        // A dead letter that is refused rejects no event, whatever the policy says: the event itself was never
+        // offered to the topic that it is bound for, or its decision is known already.
+        let SentEvent { id, dead_letter } = refusal.event;
         if error.disposition == Disposition::Retryable {
-            let since = match self.suspect {
-                Some((suspect, since)) if suspect == event => since,
-                _ => {
-                    self.suspect = Some((event, now));
-                    now
-                }
-            };
-            if !alone || now.duration_since(since) < decisions.policy().retry_for {
+            let refused_for = self.refused_for(id, now);
+            if !alone || refused_for < decisions.policy().retry_for {
                 // Alone, so that what goes to other topics is not sent again with each attempt.
-                decisions.send_alone_until(event);
+                decisions.send_alone_until(id);
                 return Decision::Later;
             }
-            if dead_letter {
+            if dead_letter || !decisions.give_up_topic(id, &error.topic, poison, &error.reason) {
                 return Decision::GiveUp;
             }
-            return if decisions.give_up_topic(event, &error.topic, poison, &error.reason) {
-                tracing::warn!(
-                    topic = %error.topic,
-                    reason = error.reason,
-                    "gave the topic up: its events are treated by the poison policy until the relay \
-                     is started anew"
-                );
-                self.suspect = None;
-                Decision::Again
-            } else {
-                Decision::GiveUp
-            };
+            tracing::warn!(
+                topic = %error.topic,
+                reason = error.reason,
+                "gave the topic up: its events are treated by the poison policy until the relay \
+                 is started anew"
+            );
+            self.suspect = None;
+            return Decision::Again;
         }
         if !alone {
             tracing::warn!(
                 error = %error,
                 "a request was refused: sending its records one by one to find the one that is meant"
             );
-            decisions.send_alone_until(last);
+            decisions.send_alone_until(refusal.last);
             return Decision::Again;
         }
-        if !dead_letter && decisions.reject(event, poison, &error.reason) {
+        if !dead_letter && decisions.reject(id, poison, &error.reason) {
             Decision::Again
         } else {
             Decision::AsItIs
+        }
+    }
+
+    /// For how long this event has been refused without another one in between.
+    fn refused_for(&mut self, event: EventPosition, now: Instant) -> Duration {
+        match self.suspect {
+            Some((suspect, since)) if suspect == event => now.duration_since(since),
+            _ => {
+                self.suspect = Some((event, now));
+                Duration::ZERO
+            }
         }
     }
 }
@@ -108,12 +104,11 @@ impl RetryPolicy {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Duration;
 
     use walrelay_sink::Poison;
 
     use super::*;
-    use crate::{PoisonAction, PoisonPolicy};
+    use crate::poison::{PoisonAction, PoisonPolicy};
 
     const A: EventPosition = EventPosition { lsn: 8, row: 0 };
     const B: EventPosition = EventPosition { lsn: 8, row: 5 };
@@ -166,7 +161,7 @@ mod tests {
     }
 
     /// Nothing was decided about these events, now or before.
-    fn assert_rejected_nobody(decisions: &PoisonDecisions) {
+    fn assert_rejected_no_event(decisions: &PoisonDecisions) {
         for event in [A, B] {
             assert!(!decisions.is_rejected(event), "{event}");
             assert!(decisions.of(event, "orders", None).is_none(), "{event}");
@@ -184,10 +179,10 @@ mod tests {
             let mut retry_policy = RetryPolicy::default();
             let now = Instant::now();
             let error = error(Disposition::Fatal, Some(Poison::Oversize));
-            let first = retry_policy.judge(&refusal(A, B, &error), &mut decisions, now);
+            let first = retry_policy.decide(&refusal(A, B, &error), &mut decisions, now);
             assert_eq!(first, Decision::Again);
             assert!(decisions.is_alone() && !decisions.is_rejected(A));
-            let second = retry_policy.judge(&refusal(B, B, &error), &mut decisions, now);
+            let second = retry_policy.decide(&refusal(B, B, &error), &mut decisions, now);
             assert_eq!(second, end);
             assert_eq!(decisions.is_rejected(B), action != PoisonAction::Halt);
             assert!(!decisions.is_rejected(A));
@@ -202,12 +197,12 @@ mod tests {
         let start = Instant::now();
         for seconds in [0, 1, 59] {
             let now = start + Duration::from_secs(seconds);
-            let judged = retry_policy.judge(&refusal(A, A, &error), &mut decisions, now);
-            assert_eq!(judged, Decision::Later, "{seconds}");
+            let decided = retry_policy.decide(&refusal(A, A, &error), &mut decisions, now);
+            assert_eq!(decided, Decision::Later, "{seconds}");
         }
         let now = start + Duration::from_secs(60);
-        let judged = retry_policy.judge(&refusal(A, A, &error), &mut decisions, now);
-        assert_eq!(judged, Decision::Again);
+        let decided = retry_policy.decide(&refusal(A, A, &error), &mut decisions, now);
+        assert_eq!(decided, Decision::Again);
         assert!(decisions.of(B, "orders", None).is_some());
         assert!(decisions.of(B, "others", None).is_none());
     }
@@ -218,11 +213,11 @@ mod tests {
         let mut decisions = decisions(PoisonAction::Halt);
         let mut retry_policy = RetryPolicy::default();
         let start = Instant::now();
-        let judged = retry_policy.judge(&refusal(A, A, &error), &mut decisions, start);
-        assert_eq!(judged, Decision::Later);
+        let decided = retry_policy.decide(&refusal(A, A, &error), &mut decisions, start);
+        assert_eq!(decided, Decision::Later);
         let now = start + Duration::from_secs(61);
-        let judged = retry_policy.judge(&refusal(A, A, &error), &mut decisions, now);
-        assert_eq!(judged, Decision::GiveUp);
+        let decided = retry_policy.decide(&refusal(A, A, &error), &mut decisions, now);
+        assert_eq!(decided, Decision::GiveUp);
     }
 
     #[test]
@@ -232,8 +227,9 @@ mod tests {
         decisions.send_alone_until(A);
         for disposition in [Disposition::Retryable, Disposition::Fatal] {
             let error = error(disposition, None);
-            let judged = retry_policy.judge(&refusal(A, A, &error), &mut decisions, Instant::now());
-            assert_eq!(judged, Decision::AsItIs);
+            let decided =
+                retry_policy.decide(&refusal(A, A, &error), &mut decisions, Instant::now());
+            assert_eq!(decided, Decision::AsItIs);
             assert!(!decisions.is_rejected(A));
         }
     }
@@ -260,13 +256,13 @@ mod tests {
                     };
                     if !certain {
                         // The request is taken apart first: another record of it may be meant.
-                        let judged = retry_policy.judge(&refusal, &mut decisions, Instant::now());
-                        assert_eq!(judged, Decision::Again, "{case}");
+                        let decided = retry_policy.decide(&refusal, &mut decisions, Instant::now());
+                        assert_eq!(decided, Decision::Again, "{case}");
                         assert!(decisions.is_alone(), "{case}");
                     }
-                    let judged = retry_policy.judge(&refusal, &mut decisions, Instant::now());
-                    assert_eq!(judged, Decision::AsItIs, "{case}");
-                    assert_rejected_nobody(&decisions);
+                    let decided = retry_policy.decide(&refusal, &mut decisions, Instant::now());
+                    assert_eq!(decided, Decision::AsItIs, "{case}");
+                    assert_rejected_no_event(&decisions);
                 }
             }
         }
@@ -292,27 +288,27 @@ mod tests {
                         ..of_dead_letter(A, &error)
                     };
                     let now = start + Duration::from_secs(seconds);
-                    let judged = retry_policy.judge(&refusal, &mut decisions, now);
-                    assert_eq!(judged, expected, "{case} after {seconds} s");
+                    let decided = retry_policy.decide(&refusal, &mut decisions, now);
+                    assert_eq!(decided, expected, "{case} after {seconds} s");
                     assert!(decisions.is_alone(), "{case}");
-                    assert_rejected_nobody(&decisions);
+                    assert_rejected_no_event(&decisions);
                 }
             }
         }
     }
 
     #[test]
-    fn a_dead_letter_keeps_the_verdict_of_its_event() {
+    fn a_dead_letter_keeps_the_decision_about_its_event() {
         let mut decisions = decisions(PoisonAction::DeadLetter);
         let mut retry_policy = RetryPolicy::default();
         assert!(decisions.reject(A, Poison::Unroutable, "no topic"));
         let error = error(Disposition::Fatal, Some(Poison::Oversize));
         for expected in [Decision::Again, Decision::AsItIs] {
-            let judged =
-                retry_policy.judge(&of_dead_letter(A, &error), &mut decisions, Instant::now());
-            assert_eq!(judged, expected);
+            let decided =
+                retry_policy.decide(&of_dead_letter(A, &error), &mut decisions, Instant::now());
+            assert_eq!(decided, expected);
         }
-        let verdict = decisions.of(A, "orders", None).expect("it is known");
-        assert_eq!(&*verdict.cause, "no topic");
+        let decision = decisions.of(A, "orders", None).expect("it is known");
+        assert_eq!(&*decision.cause, "no topic");
     }
 }

@@ -2,29 +2,21 @@ use std::collections::{BTreeMap, VecDeque};
 
 use walrelay_sink::EventPosition;
 
-/// What a record stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SentEvent {
-    /// The event.
-    pub id: EventPosition,
-    /// The record is a dead letter in the event's stead. If the topic of dead letters refuses it, that
-    /// says nothing of the event.
-    pub dead_letter: bool,
-}
+use crate::event::SentEvent;
 
-/// Which event a record in flight stands for: the way from a delivery report back to the log.
+/// Which event a record in flight stands for.
 ///
 /// One entry per run of records whose events follow each other in one transaction, so about one per
 /// transaction in flight.
 #[derive(Debug, Default)]
-pub(crate) struct InFlightEvents {
+pub(super) struct InFlightEvents {
     /// Ascending in the number.
     runs: VecDeque<(u64, SentEvent)>,
 }
 
 impl InFlightEvents {
     /// Record `seq` stands for this event. Numbers ascend.
-    pub(crate) fn push(&mut self, seq: u64, event: SentEvent) {
+    pub(super) fn push(&mut self, seq: u64, event: SentEvent) {
         let id = event.id;
         let follows = self.runs.back().is_some_and(|(first, start)| {
             start.dead_letter == event.dead_letter
@@ -37,7 +29,7 @@ impl InFlightEvents {
     }
 
     /// Records below this number are acknowledged.
-    pub(crate) fn forget_below(&mut self, tail: u64) {
+    pub(super) fn forget_below(&mut self, tail: u64) {
         while self.runs.get(1).is_some_and(|(first, _)| *first <= tail) {
             self.runs.pop_front();
         }
@@ -45,7 +37,7 @@ impl InFlightEvents {
 
     /// How many events of each transaction, by the start of its commit record, the records from number
     /// `from` up to below `next` stand for. An event that was sent twice counts once.
-    pub(crate) fn events(&self, from: u64, next: u64) -> BTreeMap<u64, u64> {
+    pub(super) fn events(&self, from: u64, next: u64) -> BTreeMap<u64, u64> {
         let mut counted: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         let ends = self.runs.iter().skip(1).map(|(first, _)| *first);
         for ((first, start), end) in self.runs.iter().zip(ends.chain([next])) {
@@ -60,7 +52,7 @@ impl InFlightEvents {
     }
 
     /// The event of a record.
-    pub(crate) fn of(&self, seq: u64) -> Option<SentEvent> {
+    pub(super) fn of(&self, seq: u64) -> Option<SentEvent> {
         let after = self.runs.partition_point(|(first, _)| *first <= seq);
         let (first, start) = self.runs.get(after.checked_sub(1)?)?;
         let id = EventPosition {

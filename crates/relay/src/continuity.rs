@@ -1,19 +1,10 @@
-//! Whether a stream continues the log that was read before.
+//! Whether a new stream continues the log that was read before, or what is missing.
 
 use std::fmt;
 
 use walrelay_lsn::{CommitEnd, Lsn};
 
-use crate::{Opened, Predecessor, Resume};
-
-/// A timeline that the server's own one continues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ancestor {
-    /// The timeline.
-    pub timeline: u32,
-    /// Where it was left: its log from here on is not part of the server's.
-    pub ended: Lsn,
-}
+use crate::source::{Ancestor, Opened, Predecessor, Resume};
 
 /// How a stream continues the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,12 +16,12 @@ pub enum Continuity {
     HandedOver {
         /// The last position that was to be confirmed here.
         from: CommitEnd,
-        /// Where the slot stands now.
+        /// The slot's position now.
         to: CommitEnd,
         /// Who relayed it.
         by: Predecessor,
     },
-    /// The server was promoted, and the slot stands before the place where the two logs part:
+    /// The server was promoted, and the slot is before the position where the two logs part:
     /// nothing is missing. Positions beyond that place mean something else now, so everything
     /// must be taken anew from the slot on.
     Promoted {
@@ -54,7 +45,7 @@ pub enum LogError {
     SlotMoved {
         /// The last position that was to be confirmed.
         from: CommitEnd,
-        /// Where the slot stands now.
+        /// The slot's position now.
         to: CommitEnd,
     },
     /// The server's log ends before what it had sent: it was restored from an older state (a
@@ -83,10 +74,10 @@ pub enum LogError {
         now: String,
         /// The last position of the old cluster that was to be confirmed.
         from: CommitEnd,
-        /// Where the slot of the new one stands.
+        /// The position of the new one's slot.
         to: CommitEnd,
     },
-    /// The server was promoted, and its slot stands beyond what was relayed of the log that the two
+    /// The server was promoted, and its slot is beyond what was relayed of the log that the two
     /// timelines have in common.
     #[error(
         "the server's timeline changed from {before} to {now}, and the slot does not continue what \
@@ -102,7 +93,7 @@ pub enum LogError {
         parted: Option<Lsn>,
         /// The last position in common that was to be confirmed.
         from: CommitEnd,
-        /// Where the slot stands now.
+        /// The slot's position now.
         to: CommitEnd,
     },
 }
@@ -153,8 +144,8 @@ impl Resume {
                 to,
             });
         }
-        // A server that was a standby when it was connected to and was promoted since, with our stream: what
-        // it sent was of its own log throughout, so that positions of both timelines are known.
+        // A standby that was promoted under our stream sent its own log throughout, so positions of both
+        // timelines are known.
         let same_server = self.server_start.as_ref() == Some(&opened.server_start);
         if opened.timeline != self.timeline && !same_server {
             let parted = self.parted(&opened.ancestors);
@@ -239,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_stands_where_it_was_left_or_before_continues() {
+    fn a_slot_where_it_was_left_or_before_continues() {
         for confirmed in [1, 99, 100] {
             let result = resume().continued_by(&opened(confirmed));
             assert_eq!(result, Ok(Continuity::Same));
@@ -291,7 +282,7 @@ mod tests {
         assert!(resume().continued_by(&other).is_err());
     }
 
-    /// Its slot stands beyond the place where the timelines part, because we confirmed that position.
+    /// Its slot is beyond the position where the timelines part, because we confirmed that position.
     #[test]
     fn a_standby_that_is_promoted_under_the_stream_continues_its_own_log() {
         let same = Opened {

@@ -4,7 +4,9 @@ use std::time::Duration;
 use walrelay_event_router::Messages;
 use walrelay_lsn::CommitEnd;
 
-use crate::{PoisonPolicy, Schemas, TableName};
+use crate::poison::PoisonPolicy;
+use crate::schemas::Schemas;
+use crate::table::TableName;
 
 /// How a pipeline behaves.
 #[derive(Debug, Clone)]
@@ -54,7 +56,7 @@ pub enum Outcome {
     /// All that was enqueued is acknowledged and confirmed, and the server has taken it: the
     /// next start repeats nothing.
     Drained {
-        /// Where the slot stands.
+        /// The slot's position.
         confirmed: CommitEnd,
     },
     /// Nothing was enqueued, so nothing is owed.

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use walrelay_lsn::CommitEnd;
 
-/// Events that were enqueued, or refused, and are not confirmed: those of sinks that were thrown away.
+/// Events of dropped sinks that were enqueued, or refused, and are not confirmed.
 /// As long as there are any, a relay that stops is not drained, whatever it did since.
 ///
 /// One entry for each transaction that was in flight.

@@ -2,19 +2,19 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The least time between two warnings about the same trouble. It doubles with each.
+/// The least time between two warnings about the same problem. It doubles with each.
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// Throttles a repeated warning: the first is logged at once, later ones at growing intervals. A trouble that
+/// Throttles a repeated warning: the first is logged at once, later ones at growing intervals. A problem that
 /// lasts must neither fill the log nor vanish from it.
 #[derive(Debug, Default)]
 pub(crate) struct LogThrottle {
-    trouble: Option<Trouble>,
+    problem: Option<Problem>,
 }
 
 #[derive(Debug)]
-struct Trouble {
+struct Problem {
     what: String,
     since: Instant,
     next: Instant,
@@ -24,14 +24,14 @@ struct Trouble {
 
 /// A throttled warning that is to be logged now.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Due {
-    /// How long the trouble lasts.
+pub(crate) struct Throttled {
+    /// How long the problem lasts.
     pub(crate) lasts: Duration,
     /// How often it happened since the last warning without being logged.
     pub(crate) held_back: u64,
 }
 
-impl Due {
+impl Throttled {
     /// For a log line, which leaves a zero out.
     pub(crate) fn unlogged(&self) -> Option<u64> {
         (self.held_back > 0).then_some(self.held_back)
@@ -39,45 +39,45 @@ impl Due {
 }
 
 impl LogThrottle {
-    /// Notes a trouble at `now`. `Some`: log it. A trouble other than the last one is always logged.
-    pub(crate) fn about(&mut self, what: &str, now: Instant) -> Option<Due> {
-        let trouble = match &mut self.trouble {
-            Some(trouble) if trouble.what == what => trouble,
+    /// Notes a problem at `now`. `Some`: log it. A problem other than the last one is always logged.
+    pub(crate) fn about(&mut self, what: &str, now: Instant) -> Option<Throttled> {
+        let problem = match &mut self.problem {
+            Some(problem) if problem.what == what => problem,
             _ => {
-                self.trouble = Some(Trouble {
+                self.problem = Some(Problem {
                     what: what.to_owned(),
                     since: now,
                     next: now + FIRST,
                     interval: FIRST,
                     held_back: 0,
                 });
-                return Some(Due {
+                return Some(Throttled {
                     lasts: Duration::ZERO,
                     held_back: 0,
                 });
             }
         };
-        if now < trouble.next {
-            trouble.held_back += 1;
+        if now < problem.next {
+            problem.held_back += 1;
             return None;
         }
-        trouble.interval = (trouble.interval * 2).min(LONGEST);
-        trouble.next = now + trouble.interval;
-        Some(Due {
-            lasts: now.duration_since(trouble.since),
-            held_back: std::mem::take(&mut trouble.held_back),
+        problem.interval = (problem.interval * 2).min(LONGEST);
+        problem.next = now + problem.interval;
+        Some(Throttled {
+            lasts: now.duration_since(problem.since),
+            held_back: std::mem::take(&mut problem.held_back),
         })
     }
 
-    /// Since when the trouble lasts.
+    /// Since when the problem lasts.
     pub(crate) fn since(&self) -> Option<Instant> {
-        self.trouble.as_ref().map(|trouble| trouble.since)
+        self.problem.as_ref().map(|problem| problem.since)
     }
 
-    /// The trouble is over. Returns how long it lasted.
+    /// The problem is over. Returns how long it lasted.
     pub(crate) fn over(&mut self, now: Instant) -> Option<Duration> {
-        let trouble = self.trouble.take()?;
-        Some(now.duration_since(trouble.since))
+        let problem = self.problem.take()?;
+        Some(now.duration_since(problem.since))
     }
 }
 
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intervals_grow_and_a_new_trouble_is_logged_at_once() {
+    fn intervals_grow_and_a_new_problem_is_logged_at_once() {
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         let mut throttle = LogThrottle::default();
@@ -99,8 +99,8 @@ mod tests {
                 0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 1023, 1623, 2223, 2823, 3423
             ]
         );
-        let due = throttle.about("refused", at(3_600)).expect("it is new");
-        assert_eq!(due.lasts, Duration::ZERO);
+        let warning = throttle.about("refused", at(3_600)).expect("it is new");
+        assert_eq!(warning.lasts, Duration::ZERO);
         throttle.over(at(3_601));
         assert!(throttle.about("refused", at(3_602)).is_some());
     }

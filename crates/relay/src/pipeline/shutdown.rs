@@ -1,7 +1,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
-/// The wish to stop, which may be waited for again after it was uttered.
+/// The request to stop, which can be waited for again after it came.
 pub(crate) struct Shutdown<'a, F> {
     signal: Pin<&'a mut F>,
     asked: bool,
@@ -15,7 +15,7 @@ impl<'a, F: Future<Output = ()>> Shutdown<'a, F> {
         }
     }
 
-    /// Waits for the wish. Cancel-safe; returns at once if it was uttered before.
+    /// Waits for the request. Cancel-safe; returns at once if it came before.
     pub(crate) async fn asked(&mut self) {
         if !self.asked {
             self.signal.as_mut().await;
@@ -23,7 +23,7 @@ impl<'a, F: Future<Output = ()>> Shutdown<'a, F> {
         }
     }
 
-    /// Whether it was uttered.
+    /// Whether it came.
     pub(crate) async fn is_asked(&mut self) -> bool {
         tokio::select! {
             biased;

@@ -1,0 +1,485 @@
+//! The state machine: frames and acknowledgements in, records to send and the position to confirm out.
+//!
+//! ```text
+//!  connected ──▶ frame ──▶ Step::Send ──▶ (sink takes it) ──▶ sent ──▶ frame …
+//!                  │  ▲        │
+//!                  │  └────────┘ (sink is full: the same frame again)
+//!                  ▼
+//!          disconnected ──▶ connected      acknowledgements reach the ring from other threads;
+//!                                          `advance` collects them into `confirmed`
+//! ```
+//!
+//! [`Core::frame`] **reads** an event (`transactions`, `tables`, `read`), **decides** about it (`schemas`,
+//! [`PoisonDecisions`]) and **emits** its record, or what takes its place (`diversions`, `step`).
+//!
+//! # After a reconnect
+//! Postgres sends again from the slot's `confirmed_flush_lsn`, while records of the connection that was lost
+//! may still be in flight. A transaction that was enqueued whole is not enqueued twice: its commit lies
+//! before [`Ledger::last_commit`], so it is passed over, and its first copy goes on answering for it. A
+//! transaction that was cut in the middle is sent again from its first record; the records of the first
+//! attempt belong to no commit any more ([`Ledger::abandon`]).
+//! This requires that the log is the same log, which the pipeline checks: same system identifier, same
+//! timeline, and a slot at the position where it was left or before.
+
+mod diversions;
+mod error;
+mod in_flight;
+mod read;
+mod schemas;
+mod step;
+mod tables;
+mod transactions;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use walrelay_checkpoint::{AckRing, Ledger, Seq};
+use walrelay_event_router::{Messages, Routed, Router, Row, TableFacts, ValueSchema};
+use walrelay_lsn::{CommitEnd, Lsn, RelationId};
+use walrelay_pgoutput::{Begin, Commit, LogicalMessage, Message, PgTimestamp, Relation, decode};
+use walrelay_sink::{EventPosition, Poison};
+use walrelay_walsender::Frame;
+
+pub use error::CoreError;
+pub use step::{Outgoing, Step};
+
+use crate::counts::Counts;
+use crate::event::SentEvent;
+use crate::poison::{Body, Class, Diverted, PoisonDecisions};
+use crate::schemas::PendingSchema;
+use crate::table::TableName;
+use diversions::Diversions;
+use in_flight::InFlightEvents;
+use read::{LoggedEvent, messages_table};
+use schemas::{SchemaWait, Unreadable};
+use step::Content;
+use tables::Tables;
+use transactions::Transactions;
+
+/// The state of one pipeline, from the creation of its sink to that sink's end.
+#[derive(Debug)]
+pub struct Core {
+    router: Router,
+    /// Which messages are events, and how they are read.
+    messages: Option<Messages>,
+    /// See [`OnUpdate::Stop`](crate::OnUpdate::Stop).
+    stops_at_updates: bool,
+    tables: Tables,
+    transactions: Transactions,
+    schemas: SchemaWait,
+    diversions: Diversions,
+    /// The event whose record was offered last, until the sink takes it.
+    offered: Option<EventPosition>,
+    ledger: Ledger,
+    in_flight: InFlightEvents,
+    /// The number after the last record that was enqueued.
+    next: u64,
+    /// Highest position received on this connection.
+    received: Lsn,
+    counts: Counts,
+}
+
+impl Core {
+    /// A state machine for a fresh sink that acknowledges into `ring`, on a slot at `confirmed`. An event that
+    /// cannot be delivered stops it.
+    pub fn new(
+        router: Router,
+        configured: Arc<[TableName]>,
+        ring: Arc<AckRing>,
+        confirmed: CommitEnd,
+    ) -> Self {
+        Self {
+            router,
+            messages: None,
+            stops_at_updates: false,
+            tables: Tables::new(configured),
+            transactions: Transactions::default(),
+            schemas: SchemaWait::default(),
+            diversions: Diversions::default(),
+            offered: None,
+            ledger: Ledger::new(ring, Some(confirmed)),
+            in_flight: InFlightEvents::default(),
+            next: 0,
+            received: confirmed.lsn(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// With a policy, and with what was decided about events on earlier sinks.
+    #[must_use]
+    pub fn with_decisions(mut self, mut decisions: PoisonDecisions) -> Self {
+        decisions.forget_before(self.confirmed());
+        self.diversions.decisions = decisions;
+        self
+    }
+
+    /// With such messages as events, too.
+    #[must_use]
+    pub fn with_messages(mut self, messages: Option<Messages>) -> Self {
+        self.messages = messages;
+        self
+    }
+
+    /// Makes the core return an error when an outbox row is updated.
+    #[must_use]
+    pub fn stopping_at_updates(mut self, stops: bool) -> Self {
+        self.stops_at_updates = stops;
+        self
+    }
+
+    /// A connection streams from `confirmed`, the slot's position. Call it before its first frame.
+    pub fn connected(&mut self, confirmed: CommitEnd) {
+        self.disconnected();
+        self.received = confirmed.lsn();
+        // What is confirmed was enqueued too, if by an earlier sink or process: a server that
+        // restarts may find its slot further back than it said.
+        self.transactions.enqueued_before = self.ledger.last_commit().max(self.ledger.confirmed());
+    }
+
+    /// What the catalogs say of the tables. Call it before the first frame that announces one.
+    pub fn describe(&mut self, tables: Vec<TableFacts>) {
+        self.router.describe(tables);
+    }
+
+    /// The connection is gone, or will be given no more frames.
+    pub fn disconnected(&mut self) {
+        self.transactions.open = None;
+        self.ledger.abandon();
+        self.tables.clear();
+        self.router.clear();
+    }
+
+    /// Takes the next frame. The same frame may be given again if nothing could be done with it, see [`Step`].
+    pub fn frame<'a>(&'a mut self, frame: &Frame<'a>) -> Result<Step<'a>, CoreError> {
+        self.schemas.pending = None;
+        match *frame {
+            Frame::Keepalive {
+                wal_end,
+                reply_requested,
+                ..
+            } => {
+                self.keepalive(wal_end);
+                Ok(if reply_requested {
+                    Step::Reply
+                } else {
+                    Step::Consumed
+                })
+            }
+            Frame::XLogData {
+                start, end, body, ..
+            } => {
+                self.received = self.received.max(start).max(end);
+                self.message(start, body)
+            }
+        }
+    }
+
+    fn keepalive(&mut self, wal_end: Lsn) {
+        self.received = self.received.max(wal_end);
+        self.ledger.advance();
+        // The ledger knows of no open transaction while one is passed over.
+        if self.transactions.open.is_none() {
+            self.ledger.idle(wal_end);
+        }
+    }
+
+    #[inline]
+    fn message<'a>(&'a mut self, lsn: Lsn, body: &'a [u8]) -> Result<Step<'a>, CoreError> {
+        // By far the most frequent first.
+        match decode(body).map_err(|source| CoreError::Decode { lsn, source })? {
+            Message::Insert(insert) => return self.event(lsn, &LoggedEvent::Row(insert)),
+            Message::Logical(message) if self.is_ours(&message) => {
+                if message.transactional {
+                    return self.emitted(lsn, message);
+                }
+                self.diversions.skip_not_transactional(&message)?;
+                self.counts.skipped += 1;
+            }
+            // Of another prefix, and never a commit: a non-transactional one comes from outside any
+            // transaction, and its position must not move anything.
+            Message::Logical(_) => self.counts.logical_messages += 1,
+            Message::Begin(begin) => self.begin(lsn, begin)?,
+            Message::Commit(commit) => self.commit(lsn, &commit)?,
+            Message::Relation(relation) => self.relation(&relation)?,
+            Message::Update(update) => self.update(update.relation)?,
+            Message::Delete(_) => self.counts.deletes += 1,
+            Message::Truncate(_) => self.counts.truncates += 1,
+            Message::Origin(_) | Message::Type(_) => {}
+        }
+        Ok(Step::Consumed)
+    }
+
+    fn begin(&mut self, lsn: Lsn, begin: Begin) -> Result<(), CoreError> {
+        if self.transactions.begin(lsn, begin)? {
+            return Ok(());
+        }
+        self.ledger
+            .begin()
+            .map_err(|source| CoreError::Ledger { lsn, source })
+    }
+
+    fn commit(&mut self, lsn: Lsn, commit: &Commit) -> Result<(), CoreError> {
+        if self.transactions.commit(lsn, commit)? {
+            self.counts.repeats_avoided += 1;
+            return Ok(());
+        }
+        self.counts.transactions += 1;
+        self.ledger
+            .commit(commit.end)
+            .map_err(|source| CoreError::Ledger { lsn, source })
+    }
+
+    fn relation(&mut self, relation: &Relation<'_>) -> Result<(), CoreError> {
+        let table = TableName {
+            schema: relation.namespace.to_owned(),
+            name: relation.name.to_owned(),
+        };
+        if !self.tables.is_configured(&table) {
+            self.tables.add_foreign(relation.id, table);
+            return Ok(());
+        }
+        let plan = self.router.relation(relation);
+        let policy = self.diversions.decisions.policy();
+        self.tables.add_outbox(relation.id, table, plan, policy)
+    }
+
+    /// An update of an outbox row is no event. In a transaction that is passed over it stops nothing, as it
+    /// did not when the transaction was enqueued.
+    fn update(&mut self, relation: RelationId) -> Result<(), CoreError> {
+        self.counts.updates += 1;
+        match (self.tables.outbox(relation), &self.transactions.open) {
+            (Some(table), Some(open)) if self.stops_at_updates && !open.passed_over => {
+                Err(CoreError::Update {
+                    table: table.clone(),
+                    xid: open.begin.xid,
+                    commit: open.begin.final_lsn,
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn is_ours(&self, message: &LogicalMessage<'_>) -> bool {
+        let messages = self.messages.as_ref();
+        messages.is_some_and(|messages| messages.prefix() == message.prefix)
+    }
+
+    /// A message that is an event.
+    fn emitted<'a>(
+        &'a mut self,
+        lsn: Lsn,
+        message: LogicalMessage<'a>,
+    ) -> Result<Step<'a>, CoreError> {
+        // As a server announces a table: before the first row of it on a connection.
+        if !self.tables.is_announced(Messages::TABLES[0])
+            && let Some(messages) = &self.messages
+        {
+            let plan = messages.announce(&mut self.router);
+            let policy = self.diversions.decisions.policy();
+            for id in Messages::TABLES {
+                let table = messages_table(messages);
+                self.tables.add_outbox(id, table, plan.clone(), policy)?;
+            }
+        }
+        self.event(lsn, &LoggedEvent::Message(message))
+    }
+
+    /// Reads an event, decides about it, and emits its record or what takes its place.
+    fn event<'a>(&'a mut self, lsn: Lsn, logged: &LoggedEvent<'a>) -> Result<Step<'a>, CoreError> {
+        let Some(open) = self.transactions.open else {
+            return Err(CoreError::Sequence {
+                what: "an event outside a transaction",
+                lsn,
+            });
+        };
+        if open.passed_over {
+            return Ok(Step::Consumed);
+        }
+        let (table, unroutable) = self.tables.of_event(logged.relation(), lsn)?;
+        let (event, position) = (open.next_event(), open.next_position());
+        let decisions = &mut self.diversions.decisions;
+        if decisions.holds_back(position, self.ledger.in_flight()) {
+            return Ok(Step::Blocked);
+        }
+        let Some(seq) = self.ledger.next_seq() else {
+            return Ok(Step::Blocked);
+        };
+        let Some(source) = logged.row(self.messages.as_mut(), &event) else {
+            return Ok(Step::Consumed);
+        };
+        self.offered = Some(position);
+        self.diversions.forget_offered();
+        let offer = |content| {
+            Ok(Step::Send(Outgoing {
+                content,
+                seq,
+                position,
+            }))
+        };
+        let mut row = Row::default();
+        let decisions = &self.diversions.decisions;
+        let (decision, body) = match source.read(&mut self.router, unroutable, &event, &mut row) {
+            Ok(()) => {
+                let mut routed = Routed::default();
+                self.router.write(&row, &mut routed);
+                source.add_headers(&mut routed);
+                match decisions.of(position, routed.topic(), routed.key()) {
+                    None => return offer(Content::Event(routed)),
+                    Some(decision) => (decision, Body::Routed(routed)),
+                }
+            }
+            Err(error) => {
+                let body = source.partial(&self.router);
+                match self.schemas.decide(&error, position, decisions) {
+                    Unreadable::AwaitsSchema => return Ok(Step::AwaitsSchema),
+                    Unreadable::Halts => {
+                        return Err(error.at(table, &open.begin, body.event_id()));
+                    }
+                    Unreadable::Diverted(decision) => (decision, body),
+                }
+            }
+        };
+        let place = (&open.begin, table);
+        if let Some(dead_letter) = self.diversions.divert(decision, position, place, &body) {
+            return offer(Content::DeadLetter(dead_letter));
+        }
+        self.counts.skipped += 1;
+        self.transactions.row_skipped();
+        Ok(Step::Consumed)
+    }
+
+    /// The schema that the last frame waits for.
+    pub fn pending_schema(&self) -> Option<&PendingSchema> {
+        self.schemas.pending.as_ref()
+    }
+
+    /// The schema of a subject is this one from now on.
+    pub fn learn(&mut self, subject: &str, schema: ValueSchema) {
+        self.router.learn(subject, schema);
+        self.schemas.answered();
+    }
+
+    /// There is no schema of a subject, or no later one: an event that needs one is poison. False: the
+    /// pipeline is to halt.
+    pub fn give_up_schema(&mut self, subject: &str, cause: &str) -> bool {
+        // Without a later schema the event is read by the one that is known.
+        self.schemas.answered() || self.diversions.decisions.give_up_subject(subject, cause)
+    }
+
+    /// Decides that an event whose record the sink refused is not offered again: the same frame then gives
+    /// its dead letter, or nothing. False: the policy is to halt, or a dead letter was refused.
+    pub fn reject(&mut self, event: SentEvent, poison: Poison, cause: &str) -> bool {
+        !event.dead_letter && self.diversions.decisions.reject(event.id, poison, cause)
+    }
+
+    /// The sink took the record that [`Step::Send`] offered under `seq`.
+    pub fn sent(&mut self, seq: Seq) -> Result<(), CoreError> {
+        let lsn = self.received;
+        self.ledger
+            .sent(seq)
+            .map_err(|source| CoreError::Ledger { lsn, source })?;
+        self.next = seq.get() + 1;
+        self.counts.records += 1;
+        self.transactions.row_sent();
+        let dead_letter = self.diversions.sent();
+        match dead_letter {
+            Some(Class::Parked) => self.counts.parked += 1,
+            Some(Class::Poison(_)) => self.counts.dead_letters += 1,
+            None => {}
+        }
+        if let Some(id) = self.offered.take() {
+            let dead_letter = dead_letter.is_some();
+            self.in_flight
+                .push(seq.get(), SentEvent { id, dead_letter });
+        }
+        Ok(())
+    }
+
+    /// Collects acknowledgements. Returns a sampled transaction that is now acknowledged, and when it was
+    /// committed.
+    pub fn advance(&mut self) -> Option<(CommitEnd, PgTimestamp)> {
+        let moved = self.ledger.advance().is_some();
+        let confirmed = self.confirmed();
+        if moved {
+            self.diversions.decisions.forget_before(confirmed);
+        }
+        self.in_flight.forget_below(self.lowest_in_flight());
+        self.transactions.take_sample(confirmed)
+    }
+
+    /// What may be reported to Postgres as flushed. Never moves backwards.
+    pub fn confirmed(&self) -> CommitEnd {
+        // The ledger was given a position to start from.
+        self.ledger
+            .confirmed()
+            .unwrap_or(CommitEnd::from_slot(Lsn::ZERO))
+    }
+
+    /// The highest commit that was received or confirmed.
+    pub fn seen(&self) -> CommitEnd {
+        let confirmed = self.confirmed();
+        self.ledger
+            .last_commit()
+            .map_or(confirmed, |last| last.max(confirmed))
+    }
+
+    /// What may be reported as written: the highest position received, at least what is confirmed.
+    pub fn received(&self) -> Lsn {
+        self.received.max(self.confirmed().lsn())
+    }
+
+    /// The event that the record of this number stands for, while it is in flight.
+    pub fn event_of(&self, seq: Seq) -> Option<SentEvent> {
+        self.in_flight.of(seq.get())
+    }
+
+    /// How many events of each transaction, by the start of its commit record, were enqueued and are
+    /// not acknowledged.
+    pub(crate) fn unacknowledged(&self) -> BTreeMap<u64, u64> {
+        self.in_flight.events(self.lowest_in_flight(), self.next)
+    }
+
+    /// The events that were diverted since the last call.
+    pub fn take_diverted(&mut self) -> Vec<Diverted> {
+        self.diversions.take()
+    }
+
+    /// The lowest number that is not acknowledged: it moves with each acknowledgement that counts.
+    pub fn lowest_in_flight(&self) -> u64 {
+        self.next - self.in_flight()
+    }
+
+    /// Records enqueued and not acknowledged.
+    pub fn in_flight(&self) -> u64 {
+        self.ledger.in_flight()
+    }
+
+    /// How much later than the commit of its transaction the server sent a message. `sent_at`: µs since 2000.
+    pub(crate) fn lag(&self, sent_at: i64) -> Duration {
+        self.transactions.lag(sent_at)
+    }
+
+    /// Whether waiting for acknowledgements cannot move the confirmed position any more: all have
+    /// arrived, or the next one that is missing has failed.
+    pub fn is_settled(&self) -> bool {
+        let nacked = self.ledger.ring().nacked();
+        self.in_flight() == 0 || nacked.is_some_and(|seq| seq.get() <= self.lowest_in_flight())
+    }
+
+    /// Whether a transaction was begun and its commit not received yet.
+    pub fn is_inside_transaction(&self) -> bool {
+        self.transactions.open.is_some()
+    }
+
+    /// The figures so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Gives up the router and the decisions, for the core of the next sink.
+    pub fn into_parts(mut self) -> (Router, PoisonDecisions) {
+        self.router.clear();
+        (self.router, self.diversions.decisions)
+    }
+}

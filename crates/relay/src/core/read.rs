@@ -1,0 +1,164 @@
+//! Events as the log has them: how one is read, and why one cannot become a record.
+
+use std::fmt;
+use std::sync::Arc;
+
+use walrelay_event_router::{
+    Event, MessageError, MessageHeaders, Messages, PartialRow, PlanError, RouteError, Routed,
+    Router, Row,
+};
+use walrelay_lsn::RelationId;
+use walrelay_pgoutput::{Begin, Insert, LogicalMessage};
+use walrelay_sink::Poison;
+
+use super::error::CoreError;
+use crate::event::id_text;
+use crate::poison::Body;
+use crate::table::TableName;
+
+/// An event as the log has it.
+#[derive(Clone, Copy)]
+pub(super) enum LoggedEvent<'a> {
+    Row(Insert<'a>),
+    Message(LogicalMessage<'a>),
+}
+
+impl<'a> LoggedEvent<'a> {
+    pub(super) fn relation(&self) -> RelationId {
+        match self {
+            LoggedEvent::Row(insert) => insert.relation,
+            LoggedEvent::Message(_) => Messages::TABLES[0],
+        }
+    }
+
+    /// The row that the event is read from. `None`: it is a message, and messages are not configured.
+    #[inline]
+    pub(super) fn row(
+        &self,
+        messages: Option<&'a mut Messages>,
+        event: &Event,
+    ) -> Option<EventRow<'a>> {
+        let (insert, headers) = match self {
+            LoggedEvent::Row(insert) => (Ok(*insert), None),
+            LoggedEvent::Message(LogicalMessage { content, .. }) => {
+                match messages?.read(content, event.commit_time) {
+                    Ok(row) => (Ok(row.insert), Some(row.headers)),
+                    Err(error) => (Err((*content, error)), None),
+                }
+            }
+        };
+        Some(EventRow { insert, headers })
+    }
+}
+
+/// The row that an event is read from.
+pub(super) struct EventRow<'a> {
+    /// Otherwise the content of a message that is no event, and why.
+    insert: Result<Insert<'a>, (&'a [u8], MessageError)>,
+    /// Headers that a message brings itself.
+    headers: Option<MessageHeaders<'a>>,
+}
+
+impl<'a> EventRow<'a> {
+    /// Reads it into a fresh `row`, which is large and must not be moved. `unroutable`: why the table has
+    /// no plan.
+    #[inline]
+    pub(super) fn read(
+        &self,
+        router: &mut Router,
+        unroutable: Option<&Arc<PlanError>>,
+        event: &Event,
+        row: &mut Row<'a>,
+    ) -> Result<(), RowError> {
+        match (&self.insert, unroutable) {
+            (Err((_, error)), _) => Err(RowError::Message(error.clone())),
+            (_, Some(cause)) => Err(RowError::Plan(Arc::clone(cause))),
+            (Ok(insert), None) => router
+                .read(insert.relation, &insert.tuple, event, row)
+                .map_err(RowError::Route),
+        }
+    }
+
+    #[inline]
+    pub(super) fn add_headers(&self, routed: &mut Routed<'a>) {
+        if let Some(headers) = &self.headers {
+            routed.add_headers(headers.iter());
+        }
+    }
+
+    /// What a dead letter can have of a row that cannot be routed.
+    pub(super) fn partial<'b>(&self, router: &'b Router) -> Body<'b>
+    where
+        'a: 'b,
+    {
+        let partial_row = match self.insert {
+            Ok(insert) => router.partial_row(insert.relation, &insert.tuple),
+            // Whole, so that somebody can still make an event of it.
+            Err((content, _)) => PartialRow {
+                value: Some(content),
+                ..PartialRow::default()
+            },
+        };
+        let headers = self.headers.iter().flat_map(MessageHeaders::iter);
+        Body::Partial(partial_row, headers.collect())
+    }
+}
+
+/// The table whose rows messages are, in errors and dead letters.
+pub(super) fn messages_table(messages: &Messages) -> TableName {
+    TableName {
+        schema: Messages::SCHEMA.to_owned(),
+        name: messages.prefix().to_owned(),
+    }
+}
+
+/// Why an event cannot be routed: for its own fault, or because its table cannot be routed.
+pub(super) enum RowError {
+    Route(RouteError),
+    Plan(Arc<PlanError>),
+    Message(MessageError),
+}
+
+impl RowError {
+    /// The class of the event for the poison policy; `None`: no policy applies.
+    pub(super) fn poison(&self) -> Option<Poison> {
+        match self {
+            RowError::Route(error) => error.poison(),
+            RowError::Plan(error) => Some(error.poison()),
+            RowError::Message(error) => Some(error.poison()),
+        }
+    }
+
+    pub(super) fn at(self, table: &TableName, begin: &Begin, event_id: Option<&[u8]>) -> CoreError {
+        let table = table.clone();
+        match self {
+            RowError::Route(error) => CoreError::Route {
+                table,
+                event_id: event_id.map(id_text),
+                xid: begin.xid,
+                commit: begin.final_lsn,
+                source: Box::new(error),
+            },
+            RowError::Plan(error) => CoreError::Plan {
+                table,
+                source: Box::new(PlanError::clone(&error)),
+            },
+            RowError::Message(source) => CoreError::Message {
+                prefix: table.name,
+                xid: begin.xid,
+                commit: begin.final_lsn,
+                source,
+            },
+        }
+    }
+}
+
+impl fmt::Display for RowError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RowError::Route(error) => error.fmt(f),
+            RowError::Plan(error) => error.fmt(f),
+            RowError::Message(error) => error.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! The task around the state machine: connect, stream, reconnect, drain, close.
+
+mod backoff;
+mod failed_attempts;
+mod lease;
+mod log_throttle;
+mod looks;
+pub mod measuring;
+mod owed;
+mod poll_while;
+mod reports;
+mod schema_fetcher;
+mod session;
+mod sessions;
+mod settings;
+mod shutdown;
+mod silence;
+mod streaming;
+
+use std::error::Error;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+use walrelay_checkpoint::Seq;
+use walrelay_event_router::Router;
+use walrelay_sink::{Disposition, SinkFactory};
+
+pub use backoff::Backoff;
+pub use settings::{OnUpdate, Outcome, Settings};
+
+use crate::continuity::Continuity;
+use crate::core::Core;
+use crate::counts::Counts;
+use crate::environment::{Environment, State};
+use crate::error::{Chain, PipelineError, PipelineResult};
+use crate::poison::{Decision, PoisonDecisions, Refusal, RetryPolicy};
+use crate::source::{Opened, Resume, Source, SourceError};
+use failed_attempts::FailedAttempts;
+use lease::Lease;
+use poll_while::poll_while;
+use reports::{Failure, gravity};
+use schema_fetcher::SchemaFetcher;
+use sessions::{Sessions, close};
+use shutdown::Shutdown;
+use streaming::Streaming;
+
+/// The longest pause while the slot is busy: a relay that takes over is to do so within a second.
+const BUSY_DELAY: Duration = Duration::from_millis(250);
+
+/// One slot, one sink.
+#[derive(Debug)]
+pub struct Pipeline<S, F: SinkFactory, W> {
+    source: S,
+    environment: W,
+    settings: Settings,
+    sessions: Sessions<F>,
+    resume: Option<Resume>,
+    /// Of the last connection.
+    lease: Option<Lease>,
+    failed_attempts: FailedAttempts,
+    retry_policy: RetryPolicy,
+    schema_fetcher: SchemaFetcher,
+    /// Why the last attempt failed.
+    failure: Option<String>,
+}
+
+impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
+    /// A pipeline that has not connected to anything yet.
+    pub fn new(source: S, router: Router, factory: F, environment: W, settings: Settings) -> Self {
+        let backoff = Backoff::new(settings.backoff_initial, settings.backoff_max);
+        let decisions = PoisonDecisions::new(settings.poison.clone());
+        let schemas = settings.schemas.clone();
+        Self {
+            source,
+            environment,
+            sessions: Sessions::new(factory, router, decisions),
+            resume: None,
+            lease: None,
+            schema_fetcher: SchemaFetcher::new(schemas, settings.poison.retry_for, backoff.clone()),
+            failed_attempts: FailedAttempts::new(backoff),
+            retry_policy: RetryPolicy::default(),
+            settings,
+            failure: None,
+        }
+    }
+
+    /// The figures of the run so far.
+    pub fn counts(&self) -> Counts {
+        self.sessions.counts()
+    }
+
+    /// The environment that the pipeline was made with.
+    pub fn environment(&self) -> &W {
+        &self.environment
+    }
+
+    /// Relays until `shutdown` resolves, then drains; or until an error that no retry can mend.
+    ///
+    /// # Errors
+    /// Those whose disposition is not [`Disposition::Retryable`]. What was acknowledged before the
+    /// error is confirmed where there still is a connection.
+    pub async fn run(
+        &mut self,
+        shutdown: impl Future<Output = ()>,
+    ) -> PipelineResult<Outcome, S, F> {
+        let shutdown = pin!(shutdown);
+        let mut shutdown = Shutdown::new(shutdown);
+        loop {
+            let error = match self.attempt(&mut shutdown).await {
+                Ok(outcome) => {
+                    self.sessions.discard().await;
+                    return Ok(self.settled(outcome));
+                }
+                Err(error) => error,
+            };
+            let stopping = shutdown.is_asked().await;
+            let Some(error) = self.recover(error, stopping).await else {
+                continue;
+            };
+            let retryable = error.disposition(F::disposition) == Disposition::Retryable;
+            let why = Chain(&error).to_string();
+            self.failure = Some(why.clone());
+            if stopping && (retryable || matches!(error, PipelineError::Delivery { .. })) {
+                return Ok(self.stopped_without_connection().await);
+            }
+            if !retryable {
+                self.environment.state(State::Halted { why });
+                return Err(error);
+            }
+            let delay = self.delay(&error);
+            self.report(&error, why, delay);
+            let taken = matches!(&error, PipelineError::Source(error) if error.is_slot_taken());
+            self.discard_if_displaced(taken).await;
+            if taken {
+                // The other process reads them from the slot, and answers for them.
+                self.sessions.owed.forget();
+            }
+            let expires_at = self.lease.and_then(|lease| lease.expires_at());
+            tokio::select! {
+                biased;
+                () = shutdown.asked() => return Ok(self.stopped_without_connection().await),
+                _ = poll_while(&mut self.sessions.current, expires_at, sleep(delay)) => {}
+            }
+        }
+    }
+
+    /// Purges the producer if another process reads the slot, or may read it by now: records of this one
+    /// that are delivered later would come after newer ones of the other.
+    async fn discard_if_displaced(&mut self, taken: bool) {
+        let Some(session) = &self.sessions.current else {
+            return;
+        };
+        let expired = self.lease.and_then(|lease| lease.expired(Instant::now()));
+        if !taken && expired.is_none() {
+            return;
+        }
+        warn!(
+            in_flight = session.core.in_flight(),
+            unproven_s = expired.map(|age| age.as_secs()),
+            "{}: records in flight are given up, and sent again from where the slot stands",
+            if taken {
+                "another process reads the slot"
+            } else {
+                "no connection for longer than wal_sender_timeout, so another relay may read the slot"
+            }
+        );
+        self.sessions.discard().await;
+    }
+
+    /// How long to wait after a failure. No message tells that a slot became free, and then seconds count.
+    fn delay(&mut self, error: &PipelineError<S::Error, F::Error>) -> Duration {
+        let delay = self.failed_attempts.backoff.next_delay();
+        if is_busy(error) {
+            delay.min(BUSY_DELAY)
+        } else {
+            delay
+        }
+    }
+
+    /// Logs and reports why nothing moves.
+    fn report(&mut self, error: &PipelineError<S::Error, F::Error>, why: String, delay: Duration) {
+        // A relay on standby is no trouble: `Environment` reports that state.
+        if is_busy(error) {
+            self.environment.state(State::WaitingForSlot { why });
+            return;
+        }
+        let throttle = &mut self.failed_attempts.throttle;
+        if let Some(warning) = throttle.about(&why, Instant::now()) {
+            warn!(
+                error = why,
+                retry_in_ms = delay.as_millis() as u64,
+                lasts_s = warning.lasts.as_secs(),
+                not_said = warning.unlogged(),
+                "trying again"
+            );
+        }
+        self.environment.state(State::Waiting { why });
+    }
+
+    /// Drops the sink if the error spoiled it, and decides about the event that was refused. `None`: something
+    /// was decided, so that the log is to be read again at once.
+    ///
+    /// `stopping`: nothing is decided about the event, because the log is not read again.
+    async fn recover(
+        &mut self,
+        error: PipelineError<S::Error, F::Error>,
+        stopping: bool,
+    ) -> Option<PipelineError<S::Error, F::Error>> {
+        let spoiled = matches!(
+            error,
+            PipelineError::Delivery { .. } | PipelineError::OtherTimeline { .. }
+        );
+        if !spoiled && error.disposition(F::disposition) == Disposition::Retryable {
+            return Some(error);
+        }
+        let Some(session) = self.sessions.current.take() else {
+            return Some(error);
+        };
+        let reports = Arc::clone(&session.reports);
+        let core = close(session).await;
+        match error {
+            PipelineError::Delivery { .. } => self.decide(error, reports.failure(), core, stopping),
+            PipelineError::OtherTimeline { .. } => {
+                self.sessions.keep(core).forget_events();
+                self.sessions.owed.forget();
+                Some(error)
+            }
+            error => {
+                self.sessions.keep(core);
+                Some(error)
+            }
+        }
+    }
+
+    /// Decides about a refused event. Only when the sink is closed have all reports arrived: the gravest of them
+    /// is the error, as one spoiled record makes its neighbours fail for reasons that would be worth a retry.
+    fn decide(
+        &mut self,
+        mut error: PipelineError<S::Error, F::Error>,
+        failure: Option<Failure>,
+        core: Core,
+        stopping: bool,
+    ) -> Option<PipelineError<S::Error, F::Error>> {
+        let PipelineError::Delivery {
+            source,
+            event,
+            event_id,
+        } = &mut error
+        else {
+            return Some(error);
+        };
+        // An event that is known already was refused on the spot, by no answer to a request.
+        let mut last = *event;
+        let mut certain = event.is_some();
+        if let Some(failure) = failure
+            && (!certain || gravity(&failure.error) > gravity(source))
+        {
+            *source = failure.error;
+            *event = core.event_of(Seq::new(failure.seq));
+            *event_id = None;
+            last = core.event_of(Seq::new(failure.last));
+            certain = false;
+        }
+        let decisions = self.sessions.keep(core);
+        let Some(event) = *event else {
+            return Some(error);
+        };
+        let decision = if stopping {
+            Decision::AsItIs
+        } else {
+            let refusal = Refusal {
+                event,
+                last: last.unwrap_or(event).id,
+                certain,
+                error: source,
+            };
+            self.retry_policy
+                .decide(&refusal, decisions, Instant::now())
+        };
+        // An event that was refused on the spot was never in flight.
+        self.sessions.owed.add([(event.id.lsn, 1)]);
+        match decision {
+            Decision::Again => return None,
+            Decision::AsItIs | Decision::Later => {}
+            // Somebody must make the topic that was waited for long enough.
+            Decision::GiveUp => source.disposition = Disposition::Configuration,
+        }
+        Some(error)
+    }
+
+    /// One connection, from opening to its end.
+    async fn attempt(
+        &mut self,
+        shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
+    ) -> PipelineResult<Outcome, S, F> {
+        self.environment.state(State::Connecting);
+        let opened = loop {
+            self.discard_if_displaced(false).await;
+            let expires_at = self.lease.and_then(|lease| lease.expires_at());
+            let open = self.source.open(self.resume.as_ref());
+            tokio::select! {
+                biased;
+                () = shutdown.asked() => return Ok(self.stopped_without_connection().await),
+                opened = poll_while(&mut self.sessions.current, expires_at, open) => {
+                    if let Some(opened) = opened {
+                        break opened.map_err(PipelineError::Source)?;
+                    }
+                }
+            }
+        };
+        self.same_log(&opened)?;
+        // Also where the slot has not moved: the other relay may have sent what it did not confirm.
+        if opened.predecessor.is_some() {
+            self.discard_if_displaced(true).await;
+        }
+        let Opened {
+            stream,
+            system_id,
+            mut timeline,
+            server_start,
+            confirmed,
+            server_timeout,
+            tables,
+            ..
+        } = opened;
+        let session = self
+            .sessions
+            .open(&self.settings, confirmed)
+            .map_err(PipelineError::Sink)?;
+        session.core.connected(confirmed);
+        session.core.describe(tables);
+        info!(%confirmed, system_id, timeline, "streaming");
+        self.environment.state(State::Streaming);
+        let lease = Lease::new(Instant::now(), server_timeout);
+        let result = Streaming::<S, F, W> {
+            stream,
+            source: &mut self.source,
+            server_timeout,
+            lease: self.lease.insert(lease),
+            timeline: &mut timeline,
+            session,
+            settings: &self.settings,
+            environment: &mut self.environment,
+            failed_attempts: &mut self.failed_attempts,
+            schema_fetcher: &mut self.schema_fetcher,
+        }
+        .run(shutdown)
+        .await;
+        session.core.disconnected();
+        self.resume = Some(Resume {
+            system_id,
+            timeline,
+            server_start: Some(server_start),
+            confirmed: session.core.confirmed(),
+            seen: session.core.seen(),
+        });
+        result
+    }
+
+    /// Whether the stream continues the log that this process has read so far.
+    fn same_log(&mut self, opened: &Opened<S::Stream>) -> PipelineResult<(), S, F> {
+        let Some(resume) = &self.resume else {
+            return Ok(());
+        };
+        match resume.continued_by(opened)? {
+            Continuity::Same => Ok(()),
+            Continuity::HandedOver { from, to, by } => {
+                warn!(
+                    %from, %to, %by,
+                    "another relay has read the slot meanwhile: going on from where the slot stands"
+                );
+                Ok(())
+            }
+            Continuity::Promoted { parted } => {
+                if parted < resume.seen.lsn() {
+                    warn!(
+                        from = %parted,
+                        to = %resume.seen,
+                        "the promoted server has not got all that was received from the old one: \
+                         events of this range may be of transactions that it does not have"
+                    );
+                }
+                let error = PipelineError::OtherTimeline {
+                    before: resume.timeline,
+                    now: opened.timeline,
+                };
+                // Start over from the slot: beyond it, positions of two timelines do not compare.
+                self.resume = Some(Resume {
+                    system_id: opened.system_id.clone(),
+                    timeline: opened.timeline,
+                    server_start: Some(opened.server_start.clone()),
+                    confirmed: opened.confirmed,
+                    seen: opened.confirmed,
+                });
+                Err(error)
+            }
+        }
+    }
+
+    /// The outcome of a stop that has no connection to drain over, or may not try again.
+    async fn stopped_without_connection(&mut self) -> Outcome {
+        let had_sink = self.sessions.current.is_some();
+        self.sessions.discard().await;
+        let records = self.sessions.owed.count();
+        if !had_sink && records == 0 {
+            return Outcome::Unused;
+        }
+        let reason = self.failure.clone();
+        Outcome::Incomplete {
+            records,
+            confirmed: self.resume.as_ref().map(|resume| resume.confirmed),
+            reason: reason.unwrap_or_else(|| "there is no connection to Postgres".to_owned()),
+        }
+    }
+
+    /// The outcome of a stop with a connection. What an earlier sink did not deliver may not have been
+    /// read again before the stop: then it is not drained.
+    fn settled(&mut self, outcome: Outcome) -> Outcome {
+        match outcome {
+            Outcome::Drained { confirmed } if self.sessions.owed.count() > 0 => {
+                Outcome::Incomplete {
+                    records: self.sessions.owed.count(),
+                    confirmed: Some(confirmed),
+                    reason: self.failure.clone().unwrap_or_default(),
+                }
+            }
+            Outcome::Incomplete {
+                records,
+                confirmed,
+                reason,
+            } => Outcome::Incomplete {
+                records: self.sessions.owed.count().max(records),
+                confirmed,
+                reason,
+            },
+            outcome => outcome,
+        }
+    }
+}
+
+fn is_busy<S: SourceError, K: Error>(error: &PipelineError<S, K>) -> bool {
+    matches!(error, PipelineError::Source(error) if error.is_slot_busy())
+}

@@ -1,0 +1,452 @@
+//! The loop of one connection: send what was read, collect acknowledgements, send feedback, wait.
+//!
+//! # One turn
+//! Before it waits, a turn does what is due, in this order:
+//! - end the connection if the lease has expired;
+//! - park the ring, so that an acknowledgement from here on ends the wait;
+//! - send the batch of the last read to the sink, and collect acknowledgements;
+//! - end a drain whose records are all acknowledged, or that takes too long;
+//! - send a status update, start a look at the catalogs, give up a silent connection.
+//!
+//! Then it waits for the first of these, checked in this order:
+//! 1. the request to stop, which begins the drain;
+//! 2. the answer of a look: before the read, because under load there is always something to read;
+//! 3. bytes from Postgres, unless the sink is blocked or the drain has what it needs;
+//! 4. a delivery report, or room in the sink;
+//! 5. a schema;
+//! 6. the next thing that is due.
+
+mod ending;
+mod event_log;
+mod feedback;
+mod sink_watch;
+mod status;
+
+use std::future::Future;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+use tracing::{info, warn};
+use walrelay_lsn::CommitEnd;
+use walrelay_sink::{BatchingMode, Sink, SinkFactory};
+
+use super::failed_attempts::FailedAttempts;
+use super::lease::Lease;
+use super::looks::Looks;
+use super::schema_fetcher::{FetchOutcome, SchemaFetcher};
+use super::session::{BatchResult, SinkSession};
+use super::settings::{Outcome, Settings};
+use super::shutdown::Shutdown;
+use crate::core::CoreError;
+use crate::environment::{Environment, Failpoint, State};
+use crate::error::{Chain, PipelineError, PipelineResult};
+use crate::pacing::Pace;
+use crate::schemas::SchemaFailure;
+use crate::source::{Looked, SlotOwner, Source, WalStream};
+use event_log::EventLog;
+use feedback::Feedback;
+use sink_watch::SinkWatch;
+
+/// One connection and all that it works with.
+pub(super) struct Streaming<'a, S: Source, F: SinkFactory, W> {
+    pub(super) stream: S::Stream,
+    pub(super) source: &'a mut S,
+    /// The server's `wal_sender_timeout` for this connection.
+    pub(super) server_timeout: Option<Duration>,
+    pub(super) lease: &'a mut Lease,
+    /// The server's; a standby may be promoted under the stream.
+    pub(super) timeline: &'a mut u32,
+    pub(super) session: &'a mut SinkSession<F::Sink>,
+    pub(super) settings: &'a Settings,
+    pub(super) environment: &'a mut W,
+    pub(super) failed_attempts: &'a mut FailedAttempts,
+    /// A request that is under way outlives the connection.
+    pub(super) schema_fetcher: &'a mut SchemaFetcher,
+}
+
+/// What the loop keeps from turn to turn.
+struct Turn {
+    looks: Looks,
+    feedback: Feedback,
+    watch: SinkWatch,
+    log: EventLog,
+    pace: Pace,
+    received_at: Instant,
+    confirmed: CommitEnd,
+    drain_until: Option<Instant>,
+    /// The last wait ended with a read.
+    was_read: bool,
+    /// The socket is being read.
+    reading: bool,
+}
+
+impl Turn {
+    fn draining(&self) -> bool {
+        self.drain_until.is_some()
+    }
+}
+
+/// Delays the next read, so that messages gather in the socket. Blocks the thread: tokio's timers count whole
+/// milliseconds, rounded up, and the difference between a third of one and two decides what a message costs the
+/// server (docs/adr/0013-two-gears.md). The pipeline owns its thread, so at most its own work is this late.
+fn delay_read(delay: Duration) {
+    std::thread::sleep(delay);
+}
+
+impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
+    /// Runs until the connection fails, a delivery fails, or `shutdown` and then the drain.
+    pub(super) async fn run(
+        mut self,
+        shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
+    ) -> PipelineResult<Outcome, S, F> {
+        match self.relay(shutdown).await {
+            Ok(not_drained) => Ok(self.drained(not_drained).await),
+            // The connection is sound: confirm what is acknowledged, so that the next attempt
+            // repeats as little as can be.
+            Err(error @ (PipelineError::Core(_) | PipelineError::Delivery { .. })) => {
+                self.settle().await;
+                self.wind_up().await;
+                Err(error)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn first_turn(&self) -> Turn {
+        let now = Instant::now();
+        let core = &self.session.core;
+        Turn {
+            looks: Looks::new(now),
+            feedback: self.first_feedback(),
+            watch: SinkWatch::default(),
+            log: EventLog::new(core.counts().updates, now),
+            pace: Pace::new(self.stream.socket(), now),
+            received_at: now,
+            confirmed: core.confirmed(),
+            drain_until: None,
+            was_read: false,
+            reading: true,
+        }
+    }
+
+    /// The loop. `Ok(None)`: drained. Otherwise why not all was acknowledged.
+    async fn relay(
+        &mut self,
+        shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
+    ) -> PipelineResult<Option<String>, S, F> {
+        let mut turn = self.first_turn();
+        loop {
+            self.check_lease(turn.reading)?;
+            // Park before processing the batch, so that an acknowledgement that arrives meanwhile still wakes
+            // this task.
+            self.session.reports.ring().park();
+            let batch = self.send_batch(&mut turn)?;
+            let now = Instant::now();
+            if let ControlFlow::Break(reason) = self.observe(&mut turn, &batch, now) {
+                return Ok(reason);
+            }
+            self.send_feedback(&mut turn, now).await?;
+            let silent_at = self.check_silence(&turn)?;
+            let look_at = self.start_look(&mut turn, now);
+            let due = turn.feedback.due(turn.confirmed);
+            let until = [
+                look_at,
+                turn.drain_until,
+                silent_at,
+                turn.watch.asks_at(now),
+            ]
+            .into_iter()
+            .flatten()
+            .fold(due, Instant::min);
+            if turn.reading
+                && let Some(delay) = turn.pace.before_read(Instant::now())
+            {
+                delay_read(delay);
+            }
+            tokio::select! {
+                biased;
+                // 1.
+                () = shutdown.asked(), if !turn.draining() => self.start_drain(&mut turn),
+                // 2.
+                looked = self.source.looked(batch.blocked) => self.looked(&mut turn, looked)?,
+                // 3.
+                read = self.stream.read(), if turn.reading => {
+                    self.received(&mut turn, read.map_err(PipelineError::Source)?)?;
+                }
+                // 4.
+                () = self.session.reports.woken() => {}
+                // 5.
+                outcome = self.schema_fetcher.found() => self.fetched(outcome, turn.draining())?,
+                // 6.
+                () = sleep_until(until) => {}
+            }
+            self.session.reports.ring().unpark();
+        }
+    }
+
+    /// Ends the connection if the lease has expired: what is in the buffers may be another relay's by now.
+    fn check_lease(&mut self, reading: bool) -> PipelineResult<(), S, F> {
+        let Some(unproven) = self.lease.expired(Instant::now()) else {
+            return Ok(());
+        };
+        if !reading {
+            return Err(PipelineError::Displaced { unproven });
+        }
+        self.failed_attempts.silence.given_up();
+        Err(PipelineError::Silent {
+            silent_for: unproven,
+        })
+    }
+
+    /// Sends what was read to the sink, and collects acknowledgements.
+    fn send_batch(&mut self, turn: &mut Turn) -> PipelineResult<BatchResult, S, F> {
+        // Also before the batch: a ring that looks full may be empty by now, and then nothing is left
+        // that could wake us.
+        self.collect();
+        if std::mem::take(&mut turn.was_read) {
+            self.environment.failpoint(Failpoint::AfterRead);
+        }
+        let records = self.session.core.counts().records;
+        // A drain is over when what is in flight has arrived: no request is filled for it.
+        self.session.sink.set_mode(if turn.draining() {
+            BatchingMode::Latency
+        } else {
+            turn.pace.mode(turn.received_at)
+        });
+        // While draining, only the transaction that is open is read to its end: cut in the
+        // middle, its first records would be sent again by the next start.
+        let batch = self.session.send_batch(&mut self.stream, turn.draining());
+        turn.log.diverted(self.session.core.take_diverted());
+        let batch = batch?;
+        self.schema_fetcher
+            .request(self.session.core.pending_schema());
+        self.session.sink.poll();
+        let enqueued = self.session.core.counts().records - records;
+        if let Some(sent_at) = batch.sent_at {
+            let lag = self.session.core.lag(sent_at);
+            turn.pace.enqueued(enqueued, lag, Instant::now());
+        }
+        if enqueued > 0 {
+            self.environment.failpoint(Failpoint::AfterEnqueue);
+        }
+        if let Some(failure) = self.session.reports.failure() {
+            return Err(PipelineError::Delivery {
+                event: None,
+                event_id: None,
+                source: failure.error,
+            });
+        }
+        self.collect();
+        let confirmed = self.session.core.confirmed();
+        if confirmed > turn.confirmed {
+            turn.confirmed = confirmed;
+            self.environment.failpoint(Failpoint::AfterAck);
+            self.failed_attempts.end();
+        }
+        turn.feedback.asked |= batch.reply;
+        Ok(batch)
+    }
+
+    /// Collects acknowledgements.
+    fn collect(&mut self) {
+        if let Some((end, committed)) = self.session.core.advance() {
+            self.environment.acknowledged(end, committed);
+        }
+    }
+
+    /// Looks at what the sink made of the batch. `Break`: the drain is over, with the reason if not all was
+    /// acknowledged.
+    fn observe(
+        &mut self,
+        turn: &mut Turn,
+        batch: &BatchResult,
+        now: Instant,
+    ) -> ControlFlow<Option<String>> {
+        let draining = turn.draining();
+        // While the sink is full nothing is read, so nothing can come.
+        if batch.blocked {
+            turn.received_at = now;
+            turn.pace.blocked(now);
+        }
+        if let Some(state) = turn.watch.observe(self.session, batch, draining, now) {
+            self.environment.state(state);
+        }
+        let core = &self.session.core;
+        turn.reading = !batch.blocked && (!draining || core.is_inside_transaction());
+        let Some(deadline) = turn.drain_until else {
+            return ControlFlow::Continue(());
+        };
+        if !core.is_inside_transaction() && core.in_flight() == 0 {
+            return ControlFlow::Break(None);
+        }
+        match turn.watch.why_give_up(now >= deadline) {
+            Some(reason) => ControlFlow::Break(Some(reason)),
+            None => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Gives up a connection that was silent for too long. Returns when it will have been.
+    fn check_silence(&mut self, turn: &Turn) -> PipelineResult<Option<Instant>, S, F> {
+        if !turn.reading {
+            return Ok(None);
+        }
+        let longest = self.longest_silence();
+        let silent_for = turn.received_at.elapsed();
+        if silent_for >= longest {
+            self.failed_attempts.silence.given_up();
+            return Err(PipelineError::Silent { silent_for });
+        }
+        Ok(Some(turn.received_at + longest))
+    }
+
+    /// How long nothing may come before the connection is given up. Each status update asks for a
+    /// reply. A server that decodes a large transaction of other tables replies only once in each half
+    /// of `wal_sender_timeout`: a relay that gave up earlier would decode the same for ever.
+    fn longest_silence(&self) -> Duration {
+        let busy_server = self.server_timeout.unwrap_or_default();
+        let usual = self
+            .settings
+            .receive_timeout
+            .max(busy_server)
+            .max(3 * self.interval());
+        self.failed_attempts.silence.limit(usual)
+    }
+
+    /// Starts a look at the catalogs if one is due. Returns when the next one is.
+    fn start_look(&mut self, turn: &mut Turn, now: Instant) -> Option<Instant> {
+        let regular = !turn.draining();
+        // While nothing is read, nothing but a look shows that the slot is still ours.
+        let prove_at = self.lease.prove_at();
+        let due = turn.looks.due(regular, prove_at);
+        if regular {
+            let updates = self.session.core.counts().updates;
+            turn.log.updates(updates, self.settings.on_update, now);
+        }
+        if due.is_some_and(|at| now >= at) {
+            self.source.look();
+            turn.looks.started(now);
+            return turn.looks.due(regular, prove_at);
+        }
+        due
+    }
+
+    fn start_drain(&mut self, turn: &mut Turn) {
+        info!(in_flight = self.session.core.in_flight(), "draining");
+        self.environment.state(State::Draining);
+        self.environment.failpoint(Failpoint::Draining);
+        turn.drain_until = Some(Instant::now() + self.settings.drain_timeout);
+    }
+
+    fn looked(
+        &mut self,
+        turn: &mut Turn,
+        looked: Result<Looked, S::Error>,
+    ) -> PipelineResult<(), S, F> {
+        let looked = match looked {
+            Ok(looked) => looked,
+            // What is in flight can be confirmed all the same.
+            Err(error) if turn.draining() => Looked::Failed {
+                reason: Chain(&error).to_string(),
+            },
+            Err(error) => return Err(PipelineError::Source(error)),
+        };
+        turn.looks.ended(&looked, Instant::now());
+        self.prove(&looked)
+    }
+
+    /// Notes a read of so many bytes.
+    fn received(&mut self, turn: &mut Turn, bytes: usize) -> PipelineResult<(), S, F> {
+        turn.was_read = true;
+        // Bytes count, not frames: a large row may take its time to arrive.
+        let now = Instant::now();
+        turn.received_at = now;
+        // First whether it was in time: bytes that lay in the socket for longer prove nothing.
+        if let Some(unproven) = self.lease.expired(now) {
+            return Err(PipelineError::Displaced { unproven });
+        }
+        self.lease.renew(now);
+        turn.pace.read(bytes, now);
+        Ok(())
+    }
+
+    /// Passes a schema on to the core, or that there is none.
+    fn fetched(&mut self, outcome: FetchOutcome, draining: bool) -> Result<(), CoreError> {
+        let state = match outcome {
+            FetchOutcome::Schema(subject, schema) => {
+                let lasted_s = self.schema_fetcher.over().map(|lasted| lasted.as_secs());
+                info!(
+                    subject,
+                    id = schema.id(),
+                    lasted_s,
+                    "the schema of the subject is known"
+                );
+                self.session.core.learn(&subject, schema);
+                lasted_s.map(|_| State::Streaming)
+            }
+            FetchOutcome::Later(error, warning) => {
+                let why = error.to_string();
+                if let Some(warning) = warning {
+                    warn!(
+                        error = why,
+                        lasts_s = warning.lasts.as_secs(),
+                        not_said = warning.unlogged(),
+                        "waiting for a schema: nothing is sent meanwhile, the slot keeps what follows"
+                    );
+                }
+                Some(State::WaitingForSchema { why })
+            }
+            FetchOutcome::Nothing(subject, source) => {
+                let halts = source.kind == SchemaFailure::Unauthenticated;
+                if halts || !self.session.core.give_up_schema(&subject, &source.reason) {
+                    return Err(CoreError::Schema { subject, source });
+                }
+                warn!(
+                    subject,
+                    error = %source,
+                    "gave the schema up: events that need it are treated by the poison policy until \
+                     the relay is started anew"
+                );
+                Some(State::Streaming)
+            }
+        };
+        if let Some(state) = state.filter(|_| !draining) {
+            self.environment.state(state);
+        }
+        Ok(())
+    }
+
+    /// What a look shows of the slot.
+    fn prove(&mut self, looked: &Looked) -> PipelineResult<(), S, F> {
+        let Looked::Answered {
+            asked_at,
+            owner,
+            timeline,
+        } = looked
+        else {
+            return Ok(());
+        };
+        match owner {
+            SlotOwner::Ours => {
+                self.lease.renew(*asked_at);
+                if let Some(timeline) = timeline
+                    && timeline != self.timeline
+                {
+                    info!(
+                        from = self.timeline,
+                        to = timeline,
+                        "the server was promoted under the stream"
+                    );
+                    *self.timeline = *timeline;
+                }
+            }
+            // A look at another server, or at a slot that is about to be read: it proves nothing.
+            SlotOwner::Nobody => {}
+            SlotOwner::Other { .. } => {
+                let unproven = self.lease.age(Instant::now());
+                return Err(PipelineError::Displaced { unproven });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,127 @@
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::{info, warn};
+use walrelay_sink::{Disposition, Obstacle, Sink};
+
+use crate::environment::State;
+use crate::pipeline::log_throttle::LogThrottle;
+use crate::pipeline::session::{BatchResult, SinkSession};
+
+/// How long the oldest record is in flight before the sink is asked what it waits for.
+const ASK_SINK: Duration = Duration::from_secs(1);
+/// A sink that takes nothing for so long is logged.
+const BLOCKED_NOTICE: Duration = Duration::from_secs(1);
+/// The same for one that has room, acknowledges nothing of what it has, and does not know why.
+const UNANSWERED_NOTICE: Duration = Duration::from_secs(5);
+
+const DRAIN_TIMEOUT: &str = "not acknowledged within delivery.drain_timeout";
+
+/// Whether the sink moves, and what it waits for if it does not.
+#[derive(Debug, Default)]
+pub(super) struct SinkWatch {
+    /// Since when it does not move.
+    since: Option<Instant>,
+    /// The lowest record in flight, at the last turn.
+    lowest: u64,
+    obstacle: Option<Obstacle>,
+    throttle: LogThrottle,
+}
+
+impl SinkWatch {
+    /// Looks after each batch. Logs that the sink is stuck, at once and then at growing intervals, and that it
+    /// moves again. Returns the state of the pipeline if it changed.
+    pub(super) fn observe<K: Sink>(
+        &mut self,
+        session: &mut SinkSession<K>,
+        batch: &BatchResult,
+        draining: bool,
+        now: Instant,
+    ) -> Option<State> {
+        if batch.awaits_schema {
+            // That is not the sink's doing, and is logged by itself.
+            *self = Self::default();
+            return None;
+        }
+        self.note(session, batch, now);
+        let stuck_for = self.since.map_or(Duration::ZERO, |since| now - since);
+        let asks = self.since.is_some() && stuck_for >= ASK_SINK;
+        self.obstacle = asks.then(|| session.sink.waiting_for()).flatten();
+        let notice = if batch.blocked || self.obstacle.is_some() {
+            BLOCKED_NOTICE
+        } else {
+            UNANSWERED_NOTICE
+        };
+        if self.since.is_some() && stuck_for >= notice {
+            let new = self.throttle.since().is_none();
+            self.log_stuck(session, batch.blocked, stuck_for, now);
+            return (new && !draining).then_some(State::Blocked);
+        }
+        if stuck_for.is_zero()
+            && !draining
+            && let Some(lasted) = self.throttle.over(now)
+        {
+            info!(lasted_s = lasted.as_secs(), "the sink takes records again");
+            return Some(State::Streaming);
+        }
+        None
+    }
+
+    /// Notes since when the sink does not move.
+    fn note<K: Sink>(&mut self, session: &SinkSession<K>, batch: &BatchResult, now: Instant) {
+        let lowest = session.core.lowest_in_flight();
+        let waits = batch.blocked || session.core.in_flight() > 0;
+        let moved = batch.frames > 0 && batch.blocked || lowest > self.lowest;
+        self.lowest = lowest;
+        self.since = match self.since {
+            _ if !waits => None,
+            Some(since) if !moved => Some(since),
+            _ => Some(now),
+        };
+    }
+
+    fn log_stuck<K: Sink>(
+        &mut self,
+        session: &SinkSession<K>,
+        blocked: bool,
+        stuck_for: Duration,
+        now: Instant,
+    ) {
+        let what = if blocked {
+            "the sink takes nothing more: waiting for it, the slot keeps what follows"
+        } else {
+            "the sink acknowledges nothing: waiting for it, nothing is confirmed meanwhile"
+        };
+        let waiting_for = self.obstacle.as_ref().map(|obstacle| &*obstacle.what);
+        let about = format!("{what} {}", waiting_for.unwrap_or_default());
+        if self.throttle.about(&about, now).is_some() {
+            warn!(
+                waiting_for,
+                in_flight = session.core.in_flight(),
+                confirmed = %session.core.confirmed(),
+                lasts_s = stuck_for.as_secs(),
+                "{what}"
+            );
+        }
+    }
+
+    /// When the sink is to be asked for the first time what it waits for.
+    pub(super) fn asks_at(&self, now: Instant) -> Option<Instant> {
+        self.since
+            .map(|since| since + ASK_SINK)
+            .filter(|at| *at > now)
+    }
+
+    /// Why a drain is to end before all is acknowledged, if it is: its time is over, or the obstacle does
+    /// not pass by itself.
+    pub(super) fn why_give_up(&self, time_is_over: bool) -> Option<String> {
+        match &self.obstacle {
+            Some(obstacle) if obstacle.disposition == Disposition::Configuration => {
+                Some(obstacle.what.clone())
+            }
+            Some(obstacle) if time_is_over => Some(format!("{DRAIN_TIMEOUT}: {}", obstacle.what)),
+            None if time_is_over => Some(DRAIN_TIMEOUT.to_owned()),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Standby status updates. They go on whatever the sink does.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+use walrelay_sink::SinkFactory;
+use walrelay_walsender::StatusUpdate;
+
+use super::feedback::Feedback;
+use super::{Streaming, Turn};
+use crate::environment::{Environment, Failpoint};
+use crate::error::{PipelineError, PipelineResult};
+use crate::source::{Source, WalStream};
+
+impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
+    /// The longest time between two updates.
+    pub(super) fn interval(&self) -> Duration {
+        let half = self
+            .server_timeout
+            .map_or(Duration::MAX, |timeout| timeout / 2);
+        self.settings.status_interval.min(half)
+    }
+
+    pub(super) fn first_feedback(&self) -> Feedback {
+        Feedback::new(self.interval(), self.session.core.confirmed())
+    }
+
+    /// Sends a status update if one is due. A blocked sink does not change that.
+    pub(super) async fn send_feedback(
+        &mut self,
+        turn: &mut Turn,
+        now: Instant,
+    ) -> PipelineResult<(), S, F> {
+        let feedback = &mut turn.feedback;
+        if !feedback.pending && now >= feedback.due(turn.confirmed) {
+            self.queue_status(feedback).map_err(PipelineError::Source)?;
+        }
+        if feedback.pending {
+            if feedback.confirms {
+                self.environment.failpoint(Failpoint::AfterConfirm);
+            }
+            self.write_status(feedback)
+                .await
+                .map_err(PipelineError::Source)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn queue_status(&mut self, feedback: &mut Feedback) -> Result<(), S::Error> {
+        self.environment.progress(&self.session.core.counts());
+        let confirmed = self.source.note(self.session.core.confirmed())?;
+        self.stream.queue_status(StatusUpdate {
+            written: self.session.core.received(),
+            flushed: confirmed,
+            applied: confirmed,
+            clock_us_since_2000: self.environment.wall_clock().get(),
+            // An idle server answers with a keepalive, whose position is what lets an idle slot
+            // move. Never in the answer to one: that would go back and forth for ever.
+            reply_requested: !feedback.asked,
+        });
+        feedback.queued(confirmed);
+        Ok(())
+    }
+
+    /// Writes what is queued, without waiting for a server that does not read: reading and
+    /// acknowledging go on, and it is tried again.
+    pub(super) async fn write_status(&mut self, feedback: &mut Feedback) -> Result<(), S::Error> {
+        if let Ok(written) = timeout(Duration::from_millis(1), self.stream.flush()).await {
+            written?;
+            feedback.pending = false;
+        }
+        Ok(())
+    }
+}
