@@ -1,6 +1,5 @@
 //! Encryption of a connection to Postgres, and who is at the other end of it.
 
-mod der;
 mod end_point;
 mod error;
 mod files;
