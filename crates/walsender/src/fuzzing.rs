@@ -8,10 +8,10 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use crate::buffer::ReadBuffer;
-use crate::conninfo::passfile::{Wanted, find};
+use crate::conninfo::passfile::find;
 use crate::framing::{self, parse_frame};
 use crate::wire::{Transport, Wire};
-use crate::{ConnInfo, ConnInfoError, Host, HostAddr, ReplicationStream, Session, auth};
+use crate::{ConnInfo, ConnInfoError, ReplicationStream, Session, auth};
 
 /// Like nothing that a fuzzer comes upon by chance.
 const PASSWORD: &str = "Zq9-hunter2-Zq9";
@@ -190,22 +190,14 @@ fn connection_string(text: &str) {
 
 /// Any password file: behind it a line that matches is found, unless an earlier one is.
 pub fn password_files(bytes: &[u8]) {
-    let host = Host {
-        address: HostAddr::Tcp("db".to_owned()),
-        hostaddr: None,
-        port: 5432,
-    };
-    let wanted = Wanted {
-        host: &host,
-        dbname: "app",
-        user: "relay",
-    };
+    let info: ConnInfo = "host=db user=relay dbname=app".parse().expect("a string");
+    let host = info.hosts.first().expect("a host");
     let lines = bytes.split(|byte| *byte == b'\n').count();
-    let alone = find(bytes, &wanted);
+    let alone = find(bytes, &info, host);
     let mut longer = bytes.to_vec();
     longer.extend_from_slice(b"\n*:*:*:*:");
     longer.extend_from_slice(PASSWORD.as_bytes());
-    match find(&longer, &wanted) {
+    match find(&longer, &info, host) {
         Err(line) => assert!((1..=lines).contains(&line), "{line} of {lines}"),
         Ok(found) => {
             // None: the line that matched has an empty password.

@@ -75,6 +75,7 @@ pub mod framing;
 #[doc(hidden)]
 pub mod fuzzing;
 mod quote;
+mod secret_file;
 mod session;
 mod stream;
 mod tls;
