@@ -4,7 +4,9 @@ use std::fmt::{self, Display};
 use std::path::Path;
 
 use super::build::{APPLICATION_NAME, CONNECT_TIMEOUT};
-use super::info::{AuthMethods, ConnInfo, Host, HostAddr, Keepalives, RootCert};
+use super::info::{
+    AuthMethods, ChannelBinding, ConnInfo, Host, HostAddr, Keepalives, RootCert, TargetSessionAttrs,
+};
 
 impl ConnInfo {
     /// The whole connection in keyword form, without the password: for logs. It can be parsed
@@ -48,13 +50,13 @@ impl ConnInfo {
                 add(name, &file.display());
             }
         }
-        if self.channel_binding != Default::default() {
+        if self.channel_binding != ChannelBinding::default() {
             add("channel_binding", &self.channel_binding);
         }
         if self.require_auth != AuthMethods::default() {
             add("require_auth", &self.require_auth);
         }
-        if self.target_session_attrs != Default::default() {
+        if self.target_session_attrs != TargetSessionAttrs::default() {
             add("target_session_attrs", &self.target_session_attrs);
         }
         if self.connect_timeout != CONNECT_TIMEOUT {

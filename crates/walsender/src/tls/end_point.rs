@@ -1,9 +1,8 @@
 use aws_lc_rs::digest::{self, Algorithm, SHA224, SHA256, SHA384, SHA512};
 use rustls::pki_types::CertificateDer;
+use tokio_rustls::client::TlsStream;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::signature_algorithm::RsaSsaPssParams;
-
-use super::TlsStream;
 
 /// The channel binding data `tls-server-end-point` for SCRAM-SHA-256-PLUS: the hash of the server's
 /// certificate, by the hash of the certificate's own signature, or SHA-256 if that is MD5 or SHA-1.
@@ -12,7 +11,7 @@ use super::TlsStream;
 /// cannot compute it for such certificates either and does not offer channel binding.
 ///
 /// Source: RFC 5929, section 4.1; `pgtls_get_peer_certificate_hash` in libpq.
-pub fn tls_server_end_point<S>(stream: &TlsStream<S>) -> Option<Vec<u8>> {
+pub(crate) fn tls_server_end_point<S>(stream: &TlsStream<S>) -> Option<Vec<u8>> {
     let (_, session) = stream.get_ref();
     of_certificate(session.peer_certificates()?.first()?)
 }

@@ -5,7 +5,7 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use secrecy::ExposeSecret;
 
-use super::TlsError;
+use super::error::TlsError;
 use crate::secret_file;
 
 /// All certificates of a PEM file, at least one.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
@@ -16,10 +17,13 @@ use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::client::TlsStream;
 
 use x509_parser::asn1_rs::{Any, FromDer};
 
+use super::context::TlsContext;
 use super::*;
+use crate::conninfo::ConnInfo;
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 const BOTH: &[&SupportedProtocolVersion] = &[&rustls::version::TLS12, &rustls::version::TLS13];

@@ -16,7 +16,7 @@ use rustls::{
 
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate, X509Version};
 
-use super::TlsError;
+use super::error::{TlsError, Version1};
 
 /// What of the server's certificate is verified, apart from its being the server's own.
 #[derive(Debug)]
@@ -77,11 +77,6 @@ impl Trust {
         })
     }
 }
-
-/// The certificate is of version 1, which knows no names of hosts and cannot be verified.
-#[derive(Debug, thiserror::Error)]
-#[error("the certificate is of version 1")]
-pub(super) struct Version1;
 
 /// Verifies what the `sslmode` asks for.
 #[derive(Debug)]

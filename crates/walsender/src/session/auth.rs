@@ -22,8 +22,8 @@ use secrecy::{ExposeSecret, SecretString};
 
 use crate::conninfo::{ChannelBinding, ConnInfo, Host};
 use crate::error::{Error, ServerError};
+use crate::framing::wire::{Incoming, LOGIN_MESSAGE, Transport, Wire};
 use crate::tls::tls_server_end_point;
-use crate::wire::{Incoming, LOGIN_MESSAGE, Transport, Wire};
 
 /// Takes part in whatever exchange the server asks for, until it says AuthenticationOk.
 pub(crate) async fn authenticate(
