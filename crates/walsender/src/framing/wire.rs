@@ -12,11 +12,11 @@ use postgres_protocol::message::backend::Message;
 use postgres_protocol::message::frontend;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::client::TlsStream;
 
-use crate::buffer::{ReadBuffer, SESSION_CHUNK};
+use super::buffer::{ReadBuffer, SESSION_CHUNK};
+use super::messages;
 use crate::error::Error;
-use crate::framing;
-use crate::tls::TlsStream;
 
 /// How much smaller the messages before the end of the login are; who sends more is no Postgres.
 pub(crate) const LOGIN_MESSAGE: usize = 64 * 1024;
@@ -215,7 +215,7 @@ impl Wire {
     /// The next whole message, none longer than `limit`. Notices are logged and passed over.
     pub(crate) async fn receive(&mut self, limit: usize) -> Result<Incoming, Error> {
         loop {
-            let header = framing::header(self.inbox.unread())?;
+            let header = messages::header(self.inbox.unread())?;
             if let Some((tag, total)) = header {
                 if total > limit {
                     return Err(Error::protocol(format!(

@@ -4,7 +4,7 @@ use std::fmt;
 
 use walrelay_lsn::{CommitEnd, Lsn};
 
-use crate::source::{Ancestor, Opened, Predecessor, Resume};
+use crate::interface::source::{Ancestor, Opened, Predecessor, Resume};
 
 /// How a stream continues the log.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,12 +11,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time::timeout;
 
-use crate::auth::authenticate;
+use super::auth::authenticate;
+use super::query::Session;
 use crate::conninfo::{ConnInfo, Host, Keepalives, SslMode, TargetSessionAttrs};
 use crate::error::{Error, ErrorClass, ServerError};
-use crate::session::{Session, SessionKind};
+use crate::framing::wire::{Incoming, LOGIN_MESSAGE, Transport, Wire};
 use crate::tls::TlsContext;
-use crate::wire::{Incoming, LOGIN_MESSAGE, Transport, Wire};
 
 /// A place to connect to: one address of one host.
 enum Target {
@@ -24,8 +24,45 @@ enum Target {
     Unix,
 }
 
+/// What a session is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SessionKind {
+    /// Ordinary SQL.
+    Sql,
+    /// Replication commands, and SQL too (`replication=database`). It takes one of the server's
+    /// `max_wal_senders`, and the role needs REPLICATION.
+    Replication,
+}
+
+impl Session {
+    /// Connects and logs in: tries the hosts of `info` in order, every address that a name has,
+    /// each for `connect_timeout` at most, until one is found that `target_session_attrs` accepts.
+    ///
+    /// `settings` are run-time parameters that hold from the first moment, such as
+    /// `("wal_sender_timeout", "5s")`. Fixed besides are `client_encoding`, `DateStyle`,
+    /// `IntervalStyle`, `extra_float_digits`, `bytea_output` and `lc_monetary`, so that values have one text form.
+    ///
+    /// With `sslmode=prefer` the connection is unencrypted if the server says that it has no TLS;
+    /// unlike libpq nothing is tried a second time the other way after a failure.
+    ///
+    /// A password file is read only if `info` names one: give it the one of `PGPASSFILE` or
+    /// `~/.pgpass` there if it exists.
+    ///
+    /// # Errors
+    /// If there was one attempt only, its own error. [`Error::NoServer`] lists several. A server
+    /// that refuses the login ends the search, as in libpq.
+    pub async fn connect(
+        info: &ConnInfo,
+        kind: SessionKind,
+        settings: &[(&str, &str)],
+    ) -> Result<Self, Error> {
+        // On the heap: it holds everything from the resolver to the login.
+        Box::pin(connect(info, kind, settings)).await
+    }
+}
+
 /// Tries all addresses of all hosts in order.
-pub(crate) async fn connect(
+async fn connect(
     info: &ConnInfo,
     kind: SessionKind,
     settings: &[(&str, &str)],

@@ -6,32 +6,11 @@ use std::task::Poll;
 
 use postgres_protocol::message::backend::Message;
 use postgres_protocol::message::frontend;
-use walrelay_lsn::{CommitEnd, Lsn};
 
-use crate::buffer::STREAM_CHUNK;
 use crate::error::{Error, ServerError};
-use crate::framing::{self, Frame, Kind, STATUS_UPDATE};
-use crate::wire::{Socket, Wire};
-
-/// How far a relay has come, as the server is to know it (`r`, standby status update).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StatusUpdate {
-    /// The end of what was received. Shown in `pg_stat_replication.write_lsn`; the server relies on
-    /// nothing of it.
-    pub written: Lsn,
-    /// What is safe: the server makes it the slot's `confirmed_flush_lsn`, forgets what is before
-    /// it, and never sends that again. [`Lsn::ZERO`] in it means "nothing to confirm".
-    pub flushed: CommitEnd,
-    /// Shown in `pg_stat_replication.replay_lsn`, and what `synchronous_commit=remote_apply` waits
-    /// for.
-    pub applied: CommitEnd,
-    /// The client's clock in microseconds since the beginning of 2000 (UTC), from which the server
-    /// computes `reply_time`.
-    pub clock_us_since_2000: i64,
-    /// Whether the server is to answer with a keepalive at once. Set it in periodic updates, never
-    /// in the answer to a keepalive: they would be sent to and fro without end.
-    pub reply_requested: bool,
-}
+use crate::framing::buffer::STREAM_CHUNK;
+use crate::framing::messages::{self, Frame, Kind, STATUS_UPDATE, StatusUpdate};
+use crate::framing::wire::{Socket, Wire};
 
 /// A replication stream.
 ///
@@ -84,7 +63,7 @@ impl ReplicationStream {
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Frame<'_>>, Error> {
         let layout = loop {
-            match framing::layout(self.wire.inbox.unread()) {
+            match messages::layout(self.wire.inbox.unread()) {
                 Ok(Some(layout)) => match layout.kind {
                     Kind::XLogData { .. } | Kind::Keepalive { .. } => break layout,
                     _ => self.other_message(layout.total, layout.kind)?,
@@ -101,7 +80,7 @@ impl ReplicationStream {
         };
         self.peeked = layout.total;
         let message = &self.wire.inbox.unread()[..layout.total];
-        Ok(framing::frame(message, layout.kind))
+        Ok(messages::frame(message, layout.kind))
     }
 
     /// Drops the frame last peeked. Without one it does nothing.
@@ -115,7 +94,7 @@ impl ReplicationStream {
     #[cold]
     fn other_message(&mut self, total: usize, kind: Kind) -> Result<(), Error> {
         let message = &self.wire.inbox.unread()[..total];
-        if let Some(error) = framing::end_of_stream(message, kind) {
+        if let Some(error) = messages::end_of_stream(message, kind) {
             return Err(self.fail(error));
         }
         if message[0] == b'N'
@@ -228,7 +207,7 @@ impl ReplicationStream {
             update.reply_requested |= outbox[outbox.len() - 1] != 0;
             outbox.truncate(behind);
         }
-        outbox.extend_from_slice(&framing::status_update(&update));
+        outbox.extend_from_slice(&messages::status_update(&update));
         self.status_queued = true;
         self.reported = Some(update);
     }
@@ -254,7 +233,7 @@ impl ReplicationStream {
         frontend::copy_done(self.wire.outbox());
         self.flush().await?;
         loop {
-            while let Some(layout) = framing::layout(self.wire.inbox.unread())? {
+            while let Some(layout) = messages::layout(self.wire.inbox.unread())? {
                 match layout.kind {
                     Kind::Ready => {
                         self.wire.terminate().await;
@@ -262,7 +241,7 @@ impl ReplicationStream {
                     }
                     Kind::Failed => {
                         let message = &self.wire.inbox.unread()[..layout.total];
-                        if let Some(error) = framing::end_of_stream(message, layout.kind) {
+                        if let Some(error) = messages::end_of_stream(message, layout.kind) {
                             return Err(error);
                         }
                     }

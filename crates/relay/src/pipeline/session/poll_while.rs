@@ -5,11 +5,11 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use walrelay_sink::Sink;
 
-use super::session::SinkSession;
+use super::sink_session::SinkSession;
 
 /// Waits while there is no connection, and polls the sink meanwhile, which goes on sending what it has accepted.
 /// `None`: the lease expired at `expires_at`, so the sink must be given up.
-pub(super) async fn poll_while<K: Sink, T>(
+pub(in crate::pipeline) async fn poll_while<K: Sink, T>(
     session: &mut Option<SinkSession<K>>,
     expires_at: Option<Instant>,
     wait: impl Future<Output = T>,
@@ -56,7 +56,7 @@ mod tests {
 
     use super::*;
     use crate::core::Core;
-    use crate::pipeline::reports::Reports;
+    use crate::pipeline::session::reports::Reports;
 
     /// How often a sink was polled.
     #[derive(Default)]

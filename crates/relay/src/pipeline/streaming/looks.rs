@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::log_throttle::{LogThrottle, Throttled};
-use crate::source::Looked;
+use crate::interface::source::Looked;
+use crate::pipeline::log_throttle::{LogThrottle, Throttled};
 
 /// From the start of one look to the start of the next: no message tells that a table was taken out of the
 /// publication. The documents promise ten seconds, and a look takes its time.
@@ -98,7 +98,7 @@ impl Looks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::SlotOwner;
+    use crate::interface::source::SlotOwner;
 
     fn failure() -> Looked {
         Looked::Failed {

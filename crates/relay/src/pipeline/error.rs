@@ -5,10 +5,10 @@ use std::time::Duration;
 use walrelay_lsn::Lsn;
 use walrelay_sink::{DeliveryError, Disposition, SinkFactory};
 
-use crate::continuity::LogError;
+use super::continuity::LogError;
 use crate::core::CoreError;
-use crate::event::{SentEvent, with_id};
-use crate::source::{Source, SourceError};
+use crate::interface::event::{SentEvent, with_id};
+use crate::interface::source::{Source, SourceError};
 
 /// Why a pipeline stopped, or why one attempt of it ended. `S` is the source's error, `K` the
 /// sink factory's.

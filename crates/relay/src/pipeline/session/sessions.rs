@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,27 +10,26 @@ use walrelay_event_router::Router;
 use walrelay_lsn::CommitEnd;
 use walrelay_sink::{Sink, SinkFactory};
 
-use super::owed::Owed;
 use super::reports::Reports;
-use super::session::SinkSession;
-use super::settings::{OnUpdate, Settings};
+use super::sink_session::SinkSession;
 use crate::core::Core;
-use crate::counts::Counts;
+use crate::interface::environment::Counts;
+use crate::pipeline::settings::{OnUpdate, Settings};
 use crate::poison::PoisonDecisions;
 
 /// The sink sessions of a run, one after the other, and what outlives each.
-pub(super) struct Sessions<F: SinkFactory> {
+pub(in crate::pipeline) struct Sessions<F: SinkFactory> {
     factory: F,
-    pub(super) current: Option<SinkSession<F::Sink>>,
+    pub(in crate::pipeline) current: Option<SinkSession<F::Sink>>,
     /// Between two sessions: the router, and what was decided about events.
     idle: Option<(Router, PoisonDecisions)>,
     /// The figures of the sessions that ended.
     counts: Counts,
-    pub(super) owed: Owed,
+    pub(in crate::pipeline) owed: Owed,
 }
 
 impl<F: SinkFactory> Sessions<F> {
-    pub(super) fn new(factory: F, router: Router, decisions: PoisonDecisions) -> Self {
+    pub(in crate::pipeline) fn new(factory: F, router: Router, decisions: PoisonDecisions) -> Self {
         Self {
             factory,
             current: None,
@@ -40,13 +40,13 @@ impl<F: SinkFactory> Sessions<F> {
     }
 
     /// The figures of all sessions.
-    pub(super) fn counts(&self) -> Counts {
+    pub(in crate::pipeline) fn counts(&self) -> Counts {
         let current = self.current.as_ref().map(|session| session.core.counts());
         self.counts.plus(current.unwrap_or_default())
     }
 
     /// The current session, or a new one on a slot at `confirmed`.
-    pub(super) fn open(
+    pub(in crate::pipeline) fn open(
         &mut self,
         settings: &Settings,
         confirmed: CommitEnd,
@@ -83,7 +83,7 @@ impl<F: SinkFactory> Sessions<F> {
     }
 
     /// Drops the current session. What is in flight is given up: it is not confirmed, so it is sent again.
-    pub(super) async fn discard(&mut self) {
+    pub(in crate::pipeline) async fn discard(&mut self) {
         if let Some(session) = self.current.take() {
             let core = close(session).await;
             self.keep(core);
@@ -91,7 +91,7 @@ impl<F: SinkFactory> Sessions<F> {
     }
 
     /// Keeps of a closed session's core what the next one starts with, and what is owed. Returns the decisions.
-    pub(super) fn keep(&mut self, mut core: Core) -> &mut PoisonDecisions {
+    pub(in crate::pipeline) fn keep(&mut self, mut core: Core) -> &mut PoisonDecisions {
         core.advance();
         self.owed.add(core.unacknowledged());
         self.owed.forget_before(core.confirmed());
@@ -101,7 +101,7 @@ impl<F: SinkFactory> Sessions<F> {
 }
 
 /// Closes the sink. The core remembers which events its records stood for.
-pub(super) async fn close<K: Sink + 'static>(session: SinkSession<K>) -> Core {
+pub(in crate::pipeline) async fn close<K: Sink + 'static>(session: SinkSession<K>) -> Core {
     let SinkSession { core, sink, .. } = session;
     debug!(in_flight = core.in_flight(), "closing the sink");
     // Closing blocks. A panic in there leaves nothing to be done here.
@@ -114,5 +114,63 @@ pub(super) async fn close<K: Sink + 'static>(session: SinkSession<K>) -> Core {
 impl<F: SinkFactory> fmt::Debug for Sessions<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sessions").finish_non_exhaustive()
+    }
+}
+
+/// Events of dropped sinks that were enqueued, or refused, and are not confirmed.
+/// As long as there are any, a relay that stops is not drained, whatever it did since.
+///
+/// One entry for each transaction that was in flight.
+#[derive(Debug, Default)]
+pub(in crate::pipeline) struct Owed {
+    /// The start of each transaction's commit record, and how many events.
+    events: BTreeMap<u64, u64>,
+}
+
+impl Owed {
+    /// Takes in what was in flight. What is sent again is counted once.
+    pub(in crate::pipeline) fn add(&mut self, events: impl IntoIterator<Item = (u64, u64)>) {
+        for (lsn, count) in events {
+            let known = self.events.entry(lsn).or_default();
+            *known = count.max(*known);
+        }
+    }
+
+    /// Everything before this is confirmed.
+    pub(in crate::pipeline) fn forget_before(&mut self, confirmed: CommitEnd) {
+        self.events = self.events.split_off(&confirmed.lsn().get());
+    }
+
+    /// The log is another one from here on, and is read again.
+    pub(in crate::pipeline) fn forget(&mut self) {
+        self.events.clear();
+    }
+
+    /// How many events.
+    pub(in crate::pipeline) fn count(&self) -> u64 {
+        self.events.values().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use walrelay_lsn::Lsn;
+
+    use super::*;
+
+    #[test]
+    fn events_are_counted_once_and_until_they_are_confirmed() {
+        let mut owed = Owed::default();
+        owed.add([(8, 3), (10, 2)]);
+        // Sent again, one by one.
+        owed.add([(8, 1)]);
+        assert_eq!(owed.count(), 5);
+        // The commit record of a transaction starts before the position that confirms it.
+        owed.forget_before(CommitEnd::from_slot(Lsn::new(8)));
+        assert_eq!(owed.count(), 5);
+        owed.forget_before(CommitEnd::from_slot(Lsn::new(9)));
+        assert_eq!(owed.count(), 2);
+        owed.forget();
+        assert_eq!(owed.count(), 0);
     }
 }

@@ -22,8 +22,8 @@ use secrecy::{ExposeSecret, SecretString};
 
 use crate::conninfo::{ChannelBinding, ConnInfo, Host};
 use crate::error::{Error, ServerError};
+use crate::framing::wire::{Incoming, LOGIN_MESSAGE, Transport, Wire};
 use crate::tls::tls_server_end_point;
-use crate::wire::{Incoming, LOGIN_MESSAGE, Transport, Wire};
 
 /// Takes part in whatever exchange the server asks for, until it says AuthenticationOk.
 pub(crate) async fn authenticate(
@@ -35,7 +35,7 @@ pub(crate) async fn authenticate(
     match receive(wire).await? {
         Message::AuthenticationOk => no_exchange(wire, info),
         Message::AuthenticationCleartextPassword => {
-            if !info.require_auth.allows_cleartext() {
+            if !info.require_auth.cleartext {
                 return Err(refused(
                     wire,
                     "the cleartext password",
@@ -51,7 +51,7 @@ pub(crate) async fn authenticate(
             ok(wire).await
         }
         Message::AuthenticationMd5Password(body) => {
-            if !info.require_auth.allows_md5() {
+            if !info.require_auth.md5 {
                 return Err(refused(
                     wire,
                     "the password's MD5 hash",
@@ -72,7 +72,7 @@ pub(crate) async fn authenticate(
             ok(wire).await
         }
         Message::AuthenticationSasl(body) => {
-            if !info.require_auth.allows_scram() {
+            if !info.require_auth.scram {
                 return Err(refused(
                     wire,
                     "SCRAM-SHA-256",
@@ -97,7 +97,7 @@ pub(crate) async fn authenticate(
 
 /// The server lets us in without asking: trust, peer, or a certificate.
 fn no_exchange(wire: &Wire, info: &ConnInfo) -> Result<(), Error> {
-    if !info.require_auth.allows_none() {
+    if !info.require_auth.none {
         return Err(refused(
             wire,
             "no authentication at all",
@@ -226,7 +226,7 @@ async fn receive(wire: &mut Wire) -> Result<Message, Error> {
 }
 
 fn password(wire: &Wire, info: &ConnInfo, host: &Host) -> Result<SecretString, Error> {
-    info.password_for(host, None)?
+    info.password_for(host)?
         .ok_or_else(|| Error::PasswordMissing {
             host: wire.host.clone(),
         })

@@ -6,9 +6,9 @@ use walrelay_walsender::Frame;
 
 use super::reports::Reports;
 use crate::core::{Core, Step};
-use crate::error::PipelineError;
-use crate::event::{SentEvent, id_text};
-use crate::source::WalStream;
+use crate::interface::event::{SentEvent, id_text};
+use crate::interface::source::WalStream;
+use crate::pipeline::error::PipelineError;
 
 /// A sink, the ring it acknowledges into and the core that reads the ring: made together, dropped together.
 #[derive(Debug)]
