@@ -141,8 +141,8 @@ pub(crate) fn postgres(error: PostgresError) -> Failure {
                 .remedy("stop the other relay, or give this one a slot of its own")
         }
         error @ (PostgresError::NoAnswer { .. }
-        | PostgresError::TwoServers { .. }
-        | PostgresError::MakeWay { .. }) => {
+        | PostgresError::TwoServers(_)
+        | PostgresError::MakeWay(_)) => {
             Failure::new("postgres-unreachable", Exit::Unavailable, error.to_string()).remedy(
                 "check the hosts in [source] url; with several, add \
                  target_session_attrs=read-write so that both connections reach the primary",

@@ -26,7 +26,7 @@ pub mod config;
 mod failures;
 mod http;
 mod json;
-pub mod postgres;
+mod postgres;
 mod progress;
 mod registry;
 mod sinks;

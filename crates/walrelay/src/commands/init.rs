@@ -7,7 +7,7 @@ use super::{Ended, Env, load};
 use crate::cli::{Exit, Failure, InitArgs};
 use crate::config::Router;
 use crate::failures;
-use crate::postgres::{Action, Moment, SetupError, Wanted, inspect, plan, script, turn};
+use crate::postgres::{Action, Moment, SetupError, Wanted, inspect, lock_setup, plan, script};
 
 /// Above the function in scripts.
 const EMIT: &str = "An outbox without a table: services call outbox.emit in the transaction of their data, and the\n\
@@ -95,11 +95,11 @@ async fn create(
 ) -> Result<String, crate::postgres::PostgresError> {
     let mut lines = Vec::new();
     // Until the session ends.
-    turn(session, &wanted.slot).await?;
+    lock_setup(session, &wanted.slot).await?;
     let mut facts = inspect(session, wanted).await?;
     // What creating tables cannot mend is said before anything is created.
     match plan(wanted, &facts, Moment::Init) {
-        Err(SetupError::TableMissing { .. }) if tables => {}
+        Err(SetupError::TableMissing(_)) if tables => {}
         Ok(_) => {}
         Err(error) => return Err(error.into()),
     }

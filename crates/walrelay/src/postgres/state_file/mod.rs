@@ -14,6 +14,8 @@
 //! The last line is the SHA-256 of all before it: a file that was cut off or changed is not taken
 //! for a position.
 
+mod writer;
+
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -25,6 +27,8 @@ use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::Resume;
 use walrelay_sink::Disposition;
 
+pub(super) use writer::StateWriter;
+
 const VERSION: i64 = 1;
 const HEAD: &str =
     "# walrelay: how far this relay has come. Written by it; docs/OPERATIONS.md says what for.\n";
@@ -32,23 +36,23 @@ const SEAL: &str = "sha256 = \"";
 
 /// What the file holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Position {
+pub(crate) struct Position {
     /// `system_identifier` of the server.
-    pub system_id: String,
+    pub(crate) system_id: String,
     /// Its timeline.
-    pub timeline: u32,
+    pub(crate) timeline: u32,
     /// The database that the slot decodes.
-    pub database: String,
+    pub(crate) database: String,
     /// The slot.
-    pub slot: String,
+    pub(crate) slot: String,
     /// Everything up to here is acknowledged. The slot's `confirmed_flush_lsn` is not beyond it,
     /// unless somebody else moved it.
-    pub confirmed: Lsn,
+    pub(crate) confirmed: Lsn,
 }
 
 impl Position {
     /// As what is known of the log; `server_start` as of [`Resume`], where this process knows it.
-    pub fn resume(&self, server_start: Option<String>) -> Resume {
+    pub(crate) fn resume(&self, server_start: Option<String>) -> Resume {
         let confirmed = CommitEnd::from_slot(self.confirmed);
         Resume {
             system_id: self.system_id.clone(),
@@ -123,8 +127,7 @@ enum Unreadable {
 
 /// The state file cannot be used. Nothing was confirmed that it does not hold.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StateFileError {
+pub(crate) enum StateFileError {
     /// It is there and cannot be read.
     #[error("the state file {} cannot be read", path.display())]
     Read {
@@ -208,7 +211,7 @@ impl StateFileError {
     }
 
     /// What to do about it.
-    pub fn remedy(&self) -> String {
+    pub(crate) fn remedy(&self) -> String {
         match self {
             StateFileError::Read { .. } | StateFileError::Write { .. } => "[source] state_file \
                 names a file in a directory that exists, in which the relay's user may create and \
@@ -232,7 +235,7 @@ impl StateFileError {
 ///
 /// # Errors
 /// As [`StateFileError`] says.
-pub fn read(path: &Path) -> Result<Option<Position>, StateFileError> {
+pub(crate) fn read(path: &Path) -> Result<Option<Position>, StateFileError> {
     let path = path.to_owned();
     let text = match fs::read(&path) {
         Ok(bytes) => String::from_utf8(bytes),
@@ -279,5 +282,4 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
 }
 
 #[cfg(test)]
-#[path = "state_file_tests.rs"]
 mod tests;
