@@ -27,7 +27,6 @@ mod failures;
 mod http;
 mod json;
 mod postgres;
-mod progress;
 mod registry;
 mod sinks;
 mod telemetry;

@@ -128,52 +128,27 @@ enum Unreadable {
 /// The state file cannot be used. Nothing was confirmed that it does not hold.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StateFileError {
-    /// It is there and cannot be read.
     #[error("the state file {} cannot be read", path.display())]
-    Read {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// It cannot be written.
+    Read { path: PathBuf, source: io::Error },
     #[error("the state file {} cannot be written", path.display())]
-    Write {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// What it holds is not what was written to it.
+    Write { path: PathBuf, source: io::Error },
+    /// Its content is not what was written to it.
     #[error("the state file {} is cut off, or was changed", path.display())]
-    Broken {
-        /// Its path.
-        path: PathBuf,
-    },
-    /// It was written by another version of walrelay.
+    Broken { path: PathBuf },
+    /// Another version of walrelay wrote it.
     #[error(
         "the state file {} is of version {}, this walrelay knows version {VERSION}",
         path.display(),
         found.map_or_else(|| "?".to_owned(), |found| found.to_string())
     )]
-    Version {
-        /// Its path.
-        path: PathBuf,
-        /// Its version.
-        found: Option<i64>,
-    },
+    Version { path: PathBuf, found: Option<i64> },
     /// It belongs to another relay.
     #[error("the state file {} is of {what} {found}, not {wanted}", path.display())]
     Foreign {
-        /// Its path.
         path: PathBuf,
         /// `slot` or `database`.
         what: &'static str,
-        /// The one it names.
         found: String,
-        /// The one that is configured.
         wanted: String,
     },
 }
@@ -201,31 +176,26 @@ impl StateFileError {
     }
 
     /// What the operating system says, if it was that.
-    pub(crate) fn into_cause(self) -> Option<io::Error> {
+    pub(crate) fn io(&self) -> Option<String> {
         match self {
-            StateFileError::Read { source, .. } | StateFileError::Write { source, .. } => {
-                Some(source)
-            }
+            Self::Read { source, .. } | Self::Write { source, .. } => Some(source.to_string()),
             _ => None,
         }
     }
 
     /// What to do about it.
-    pub(crate) fn remedy(&self) -> String {
+    pub(crate) fn remedy(&self) -> &'static str {
         match self {
-            StateFileError::Read { .. } | StateFileError::Write { .. } => "[source] state_file \
-                names a file in a directory that exists, in which the relay's user may create and \
-                rename files"
-                .to_owned(),
-            StateFileError::Broken { .. } | StateFileError::Version { .. } => {
-                "restore it, or remove \
-                it: the relay then takes the slot as it finds it, and cannot tell whether somebody \
-                moved or re-created it meanwhile"
-                    .to_owned()
+            Self::Read { .. } | Self::Write { .. } => {
+                "[source] state_file names a file in a directory that exists, in which the relay's \
+                 user may create and rename files"
             }
-            StateFileError::Foreign { .. } => {
+            Self::Broken { .. } | Self::Version { .. } => {
+                "restore it, or remove it: the relay then takes the slot as it finds it, and cannot \
+                 tell whether somebody moved or re-created it meanwhile"
+            }
+            Self::Foreign { .. } => {
                 "give each relay a state file of its own, or remove the file if it is an old one"
-                    .to_owned()
             }
         }
     }
