@@ -16,7 +16,10 @@ use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::{
     Ancestor, Chain, Continuity, Looked, Opened, Predecessor, Resume, SlotOwner, Source,
 };
-use walrelay_walsender::{ConnInfo, Error, ErrorClass, Session, SessionKind, StartReplication};
+use walrelay_walsender::{
+    ConnInfo, Error, ErrorClass, ReplicationStream, Session, SessionKind, StartReplication,
+    SystemIdentity,
+};
 
 use super::catalog::{ServerFacts, SlotFacts, SlotReader, Wanted, describe, inspect, reader, slot};
 use super::deadline::bounded;
@@ -29,10 +32,10 @@ use inspections::{Inspection, Inspections};
 use readers::Readers;
 use stream::Stream;
 
-/// How often a relay that waits for a busy slot looks whether it is free, and how long before it asks
-/// the server for the slot again.
-const BUSY_LOOK: Duration = Duration::from_millis(200);
-const BUSY_PATIENCE: Duration = Duration::from_secs(30);
+/// How often a relay that waits for a busy slot queries its reader, and for how long before it tries to start
+/// replication again.
+const BUSY_INTERVAL: Duration = Duration::from_millis(200);
+const BUSY_DEADLINE: Duration = Duration::from_secs(30);
 
 /// How a source behaves.
 #[derive(Debug, Clone)]
@@ -41,11 +44,11 @@ pub(crate) struct SourceOptions {
     /// whose machine has vanished would keep the slot for as long, and a connection that is dead would
     /// go unnoticed while the server decodes.
     pub(crate) wal_sender_timeout: Duration,
-    /// A file that notes how far the relay has come, before the slot is told.
+    /// A file that holds how far the relay has come, written before a position is confirmed.
     pub(crate) state_file: Option<PathBuf>,
     /// Whether the first connection may go on over a gap in the log.
     pub(crate) accept_gap: bool,
-    /// Bytes of WAL kept for the slot from which on a warning is due; 0 for never.
+    /// Warn if more bytes of WAL than this are kept for the slot; 0 for never.
     pub(crate) retained_wal_warning: u64,
 }
 
@@ -75,19 +78,16 @@ pub(crate) struct PostgresSource {
     relayed: Arc<AtomicU64>,
     /// Another process read the slot when it was tried last.
     found_busy: bool,
-    /// Who was seen reading the slot since the last stream.
     readers: Readers,
     watch: RetentionWatch,
 }
 
-/// Both connections, and what was found over them.
+/// Both connections, and the answers over them.
 struct Connected {
     control: Session,
     replication: Session,
     server: ServerFacts,
-    system_id: String,
-    timeline: u32,
-    flushed: Lsn,
+    system: SystemIdentity,
     ancestors: Vec<Ancestor>,
     moment: Moment,
 }
@@ -140,7 +140,7 @@ impl PostgresSource {
         let gap = prepare(&self.wanted, moment, &facts, &mut control, &mut replication).await?;
         if gap.is_some() {
             self.accepted = true;
-            // What it says is known to be behind the new slot.
+            // Its position is behind the new slot.
             if let Some(state_file) = &mut self.state_file {
                 state_file.forget();
             }
@@ -149,15 +149,13 @@ impl PostgresSource {
             control,
             replication,
             server: facts.server,
-            system_id: system.system_id,
-            timeline: system.timeline,
-            flushed: system.flushed,
+            system,
             ancestors,
             moment,
         })
     }
 
-    /// The moment, as a server with these ancestors sees it.
+    /// The moment, with positions that a server with these ancestors has.
     fn moment(&self, resume: Option<&Resume>, ancestors: &[Ancestor]) -> Moment {
         let in_common = |known: &Resume| known.in_common(ancestors).lsn();
         match resume {
@@ -171,12 +169,12 @@ impl PostgresSource {
         }
     }
 
-    /// Looks who reads the slot. If somebody did the last time, waits until nobody does, over a connection that
-    /// is there: to ask with two new ones each time would cost the primary more than the relay that is at
-    /// work. Gives up after a while, so that the server says itself who reads it, and at once if somebody
-    /// new does, so that the pipeline learns of it.
+    /// Queries the reader of the slot. If the slot was busy in the last attempt, waits until it is free, over
+    /// this one connection: two new ones for each query would cost the primary more than the relay that
+    /// reads. Stops waiting after a while, so that the server reports the reader itself, and at once if the
+    /// reader is a new one, so that the pipeline learns of it.
     async fn until_free(&mut self, control: &mut Session) -> Result<(), PostgresError> {
-        let until = Instant::now() + BUSY_PATIENCE;
+        let until = Instant::now() + BUSY_DEADLINE;
         loop {
             let found = bounded("reading the slot", reader(control, &self.wanted.slot)).await?;
             let Some(reader) = found else {
@@ -189,7 +187,7 @@ impl PostgresSource {
             if new {
                 return Err(self.busy(Some(reader), None));
             }
-            sleep(BUSY_LOOK).await;
+            sleep(BUSY_INTERVAL).await;
         }
     }
 
@@ -204,7 +202,7 @@ impl PostgresSource {
         }
     }
 
-    /// The timelines that the server's continues, where it is not the one that is known.
+    /// The ancestors of the server's timeline, if it is not the timeline of the last stream or state file.
     async fn ancestors(
         &self,
         replication: &mut Session,
@@ -229,8 +227,8 @@ impl PostgresSource {
         Ok(ancestors.collect())
     }
 
-    /// Holds the stream against the state file, and writes the file anew: if that fails, nothing
-    /// has been streamed.
+    /// Checks that the stream continues the state file, and writes the file: if that fails, nothing has
+    /// been streamed.
     async fn continue_file(
         &mut self,
         opened: &Opened<Stream>,
@@ -253,7 +251,7 @@ impl PostgresSource {
                     timeline: opened.timeline,
                     ..kept.clone()
                 },
-                // The pipeline says so where the process has streamed before.
+                // If the process has streamed before, the pipeline logs this.
                 Ok(Continuity::HandedOver { from, to, by }) => {
                     if !self.started {
                         info!(%from, %to, %by, "another relay has read the slot since the state file was written");
@@ -261,7 +259,7 @@ impl PostgresSource {
                     here
                 }
                 Ok(Continuity::Promoted { parted }) => {
-                    // A process that has streamed already says so itself.
+                    // If the process has streamed before, the pipeline logs this.
                     if !self.started && parted < kept.confirmed {
                         warn!(
                             from = %parted,
@@ -284,52 +282,23 @@ impl PostgresSource {
     }
 
     async fn attempt(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
-        // Another relay that keeps it, too, may have relayed meanwhile.
+        // Another relay with the same file may have written it.
         let mut by_file = self.load_file().await?;
         let Connected {
             mut control,
             replication,
             server,
-            system_id,
-            timeline,
-            flushed,
+            system,
             ancestors,
             moment,
         } = self.connect(resume).await?;
-        let command = StartReplication {
-            slot: self.wanted.slot.clone(),
-            // From where the slot stands. An own position ahead of it would be honoured, and what
-            // lies between would be skipped for good.
-            start: Lsn::ZERO,
-            publications: vec![self.wanted.publication.clone()],
-            messages: self.wanted.messages.is_some(),
-            proto_version: 1,
-        };
         let walsender = replication.backend_pid();
-        let started = bounded("START_REPLICATION", replication.start_replication(&command)).await;
-        let stream = match started {
-            Ok(stream) => stream,
-            Err(PostgresError::Wal(error)) if error.class() == ErrorClass::SlotInUse => {
-                // Who reads it is an aside: the error stands without.
-                let found =
-                    bounded("reading the slot", reader(&mut control, &self.wanted.slot)).await;
-                let reader = found.ok().flatten();
-                if let Some(reader) = &reader {
-                    self.readers.saw(reader);
-                }
-                return Err(self.busy(reader, Some(error)));
-            }
-            Err(PostgresError::Wal(source)) if source.class() == ErrorClass::WalGone => {
-                let gap = Gap {
-                    from: moment.known(),
-                    to: server.wal_end,
-                };
-                let slot = self.wanted.slot.clone();
-                return Err(PostgresError::WalGone { slot, gap, source });
-            }
-            Err(error) => return Err(error),
+        let gap = Gap {
+            from: moment.known(),
+            to: server.wal_end,
         };
-        // Again, now that nobody else can move it: the stream begins here.
+        let stream = self.start(replication, &mut control, gap).await?;
+        // Again, now that no other process can move it: the stream begins here.
         let slot = bounded("reading the slot", slot(&mut control, &self.wanted.slot))
             .await?
             .ok_or_else(|| self.gone())?;
@@ -338,7 +307,7 @@ impl PostgresSource {
         if slot.active_pid != Some(i64::from(walsender)) {
             return Err(PostgresError::TwoServers(self.wanted.slot.clone()));
         }
-        // Whoever had the slot until now may have written it since.
+        // The last reader of the slot may have written it since.
         by_file |= self.load_file().await?;
         let confirmed = slot.confirmed.unwrap_or(Lsn::ZERO);
         debug!(slot = self.wanted.slot, %confirmed, host = %self.info.redacted(), "started");
@@ -348,11 +317,11 @@ impl PostgresSource {
         self.inspections = Inspections::over(Some(control));
         let mut opened = Opened {
             stream: Stream::new(stream, &self.wanted.slot, Arc::clone(&self.relayed)),
-            system_id,
-            timeline,
+            system_id: system.system_id,
+            timeline: system.timeline,
             server_start: server.start,
             ancestors,
-            flushed,
+            flushed: system.flushed,
             confirmed: CommitEnd::from_slot(confirmed),
             server_timeout: Some(self.wal_sender_timeout),
             tables,
@@ -360,7 +329,7 @@ impl PostgresSource {
         };
         self.continue_file(&opened, server.database).await?;
         if by_file && self.started {
-            // It goes up to the slot, or the file would not have been continued.
+            // The file reaches the slot's position, or it would not have been continued.
             opened.predecessor.get_or_insert(Predecessor::StateFile);
         }
         self.readers.streaming(walsender);
@@ -373,7 +342,44 @@ impl PostgresSource {
         Ok(opened)
     }
 
-    /// Reads the state file, if one is kept. Whether it says more than was known here.
+    /// Starts the stream from the slot's position. The replication session goes with it.
+    ///
+    /// `gap`: what is not relayed if the server has no log for the slot.
+    async fn start(
+        &mut self,
+        replication: Session,
+        control: &mut Session,
+        gap: Gap,
+    ) -> Result<ReplicationStream, PostgresError> {
+        let command = StartReplication {
+            slot: self.wanted.slot.clone(),
+            // A position ahead of the slot's would be honoured, and what lies between would be skipped
+            // for good.
+            start: Lsn::ZERO,
+            publications: vec![self.wanted.publication.clone()],
+            messages: self.wanted.messages.is_some(),
+            proto_version: 1,
+        };
+        let started = replication.start_replication(&command);
+        match bounded("START_REPLICATION", started).await {
+            Err(PostgresError::Wal(error)) if error.class() == ErrorClass::SlotInUse => {
+                // The reader is an addition to the error.
+                let found = reader(control, &self.wanted.slot);
+                let reader = bounded("reading the slot", found).await.ok().flatten();
+                if let Some(reader) = &reader {
+                    self.readers.saw(reader);
+                }
+                Err(self.busy(reader, Some(error)))
+            }
+            Err(PostgresError::Wal(source)) if source.class() == ErrorClass::WalGone => {
+                let slot = self.wanted.slot.clone();
+                Err(PostgresError::WalGone { slot, gap, source })
+            }
+            started => started,
+        }
+    }
+
+    /// Reads the state file, if one is kept. Returns whether it goes further than what was known here.
     async fn load_file(&mut self) -> Result<bool, PostgresError> {
         match &mut self.state_file {
             Some(state_file) if !self.accepted => Ok(state_file.load().await?),
@@ -436,7 +442,7 @@ impl Source for PostgresSource {
         let Inspection { asked_at, facts } = self.inspections.ended().await;
         let facts = match facts {
             Ok(facts) => facts,
-            // A server that shuts down waits for its walsenders, and this one for us to read.
+            // A server that shuts down waits for its walsenders, and this walsender waits for us to read.
             Err(PostgresError::Wal(error))
                 if blocked && error.class() == ErrorClass::ServerUnavailable =>
             {
@@ -477,8 +483,8 @@ impl Source for PostgresSource {
     }
 
     async fn confirmed_on_server(&mut self) -> Result<Lsn, PostgresError> {
-        // The control connection may have been idle for days, and ended by the server or by
-        // something in between: a fresh one answers as well.
+        // The control connection may have been idle for days, and closed by the server or by something in
+        // between: then use a new one.
         if let Some(mut control) = self.inspections.take_session()
             && let Ok(confirmed) = self.confirmed(&mut control).await
         {
