@@ -1,4 +1,4 @@
-//! The state file of a running relay: written beside the stream, never in its way.
+//! Writes the state file of a running relay, without delaying the stream.
 
 use std::path::{Path, PathBuf};
 
@@ -7,13 +7,13 @@ use tokio::sync::oneshot::error::TryRecvError;
 use tokio::task::spawn_blocking;
 use walrelay_lsn::{CommitEnd, Lsn};
 
-use super::state_file::{self, Position, StateFileError};
+use super::{Position, StateFileError, read, write};
 
 type Written = Result<(), StateFileError>;
 
-/// Writes the state file. What it says was noted is on disk.
+/// Writes the state file. A position that it reports is on disk.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(crate) struct StateWriter {
     path: PathBuf,
     /// What the file holds for certain.
     kept: Option<Position>,
@@ -21,8 +21,8 @@ pub(super) struct Keeper {
     writing: Option<(Position, oneshot::Receiver<Written>)>,
 }
 
-impl Keeper {
-    pub(super) fn new(path: PathBuf) -> Self {
+impl StateWriter {
+    pub(crate) fn new(path: PathBuf) -> Self {
         Self {
             path,
             kept: None,
@@ -31,18 +31,18 @@ impl Keeper {
     }
 
     /// What the file holds.
-    pub(super) fn kept(&self) -> Option<&Position> {
+    pub(crate) fn kept(&self) -> Option<&Position> {
         self.kept.as_ref()
     }
 
     /// What the file holds does not count any more: the next position replaces it, whatever it is.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.kept = None;
     }
 
     /// Reads the file, which another relay may have written: whoever gets the slot goes on. What this process
     /// has written counts for more than a file that says less, or is gone. Whether the file says more.
-    pub(super) async fn load(&mut self) -> Result<bool, StateFileError> {
+    pub(crate) async fn load(&mut self) -> Result<bool, StateFileError> {
         if let Some((position, written)) = self.writing.take()
             // Of a stream that has ended. If it failed, the file says how far it goes.
             && matches!(written.await, Ok(Ok(())))
@@ -50,7 +50,7 @@ impl Keeper {
             self.kept = Some(position);
         }
         let path = self.path.clone();
-        let Some(found) = blocking(&self.path, move || state_file::read(&path)).await? else {
+        let Some(found) = blocking(&self.path, move || read(&path)).await? else {
             return Ok(false);
         };
         let more = self.kept.as_ref().is_none_or(|kept| {
@@ -64,7 +64,7 @@ impl Keeper {
     }
 
     /// Whether the file is this slot's.
-    pub(super) fn belongs_to(&self, slot: &str, database: &str) -> Result<(), StateFileError> {
+    pub(crate) fn belongs_to(&self, slot: &str, database: &str) -> Result<(), StateFileError> {
         let Some(kept) = &self.kept else {
             return Ok(());
         };
@@ -85,20 +85,20 @@ impl Keeper {
     }
 
     /// Writes a position and waits for it.
-    pub(super) async fn set(&mut self, position: Position) -> Result<(), StateFileError> {
+    pub(crate) async fn set(&mut self, position: Position) -> Result<(), StateFileError> {
         if let Some((_, written)) = self.writing.take() {
             // Of a stream that has ended. What became of it does not matter: this comes after it.
             let _ = written.await;
         }
         let (path, to_write) = (self.path.clone(), position.clone());
-        blocking(&self.path, move || state_file::write(&path, &to_write)).await?;
+        blocking(&self.path, move || write(&path, &to_write)).await?;
         self.kept = Some(position);
         Ok(())
     }
 
     /// The server of the stream writes this timeline: it was a standby and was promoted, if it is another one
     /// than the file says. The next position that is noted is of it.
-    pub(super) fn on_timeline(&mut self, timeline: u32) {
+    pub(crate) fn on_timeline(&mut self, timeline: u32) {
         if let Some(kept) = &mut self.kept {
             kept.timeline = timeline;
         }
@@ -106,7 +106,7 @@ impl Keeper {
 
     /// Begins to write `confirmed`, unless something is being written already, and says up to where
     /// the file is known to reach, at most `confirmed`.
-    pub(super) fn note(&mut self, confirmed: CommitEnd) -> Result<CommitEnd, StateFileError> {
+    pub(crate) fn note(&mut self, confirmed: CommitEnd) -> Result<CommitEnd, StateFileError> {
         self.collect()?;
         let Some(kept) = &self.kept else {
             // Nothing was noted, so nothing may be reported. (`set` comes before any stream.)
@@ -154,10 +154,10 @@ fn note(path: &Path, position: &Position) -> Written {
             && found.timeline >= position.timeline
             && found.confirmed >= position.confirmed
     };
-    match state_file::read(path) {
+    match read(path) {
         Ok(Some(found)) if further(&found) => Ok(()),
         // A file that cannot be read is replaced, as one that is not there.
-        _ => state_file::write(path, position),
+        _ => write(path, position),
     }
 }
 
@@ -200,7 +200,7 @@ mod tests {
     }
 
     fn run(test: impl AsyncFnOnce(TempDir)) {
-        let dir = TempDir::with_prefix("walrelay-keeper-").unwrap();
+        let dir = TempDir::with_prefix("walrelay-writer-").unwrap();
         tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()
@@ -208,12 +208,12 @@ mod tests {
             .block_on(test(dir));
     }
 
-    async fn noted(keeper: &mut Keeper, path: &Path, upto: CommitEnd) {
+    async fn noted(writer: &mut StateWriter, path: &Path, upto: CommitEnd) {
         let patience = Duration::from_secs(60);
         tokio::time::timeout(patience, async {
             loop {
-                let reached = keeper.note(upto).unwrap();
-                let file = state_file::read(path).unwrap().unwrap();
+                let reached = writer.note(upto).unwrap();
+                let file = read(path).unwrap().unwrap();
                 assert!(reached.lsn() <= file.confirmed, "reported before noted");
                 if reached == upto {
                     return;
@@ -229,16 +229,16 @@ mod tests {
     fn nothing_is_reported_that_the_file_does_not_hold() {
         run(async |dir| {
             let path = dir.path().join("state");
-            let mut keeper = Keeper::new(path.clone());
-            keeper.load().await.unwrap();
-            assert_eq!(keeper.note(at(5)).unwrap(), at(0), "before anything is set");
-            keeper.set(position(10)).await.unwrap();
-            assert_eq!(keeper.note(at(9)).unwrap(), at(9));
-            assert_eq!(keeper.note(at(11)).unwrap(), at(10), "not at once");
+            let mut writer = StateWriter::new(path.clone());
+            writer.load().await.unwrap();
+            assert_eq!(writer.note(at(5)).unwrap(), at(0), "before anything is set");
+            writer.set(position(10)).await.unwrap();
+            assert_eq!(writer.note(at(9)).unwrap(), at(9));
+            assert_eq!(writer.note(at(11)).unwrap(), at(10), "not at once");
             for upto in [11, 12, 40] {
-                noted(&mut keeper, &path, at(upto)).await;
+                noted(&mut writer, &path, at(upto)).await;
             }
-            let mut again = Keeper::new(path);
+            let mut again = StateWriter::new(path);
             again.load().await.unwrap();
             assert_eq!(again.kept(), Some(&position(40)));
         });
@@ -249,29 +249,29 @@ mod tests {
     fn a_file_that_another_relay_has_written_is_read_again_and_not_set_back() {
         run(async |dir| {
             let path = dir.path().join("state");
-            let mut keeper = Keeper::new(path.clone());
-            keeper.set(position(10)).await.unwrap();
-            assert!(!keeper.load().await.unwrap(), "it says what is known");
-            keeper.note(at(11)).unwrap();
-            assert!(!keeper.load().await.unwrap(), "it is our own");
-            state_file::write(&path, &position(50)).unwrap();
+            let mut writer = StateWriter::new(path.clone());
+            writer.set(position(10)).await.unwrap();
+            assert!(!writer.load().await.unwrap(), "it says what is known");
+            writer.note(at(11)).unwrap();
+            assert!(!writer.load().await.unwrap(), "it is our own");
+            write(&path, &position(50)).unwrap();
             // It has not noticed yet that it lost the slot.
-            noted(&mut keeper, &path, at(20)).await;
-            assert_eq!(state_file::read(&path).unwrap(), Some(position(50)));
-            assert!(keeper.load().await.unwrap());
-            assert_eq!(keeper.kept(), Some(&position(50)));
+            noted(&mut writer, &path, at(20)).await;
+            assert_eq!(read(&path).unwrap(), Some(position(50)));
+            assert!(writer.load().await.unwrap());
+            assert_eq!(writer.kept(), Some(&position(50)));
             // A file that is gone, or says less, is of no relay that came after.
             std::fs::remove_file(&path).unwrap();
-            assert!(!keeper.load().await.unwrap());
-            state_file::write(&path, &position(5)).unwrap();
-            assert!(!keeper.load().await.unwrap());
-            assert_eq!(keeper.kept(), Some(&position(50)));
+            assert!(!writer.load().await.unwrap());
+            write(&path, &position(5)).unwrap();
+            assert!(!writer.load().await.unwrap());
+            assert_eq!(writer.kept(), Some(&position(50)));
             let promoted = Position {
                 timeline: 2,
                 ..position(40)
             };
-            state_file::write(&path, &promoted).unwrap();
-            assert!(keeper.load().await.unwrap(), "another timeline");
+            write(&path, &promoted).unwrap();
+            assert!(writer.load().await.unwrap(), "another timeline");
         });
     }
 
@@ -279,13 +279,13 @@ mod tests {
     fn nothing_is_written_while_the_position_rests() {
         run(async |dir| {
             let path = dir.path().join("state");
-            let mut keeper = Keeper::new(path.clone());
-            keeper.set(position(10)).await.unwrap();
+            let mut writer = StateWriter::new(path.clone());
+            writer.set(position(10)).await.unwrap();
             std::fs::remove_file(&path).unwrap();
             for _ in 0..3 {
-                assert_eq!(keeper.note(at(10)).unwrap(), at(10));
+                assert_eq!(writer.note(at(10)).unwrap(), at(10));
             }
-            assert!(keeper.writing.is_none() && !path.exists());
+            assert!(writer.writing.is_none() && !path.exists());
         });
     }
 
@@ -294,12 +294,12 @@ mod tests {
         run(async |dir| {
             let inside = dir.path().join("inside");
             std::fs::create_dir(&inside).unwrap();
-            let mut keeper = Keeper::new(inside.join("state"));
-            keeper.set(position(10)).await.unwrap();
+            let mut writer = StateWriter::new(inside.join("state"));
+            writer.set(position(10)).await.unwrap();
             std::fs::remove_dir_all(&inside).unwrap();
             let mut notes = 0;
             let error = loop {
-                match keeper.note(at(20)) {
+                match writer.note(at(20)) {
                     Ok(reached) => assert_eq!(reached, at(10)),
                     Err(error) => break error,
                 }
@@ -308,20 +308,20 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             };
             assert!(matches!(error, StateFileError::Write { .. }), "{error}");
-            assert_eq!(keeper.kept(), Some(&position(10)));
-            assert!(keeper.set(position(20)).await.is_err());
+            assert_eq!(writer.kept(), Some(&position(10)));
+            assert!(writer.set(position(20)).await.is_err());
         });
     }
 
     #[test]
     fn the_file_of_another_slot_or_database_is_refused() {
         run(async |dir| {
-            let mut keeper = Keeper::new(dir.path().join("state"));
-            assert!(keeper.belongs_to("s", "app").is_ok(), "there is none");
-            keeper.set(position(10)).await.unwrap();
-            assert!(keeper.belongs_to("s", "app").is_ok());
+            let mut writer = StateWriter::new(dir.path().join("state"));
+            assert!(writer.belongs_to("s", "app").is_ok(), "there is none");
+            writer.set(position(10)).await.unwrap();
+            assert!(writer.belongs_to("s", "app").is_ok());
             for (slot, database, word) in [("t", "app", "slot s"), ("s", "b", "database app")] {
-                let error = keeper.belongs_to(slot, database).unwrap_err();
+                let error = writer.belongs_to(slot, database).unwrap_err();
                 assert!(error.to_string().contains(word), "{error}");
             }
         });

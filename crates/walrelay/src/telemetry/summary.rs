@@ -1,15 +1,15 @@
-//! What a run that is well says in the log: the first event, and a summary a minute while there is load.
+//! The summary that a run logs once a minute while there is load.
 
 use std::time::{Duration, Instant};
 
 use walrelay_relay::Counts;
 
-use crate::telemetry::Latencies;
+use super::Latencies;
 
 /// Least time between two summaries.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// What was relayed since the summary before.
+/// What was relayed since the last summary.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Summary {
     pub(crate) records: u64,
@@ -20,16 +20,16 @@ pub(crate) struct Summary {
 
 /// Counts and latencies since the last summary.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct Summaries {
     since: Option<Instant>,
-    /// As they were given last. They begin at zero with each sink.
+    /// The last figures: records and transactions. They begin at zero with each sink.
     seen: (u64, u64),
     records: u64,
     transactions: u64,
     latencies: Latencies,
 }
 
-impl Progress {
+impl Summaries {
     pub(crate) fn new() -> Self {
         Self {
             since: None,
@@ -45,11 +45,13 @@ impl Progress {
         self.latencies.record(latency);
     }
 
-    /// The figures of the sink at `now`. A summary, where one is due: nothing is said of an idle minute.
-    pub(crate) fn at(&mut self, counts: &Counts, now: Instant) -> Option<Summary> {
-        let (records, transactions) = self.seen;
-        let afresh = counts.records < records || counts.transactions < transactions;
-        let (records, transactions) = if afresh { (0, 0) } else { self.seen };
+    /// Takes the figures of the sink at `now`. Returns a summary where one is due: none for an idle minute.
+    pub(crate) fn due(&mut self, counts: &Counts, now: Instant) -> Option<Summary> {
+        let (mut records, mut transactions) = self.seen;
+        if counts.records < records || counts.transactions < transactions {
+            // A new sink.
+            (records, transactions) = (0, 0);
+        }
         self.records += counts.records - records;
         self.transactions += counts.transactions - transactions;
         self.seen = (counts.records, counts.transactions);
@@ -88,15 +90,15 @@ mod tests {
     fn there_is_a_summary_a_minute_while_there_is_load_and_none_when_idle() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut progress = Progress::new();
+        let mut summaries = Summaries::new();
         for second in 0..600 {
-            assert_eq!(progress.at(&counts(0, 0), at(second)), None, "idle");
+            assert_eq!(summaries.due(&counts(0, 0), at(second)), None, "idle");
         }
         let mut said = Vec::new();
-        progress.acknowledged(Duration::from_millis(2));
+        summaries.acknowledged(Duration::from_millis(2));
         for second in 0..150 {
             let counts = counts(10 * (second + 1), second + 1);
-            said.extend(progress.at(&counts, at(600 + second)));
+            said.extend(summaries.due(&counts, at(600 + second)));
         }
         let [first, second] = &said[..] else {
             panic!("{said:?}");
@@ -107,7 +109,7 @@ mod tests {
         assert!((1.9..2.1).contains(&p50), "{p50}");
         assert_eq!(second.commit_to_ack_ms, None);
         // The rest of the last minute, once; then nothing.
-        let idle = (750..2_000).filter_map(|second| progress.at(&counts(1_500, 150), at(second)));
+        let idle = (750..2_000).filter_map(|second| summaries.due(&counts(1_500, 150), at(second)));
         let rest: Vec<u64> = idle.map(|summary| summary.records).collect();
         assert_eq!(rest, [290]);
     }
@@ -115,10 +117,10 @@ mod tests {
     #[test]
     fn the_figures_of_a_new_sink_begin_at_zero() {
         let start = Instant::now();
-        let mut progress = Progress::new();
-        assert_eq!(progress.at(&counts(100, 10), start), None);
-        assert_eq!(progress.at(&counts(5, 1), start), None);
-        let summary = progress.at(&counts(7, 2), start + INTERVAL).unwrap();
+        let mut summaries = Summaries::new();
+        assert_eq!(summaries.due(&counts(100, 10), start), None);
+        assert_eq!(summaries.due(&counts(5, 1), start), None);
+        let summary = summaries.due(&counts(7, 2), start + INTERVAL).unwrap();
         assert_eq!((summary.records, summary.transactions), (107, 12));
     }
 }

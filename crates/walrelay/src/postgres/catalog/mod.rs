@@ -1,110 +1,137 @@
+//! The queries of the catalogs.
+
+mod columns;
+mod privileges;
+mod row;
+
 use walrelay_lsn::Lsn;
 use walrelay_relay::TableName;
-use walrelay_walsender::{Error, Row, Rows, Session, quote_literal};
+use walrelay_walsender::{Error, Rows, Session, quote_literal};
 
-use super::Wanted;
+pub(crate) use columns::describe;
+pub(crate) use privileges::lacking_to_publish;
+use row::{is_true, json, parsed, text};
+
+/// What the configuration asks of the database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) slot: String,
+    pub(crate) publication: String,
+    /// The outbox tables.
+    pub(crate) tables: Vec<TableName>,
+    /// Columns that the router reads of each.
+    pub(crate) columns: Vec<String>,
+    /// Templates name the columns, not Debezium's options.
+    pub(crate) by_templates: bool,
+    /// The prefix of the messages that are events, too.
+    pub(crate) messages: Option<String>,
+    /// What is missing may be created.
+    pub(crate) create: bool,
+    /// Standbys are to keep a copy of the slot (17 and newer).
+    pub(crate) failover: bool,
+}
 
 /// What the catalogs say about all that is [`Wanted`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
-    /// The server and its settings.
-    pub server: ServerFacts,
+pub(crate) struct Facts {
+    pub(crate) server: ServerFacts,
     /// Each wanted table, in the order asked; `None` where there is none of that name.
-    pub tables: Vec<(TableName, Option<TableFacts>)>,
-    /// The publication, if it exists.
-    pub publication: Option<PublicationFacts>,
-    /// The slot, if it exists.
-    pub slot: Option<SlotFacts>,
+    pub(crate) tables: Vec<(TableName, Option<TableFacts>)>,
+    pub(crate) publication: Option<PublicationFacts>,
+    pub(crate) slot: Option<SlotFacts>,
 }
 
-/// The server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServerFacts {
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct ServerFacts {
     /// The major version.
-    pub major: u32,
-    /// `wal_level`.
-    pub wal_level: String,
-    /// `current_database()`.
-    pub database: String,
-    /// `pg_is_in_recovery()`: a standby.
-    pub in_recovery: bool,
+    pub(crate) major: u32,
+    pub(crate) wal_level: String,
+    pub(crate) database: String,
+    /// A standby.
+    pub(crate) in_recovery: bool,
     /// How far the log is on disk; on a standby, how far it has been replayed.
-    pub wal_end: Option<Lsn>,
-    /// `max_slot_wal_keep_size` in bytes; `None` where it is switched off.
-    pub max_slot_wal_keep_size: Option<u64>,
+    pub(crate) wal_end: Option<Lsn>,
+    /// In bytes; `None` where it is switched off.
+    pub(crate) max_slot_wal_keep_size: Option<u64>,
     /// The timeline that it writes; `None` on a standby.
-    pub timeline: Option<u32>,
+    pub(crate) timeline: Option<u32>,
     /// `pg_postmaster_start_time()`, in seconds since 1970 with six decimals.
-    pub start: String,
+    pub(crate) start: String,
 }
 
-/// A table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TableFacts {
+pub(crate) struct TableFacts {
     /// Names of its columns, in order.
-    pub columns: Vec<String>,
+    pub(crate) columns: Vec<String>,
     /// `pg_type.oid` and `atttypmod` of each.
-    pub types: Vec<(u32, i32)>,
+    pub(crate) types: Vec<(u32, i32)>,
     /// Those among them that are generated: only a publication that says so carries them.
-    pub generated: Vec<String>,
+    pub(crate) generated: Vec<String>,
     /// `pg_class.relkind`: `r` ordinary, `p` partitioned, others cannot be published.
-    pub kind: String,
+    pub(crate) kind: String,
     /// `relpersistence` is permanent; an unlogged table writes no WAL.
-    pub permanent: bool,
+    pub(crate) permanent: bool,
 }
 
-/// A publication.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PublicationFacts {
+pub(crate) struct PublicationFacts {
     /// It publishes INSERTs.
-    pub insert: bool,
-    /// The tables whose changes it carries, as they are announced in the stream: partitions stand
+    pub(crate) insert: bool,
+    /// The tables whose changes it carries, as they are announced in the stream: partitions are listed
     /// here themselves unless `publish_via_partition_root` is set.
-    pub tables: Vec<PublishedTable>,
+    pub(crate) tables: Vec<PublishedTable>,
 }
 
-/// A table of a publication.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PublishedTable {
-    /// Its name.
-    pub table: TableName,
+pub(crate) struct PublishedTable {
+    pub(crate) table: TableName,
     /// The columns it carries; `None` where the server's version knows no column lists.
-    pub columns: Option<Vec<String>>,
-    /// A row filter, as the server prints it.
-    pub row_filter: Option<String>,
+    pub(crate) columns: Option<Vec<String>>,
+    /// As the server prints it.
+    pub(crate) row_filter: Option<String>,
 }
 
-/// A replication slot.
+/// A row of `pg_replication_slots`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SlotFacts {
+pub(crate) struct SlotFacts {
     /// `logical` or `physical`.
-    pub kind: String,
-    /// Its output plugin.
-    pub plugin: Option<String>,
-    /// The database it decodes.
-    pub database: Option<String>,
+    pub(crate) kind: String,
+    pub(crate) plugin: Option<String>,
+    pub(crate) database: Option<String>,
     /// The process that reads it now.
-    pub active_pid: Option<i64>,
-    /// `confirmed_flush_lsn`.
-    pub confirmed: Option<Lsn>,
-    /// `restart_lsn`: from where the server keeps the log for it.
-    pub restart: Option<Lsn>,
-    /// `wal_status`: `reserved`, `extended`, `unreserved` or `lost`.
-    pub wal_status: Option<String>,
-    /// `safe_wal_size` in bytes; below zero counts as zero.
-    pub safe_wal_size: Option<u64>,
+    pub(crate) active_pid: Option<i64>,
+    pub(crate) confirmed: Option<Lsn>,
+    /// From here on the server keeps the log for it.
+    pub(crate) restart: Option<Lsn>,
+    /// `reserved`, `extended`, `unreserved` or `lost`.
+    pub(crate) wal_status: Option<String>,
+    /// In bytes; below zero counts as zero.
+    pub(crate) safe_wal_size: Option<u64>,
     /// Why it cannot be read any more: `invalidation_reason` (17 and newer), `conflicting` (16).
-    pub invalidated: Option<String>,
+    pub(crate) invalidated: Option<String>,
     /// Rows of transactions that committed after `confirmed` have this `xmin` or a later one.
-    pub catalog_xmin: Option<u32>,
-    /// Whether standbys keep a copy of it; `None` before 17.
-    pub failover: Option<bool>,
+    pub(crate) catalog_xmin: Option<u32>,
+    /// Standbys keep a copy of it; `None` before 17.
+    pub(crate) failover: Option<bool>,
+}
+
+/// The process that reads a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SlotReader {
+    pub(crate) pid: i64,
+    /// `None` if the process is no walsender (a function of SQL that reads the slot), or belongs to another
+    /// role and is hidden from us (`pg_read_all_stats` shows it).
+    pub(crate) application_name: Option<String>,
 }
 
 impl Facts {
     /// The columns of a wanted table that a relay will be sent, with `pg_type.oid` and `atttypmod`:
     /// those that the publication carries, or would if it were created.
-    pub fn sent<'f>(&'f self, name: &TableName, table: &'f TableFacts) -> Vec<(&'f str, u32, i32)> {
+    pub(crate) fn sent<'f>(
+        &'f self,
+        name: &TableName,
+        table: &'f TableFacts,
+    ) -> Vec<(&'f str, u32, i32)> {
         let listed = self.publication.as_ref().and_then(|publication| {
             let mut tables = publication.tables.iter();
             tables
@@ -125,7 +152,7 @@ impl Facts {
 
 impl SlotFacts {
     /// Why the slot cannot be read any more.
-    pub fn lost(&self) -> Option<String> {
+    pub(super) fn lost(&self) -> Option<String> {
         let removed = self.wal_status.as_deref() == Some("lost");
         let reason = self.invalidated.clone();
         reason.or_else(|| removed.then(|| "wal_status = lost".to_owned()))
@@ -133,7 +160,7 @@ impl SlotFacts {
 }
 
 /// Reads the [`Facts`] over an ordinary session, in one round trip.
-pub async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Facts, Error> {
+pub(crate) async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Facts, Error> {
     let major = session.server_version().major;
     // The slot before the publication: they are created the other way round, so that a slot that is seen
     // was made after a publication that another relay is making at this moment.
@@ -163,14 +190,26 @@ pub async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Facts, Er
     })
 }
 
-fn text(row: &Row<'_>, column: &str) -> String {
-    row.get(column).unwrap_or_default().to_owned()
+/// The slot as it is now.
+pub(super) async fn slot(session: &mut Session, name: &str) -> Result<Option<SlotFacts>, Error> {
+    let sql = slot_sql(session.server_version().major, name);
+    Ok(slot_facts(&session.query(&sql).await?))
 }
 
-fn names(row: &Row<'_>, column: &str) -> Option<Vec<String>> {
-    // Arrays are asked for as JSON: an array literal of names has its own quoting.
-    row.get(column)
-        .and_then(|json| serde_json::from_str(json).ok())
+/// The process that reads the slot, by `pg_stat_replication`.
+pub(super) async fn reader(session: &mut Session, name: &str) -> Result<Option<SlotReader>, Error> {
+    let sql = format!(
+        "SELECT s.active_pid, r.application_name FROM pg_catalog.pg_replication_slots s \
+         LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid WHERE s.slot_name = {}",
+        quote_literal(name)
+    );
+    let rows = session.query(&sql).await?;
+    Ok(rows.first().and_then(|row| {
+        Some(SlotReader {
+            pid: parsed(&row, "active_pid")?,
+            application_name: row.get("application_name").map(str::to_owned),
+        })
+    }))
 }
 
 const SERVER: &str = "SELECT current_setting('wal_level') AS wal_level, \
@@ -185,30 +224,26 @@ const SERVER: &str = "SELECT current_setting('wal_level') AS wal_level, \
       ELSE pg_catalog.pg_current_wal_flush_lsn() END AS wal_end";
 
 fn server(major: u32, rows: &Rows) -> ServerFacts {
-    let mut facts = ServerFacts {
-        major,
-        wal_level: String::new(),
-        database: String::new(),
-        in_recovery: false,
-        wal_end: None,
-        max_slot_wal_keep_size: None,
-        timeline: None,
-        start: String::new(),
+    let Some(row) = rows.first() else {
+        return ServerFacts {
+            major,
+            ..ServerFacts::default()
+        };
     };
-    if let Some(row) = rows.first() {
-        facts.wal_level = text(&row, "wal_level");
-        facts.database = text(&row, "database");
-        facts.in_recovery = row.get("in_recovery") == Some("t");
-        facts.start = text(&row, "start");
-        // A segment's name begins with the timeline, in eight hexadecimal digits.
-        let timeline = row.get("segment").and_then(|name| name.get(..8));
-        facts.timeline = timeline.and_then(|hex| u32::from_str_radix(hex, 16).ok());
-        // In MB; -1 is off.
-        let megabytes: Option<u64> = row.get("keep_size").and_then(|size| size.parse().ok());
-        facts.max_slot_wal_keep_size = megabytes.map(|megabytes| megabytes << 20);
-        facts.wal_end = lsn(&row, "wal_end");
+    // A segment's name begins with the timeline, in eight hexadecimal digits.
+    let timeline = row.get("segment").and_then(|name| name.get(..8));
+    // In MB; -1 is off.
+    let megabytes: Option<u64> = parsed(&row, "keep_size");
+    ServerFacts {
+        major,
+        wal_level: text(&row, "wal_level"),
+        database: text(&row, "database"),
+        in_recovery: is_true(&row, "in_recovery"),
+        wal_end: parsed(&row, "wal_end"),
+        max_slot_wal_keep_size: megabytes.map(|megabytes| megabytes << 20),
+        timeline: timeline.and_then(|hex| u32::from_str_radix(hex, 16).ok()),
+        start: text(&row, "start"),
     }
-    facts
 }
 
 fn table_sql(name: &TableName) -> String {
@@ -231,14 +266,11 @@ fn table_sql(name: &TableName) -> String {
 
 fn table(rows: &Rows) -> Option<TableFacts> {
     rows.first().map(|row| TableFacts {
-        columns: names(&row, "columns").unwrap_or_default(),
-        types: row
-            .get("types")
-            .and_then(|json| serde_json::from_str(json).ok())
-            .unwrap_or_default(),
-        generated: names(&row, "generated").unwrap_or_default(),
+        columns: json(&row, "columns").unwrap_or_default(),
+        types: json(&row, "types").unwrap_or_default(),
+        generated: json(&row, "generated").unwrap_or_default(),
         kind: text(&row, "kind"),
-        permanent: row.get("permanent") == Some("t"),
+        permanent: is_true(&row, "permanent"),
     })
 }
 
@@ -257,56 +289,19 @@ fn published_tables_sql(major: u32, publication: &str) -> String {
 }
 
 fn publication(publications: &Rows, tables: &Rows) -> Option<PublicationFacts> {
-    let insert = publications.first()?.get("pubinsert") == Some("t");
-    let tables = tables
-        .iter()
-        .map(|row| PublishedTable {
-            table: TableName {
-                schema: text(&row, "schemaname"),
-                name: text(&row, "tablename"),
-            },
-            columns: names(&row, "columns"),
-            row_filter: row.get("rowfilter").map(str::to_owned),
-        })
-        .collect();
-    Some(PublicationFacts { insert, tables })
-}
-
-/// The process that reads a slot.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SlotReader {
-    /// The server process.
-    pub pid: i64,
-    /// Its `application_name`; `None` if it is no walsender (a function of SQL that reads the slot), or is
-    /// another role's and hidden from us (`pg_read_all_stats` shows it).
-    pub application_name: Option<String>,
-}
-
-/// Who reads the slot, by `pg_stat_replication`.
-pub(super) async fn reader(session: &mut Session, name: &str) -> Result<Option<SlotReader>, Error> {
-    let sql = format!(
-        "SELECT s.active_pid, r.application_name FROM pg_catalog.pg_replication_slots s \
-         LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid WHERE s.slot_name = {}",
-        quote_literal(name)
-    );
-    let rows = session.query(&sql).await?;
-    Ok(rows.iter().next().and_then(|row| {
-        let pid = row.get("active_pid")?.parse().ok()?;
-        let application_name = row.get("application_name").map(str::to_owned);
-        Some(SlotReader {
-            pid,
-            application_name,
-        })
-    }))
-}
-
-fn lsn(row: &Row<'_>, column: &str) -> Option<Lsn> {
-    row.get(column).and_then(|lsn| lsn.parse().ok())
-}
-
-pub(super) async fn slot(session: &mut Session, name: &str) -> Result<Option<SlotFacts>, Error> {
-    let sql = slot_sql(session.server_version().major, name);
-    Ok(slot_facts(&session.query(&sql).await?))
+    let insert = is_true(&publications.first()?, "pubinsert");
+    let tables = tables.iter().map(|row| PublishedTable {
+        table: TableName {
+            schema: text(&row, "schemaname"),
+            name: text(&row, "tablename"),
+        },
+        columns: json(&row, "columns"),
+        row_filter: row.get("rowfilter").map(str::to_owned),
+    });
+    Some(PublicationFacts {
+        insert,
+        tables: tables.collect(),
+    })
 }
 
 fn slot_sql(major: u32, name: &str) -> String {
@@ -328,18 +323,19 @@ fn slot_sql(major: u32, name: &str) -> String {
 
 fn slot_facts(rows: &Rows) -> Option<SlotFacts> {
     rows.first().map(|row| {
-        let safe: Option<i64> = row.get("safe_wal_size").and_then(|size| size.parse().ok());
+        let optional = |column| row.get(column).map(str::to_owned);
+        let safe: Option<i64> = parsed(&row, "safe_wal_size");
         SlotFacts {
             kind: text(&row, "slot_type"),
-            plugin: row.get("plugin").map(str::to_owned),
-            database: row.get("database").map(str::to_owned),
-            active_pid: row.get("active_pid").and_then(|pid| pid.parse().ok()),
-            confirmed: lsn(&row, "confirmed_flush_lsn"),
-            restart: lsn(&row, "restart_lsn"),
-            wal_status: row.get("wal_status").map(str::to_owned),
+            plugin: optional("plugin"),
+            database: optional("database"),
+            active_pid: parsed(&row, "active_pid"),
+            confirmed: parsed(&row, "confirmed_flush_lsn"),
+            restart: parsed(&row, "restart_lsn"),
+            wal_status: optional("wal_status"),
             safe_wal_size: safe.map(|bytes| u64::try_from(bytes).unwrap_or(0)),
-            invalidated: row.get("invalidated").map(str::to_owned),
-            catalog_xmin: row.get("catalog_xmin").and_then(|xid| xid.parse().ok()),
+            invalidated: optional("invalidated"),
+            catalog_xmin: parsed(&row, "catalog_xmin"),
             failover: row.get("failover").map(|failover| failover == "t"),
         }
     })

@@ -1,6 +1,10 @@
-use walrelay_walsender::{Error, Session};
+//! What a role may do, asked before it is needed.
 
-use super::{Wanted, script};
+use walrelay_walsender::{Error, Session, quote_literal};
+
+use super::Wanted;
+use super::row::{is_true, text};
+use crate::postgres::script;
 
 /// What the session's role lacks to create the publication, in words; empty where nothing is missing.
 ///
@@ -13,21 +17,20 @@ pub(crate) async fn lacking_to_publish(
     let mut lacking = Vec::new();
     let rows = session
         .query(
-            "SELECT current_database() AS database, current_user AS role, \
+            "SELECT current_database() AS database, \
              pg_catalog.has_database_privilege(current_database(), 'CREATE') AS creates",
         )
         .await?;
-    if let Some(row) = rows.iter().next()
-        && row.get("creates") != Some("t")
+    if let Some(row) = rows.first()
+        && !is_true(&row, "creates")
     {
-        let database = row.get("database").unwrap_or_default();
-        lacking.push(format!("CREATE on database {database}"));
+        lacking.push(format!("CREATE on database {}", text(&row, "database")));
     }
     for table in &wanted.tables {
-        let regclass = walrelay_walsender::quote_literal(&script::table(table));
         let sql = format!(
-            "SELECT FROM pg_catalog.pg_class WHERE oid = pg_catalog.to_regclass({regclass}) \
-             AND NOT pg_catalog.pg_has_role(relowner, 'USAGE')"
+            "SELECT FROM pg_catalog.pg_class WHERE oid = pg_catalog.to_regclass({}) \
+             AND NOT pg_catalog.pg_has_role(relowner, 'USAGE')",
+            quote_literal(&script::table(table))
         );
         if !session.query(&sql).await?.is_empty() {
             lacking.push(format!("ownership of table {table}"));

@@ -13,8 +13,11 @@ use walrelay_walsender::{
     ConnInfo, Session, SessionKind, SlotOptions, StartReplication, quote_literal,
 };
 
-use super::source::bounded;
-use super::{Action, Moment, PostgresError, Stream, Wanted, describe, inspect, plan};
+use super::stream::Stream;
+use crate::postgres::catalog::{Wanted, describe, inspect, slot};
+use crate::postgres::deadline::bounded;
+use crate::postgres::error::PostgresError;
+use crate::postgres::setup::{Action, Moment, plan};
 
 /// What a copy is made of, and read with.
 #[derive(Debug, Clone)]
@@ -147,15 +150,8 @@ impl CopySource {
     }
 
     async fn confirmed(&self, control: &mut Session) -> Result<Lsn, PostgresError> {
-        let name = quote_literal(&self.copy());
-        let rows = control
-            .query(&format!(
-                "SELECT confirmed_flush_lsn FROM pg_catalog.pg_replication_slots \
-                 WHERE slot_name = {name}"
-            ))
-            .await?;
-        let text = rows.first().and_then(|row| row.get(0));
-        Ok(text.and_then(|lsn| lsn.parse().ok()).unwrap_or(Lsn::ZERO))
+        let copy = slot(control, &self.copy()).await?;
+        Ok(copy.and_then(|copy| copy.confirmed).unwrap_or(Lsn::ZERO))
     }
 }
 
@@ -190,7 +186,7 @@ impl Source for CopySource {
         let tables = describe(&mut control, &self.original.tables).await?;
         self.control = Some(control);
         Ok(Opened {
-            stream: Stream::of(stream, &copy),
+            stream: Stream::new(stream, &copy, Arc::default()),
             system_id: system.system_id,
             timeline: system.timeline,
             // Nobody promotes or reads a copy that is this session's own.

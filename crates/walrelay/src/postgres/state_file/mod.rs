@@ -14,6 +14,8 @@
 //! The last line is the SHA-256 of all before it: a file that was cut off or changed is not taken
 //! for a position.
 
+mod writer;
+
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -25,6 +27,8 @@ use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::Resume;
 use walrelay_sink::Disposition;
 
+pub(super) use writer::StateWriter;
+
 const VERSION: i64 = 1;
 const HEAD: &str =
     "# walrelay: how far this relay has come. Written by it; docs/OPERATIONS.md says what for.\n";
@@ -32,23 +36,23 @@ const SEAL: &str = "sha256 = \"";
 
 /// What the file holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Position {
+pub(crate) struct Position {
     /// `system_identifier` of the server.
-    pub system_id: String,
+    pub(crate) system_id: String,
     /// Its timeline.
-    pub timeline: u32,
+    pub(crate) timeline: u32,
     /// The database that the slot decodes.
-    pub database: String,
+    pub(crate) database: String,
     /// The slot.
-    pub slot: String,
+    pub(crate) slot: String,
     /// Everything up to here is acknowledged. The slot's `confirmed_flush_lsn` is not beyond it,
     /// unless somebody else moved it.
-    pub confirmed: Lsn,
+    pub(crate) confirmed: Lsn,
 }
 
 impl Position {
     /// As what is known of the log; `server_start` as of [`Resume`], where this process knows it.
-    pub fn resume(&self, server_start: Option<String>) -> Resume {
+    pub(crate) fn resume(&self, server_start: Option<String>) -> Resume {
         let confirmed = CommitEnd::from_slot(self.confirmed);
         Resume {
             system_id: self.system_id.clone(),
@@ -123,54 +127,28 @@ enum Unreadable {
 
 /// The state file cannot be used. Nothing was confirmed that it does not hold.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StateFileError {
-    /// It is there and cannot be read.
+pub(crate) enum StateFileError {
     #[error("the state file {} cannot be read", path.display())]
-    Read {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// It cannot be written.
+    Read { path: PathBuf, source: io::Error },
     #[error("the state file {} cannot be written", path.display())]
-    Write {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// What it holds is not what was written to it.
+    Write { path: PathBuf, source: io::Error },
+    /// Its content is not what was written to it.
     #[error("the state file {} is cut off, or was changed", path.display())]
-    Broken {
-        /// Its path.
-        path: PathBuf,
-    },
-    /// It was written by another version of walrelay.
+    Broken { path: PathBuf },
+    /// Another version of walrelay wrote it.
     #[error(
         "the state file {} is of version {}, this walrelay knows version {VERSION}",
         path.display(),
         found.map_or_else(|| "?".to_owned(), |found| found.to_string())
     )]
-    Version {
-        /// Its path.
-        path: PathBuf,
-        /// Its version.
-        found: Option<i64>,
-    },
+    Version { path: PathBuf, found: Option<i64> },
     /// It belongs to another relay.
     #[error("the state file {} is of {what} {found}, not {wanted}", path.display())]
     Foreign {
-        /// Its path.
         path: PathBuf,
         /// `slot` or `database`.
         what: &'static str,
-        /// The one it names.
         found: String,
-        /// The one that is configured.
         wanted: String,
     },
 }
@@ -198,31 +176,26 @@ impl StateFileError {
     }
 
     /// What the operating system says, if it was that.
-    pub(crate) fn into_cause(self) -> Option<io::Error> {
+    pub(crate) fn io(&self) -> Option<String> {
         match self {
-            StateFileError::Read { source, .. } | StateFileError::Write { source, .. } => {
-                Some(source)
-            }
+            Self::Read { source, .. } | Self::Write { source, .. } => Some(source.to_string()),
             _ => None,
         }
     }
 
     /// What to do about it.
-    pub fn remedy(&self) -> String {
+    pub(crate) fn remedy(&self) -> &'static str {
         match self {
-            StateFileError::Read { .. } | StateFileError::Write { .. } => "[source] state_file \
-                names a file in a directory that exists, in which the relay's user may create and \
-                rename files"
-                .to_owned(),
-            StateFileError::Broken { .. } | StateFileError::Version { .. } => {
-                "restore it, or remove \
-                it: the relay then takes the slot as it finds it, and cannot tell whether somebody \
-                moved or re-created it meanwhile"
-                    .to_owned()
+            Self::Read { .. } | Self::Write { .. } => {
+                "[source] state_file names a file in a directory that exists, in which the relay's \
+                 user may create and rename files"
             }
-            StateFileError::Foreign { .. } => {
+            Self::Broken { .. } | Self::Version { .. } => {
+                "restore it, or remove it: the relay then takes the slot as it finds it, and cannot \
+                 tell whether somebody moved or re-created it meanwhile"
+            }
+            Self::Foreign { .. } => {
                 "give each relay a state file of its own, or remove the file if it is an old one"
-                    .to_owned()
             }
         }
     }
@@ -232,7 +205,7 @@ impl StateFileError {
 ///
 /// # Errors
 /// As [`StateFileError`] says.
-pub fn read(path: &Path) -> Result<Option<Position>, StateFileError> {
+pub(crate) fn read(path: &Path) -> Result<Option<Position>, StateFileError> {
     let path = path.to_owned();
     let text = match fs::read(&path) {
         Ok(bytes) => String::from_utf8(bytes),
@@ -279,5 +252,4 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
 }
 
 #[cfg(test)]
-#[path = "state_file_tests.rs"]
 mod tests;

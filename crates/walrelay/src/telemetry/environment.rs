@@ -1,104 +1,31 @@
-//! Logging, and what a run tells about itself.
+use std::time::{Duration, Instant};
 
-use std::io::{self, IsTerminal};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-use hdrhistogram::Histogram;
 use tokio::sync::oneshot;
-use tracing::info;
-use tracing::level_filters::LevelFilter;
+use tracing::{debug, info};
 use walrelay_lsn::CommitEnd;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::{Counts, Environment, Failpoint, State};
 
-use crate::cli::colours;
-use crate::config::{Log, LogFormat, LogLevel};
-use crate::progress::{Progress, Summary};
+use super::summary::Summaries;
+use super::{Latencies, wall_clock};
 
-/// Sends log lines to standard error. Called once; a second call changes nothing.
-pub(crate) fn log_to_stderr(log: Log, env: &dyn Fn(&str) -> Option<String>) {
-    let level = match log.level {
-        LogLevel::Error => LevelFilter::ERROR,
-        LogLevel::Warn => LevelFilter::WARN,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Debug => LevelFilter::DEBUG,
-        LogLevel::Trace => LevelFilter::TRACE,
-    };
-    let lines = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(io::stderr)
-        .with_target(false)
-        .with_ansi(colours(io::stderr().is_terminal(), env))
-        // A line that cannot be written, to a disk that is full for one, would be complained of to
-        // the very same place, and that panics.
-        .log_internal_errors(false);
-    // Fails if there is a subscriber already: then that one is to stay.
-    let _ = match log.format {
-        LogFormat::Text => lines.try_init(),
-        LogFormat::Json => lines.json().flatten_event(true).try_init(),
-    };
-}
-
-/// The wall clock as Postgres counts.
-pub(crate) fn wall_clock() -> PgTimestamp {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    let micros = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
-    PgTimestamp::from_unix_micros(micros).unwrap_or(PgTimestamp::new(0))
-}
-
-/// Latencies from commit to acknowledgement, by the clocks of the database and of this machine.
-#[derive(Debug)]
-pub(crate) struct Latencies {
-    micros: Histogram<u64>,
-}
-
-impl Latencies {
-    /// Up to an hour, with two digits.
-    pub(crate) fn new() -> Self {
-        let hour = Duration::from_secs(3600).as_micros() as u64;
-        let micros = Histogram::new_with_bounds(1, hour, 2)
-            .unwrap_or_else(|_| unreachable!("bounds and digits are within the crate's limits"));
-        Self { micros }
-    }
-
-    pub(crate) fn record(&mut self, latency: Duration) {
-        self.micros.saturating_record(
-            u64::try_from(latency.as_micros())
-                .unwrap_or(u64::MAX)
-                .max(1),
-        );
-    }
-
-    /// Milliseconds at a quantile, `None` without a sample.
-    pub(crate) fn millis(&self, quantile: f64) -> Option<f64> {
-        let any = !self.micros.is_empty();
-        any.then(|| self.micros.value_at_quantile(quantile) as f64 / 1000.0)
-    }
-
-    pub(crate) fn samples(&self) -> u64 {
-        self.micros.len()
-    }
-}
-
-/// The world of a pipeline in the program.
+/// The environment of a pipeline in the program: clock, log, failpoints.
 #[derive(Debug)]
 pub(crate) struct World {
     latencies: Latencies,
-    progress: Progress,
+    summaries: Summaries,
     state: State,
-    /// The slot was read at least once.
+    /// The pipeline has streamed at least once.
     streamed: bool,
     /// The reader of the slot that the log named last, while this relay stands by.
     stands_by: Option<String>,
-    /// Told once, when the stream has started for the first time.
+    /// Notified once, when the pipeline streams for the first time.
     ready: Option<oneshot::Sender<()>>,
     die_at: DieAt,
 }
 
-/// Where a test wants the process to die: `WALRELAY_DIE_AT=point[:n]`, at the n-th time it is
-/// reached. Only debug builds look.
+/// Where the process dies for a test: `WALRELAY_DIE_AT=point[:n]`, the n-th time the point is reached. Only
+/// debug builds read it.
 #[derive(Debug, Default)]
 struct DieAt {
     #[cfg(debug_assertions)]
@@ -142,7 +69,7 @@ impl World {
     pub(crate) fn new(env: &dyn Fn(&str) -> Option<String>) -> Self {
         Self {
             latencies: Latencies::new(),
-            progress: Progress::new(),
+            summaries: Summaries::new(),
             state: State::Connecting,
             streamed: false,
             stands_by: None,
@@ -151,7 +78,7 @@ impl World {
         }
     }
 
-    /// A world that tells `ready` when the pipeline streams.
+    /// Notifies `ready` when the pipeline streams.
     pub(crate) fn announcing(ready: oneshot::Sender<()>) -> Self {
         Self {
             ready: Some(ready),
@@ -192,9 +119,8 @@ impl Environment for World {
     }
 
     fn state(&mut self, state: State) {
-        self.streamed |= state == State::Streaming;
         match &state {
-            // Once for each reader: looking again and again is no news.
+            // Once for each reader: the slot is tried often.
             State::WaitingForSlot { why } if self.stands_by.as_ref() != Some(why) => {
                 info!(
                     reader = why,
@@ -202,17 +128,18 @@ impl Environment for World {
                 );
                 self.stands_by = Some(why.clone());
             }
-            State::Streaming => self.stands_by = None,
+            State::Streaming => {
+                self.streamed = true;
+                self.stands_by = None;
+                if let Some(ready) = self.ready.take() {
+                    // The receiver may be gone.
+                    let _ = ready.send(());
+                }
+            }
             _ => {}
         }
-        if state == State::Streaming
-            && let Some(ready) = self.ready.take()
-        {
-            // Whoever waited may be gone.
-            let _ = ready.send(());
-        }
         if state != self.state {
-            tracing::debug!(from = %self.state, to = %state, "state");
+            debug!(from = %self.state, to = %state, "state");
             self.state = state;
         }
     }
@@ -222,7 +149,7 @@ impl Environment for World {
     }
 
     fn acknowledged(&mut self, end: CommitEnd, committed: PgTimestamp) {
-        // Clocks of two machines may disagree by more than the latency: not below zero.
+        // The clocks of two machines may disagree by more than the latency.
         let micros = wall_clock().get().saturating_sub(committed.get()).max(0);
         let latency = Duration::from_micros(micros as u64);
         if self.latencies.samples() == 0 {
@@ -233,21 +160,16 @@ impl Environment for World {
             );
         }
         self.latencies.record(latency);
-        self.progress.acknowledged(latency);
+        self.summaries.acknowledged(latency);
     }
 
     fn progress(&mut self, counts: &Counts) {
-        if let Some(summary) = self.progress.at(counts, Instant::now()) {
-            let Summary {
-                records,
-                transactions,
-                commit_to_ack_ms,
-            } = summary;
+        if let Some(summary) = self.summaries.due(counts, Instant::now()) {
             info!(
-                records,
-                transactions,
-                commit_to_ack_p50_ms = commit_to_ack_ms.map(|(p50, _)| p50),
-                commit_to_ack_p99_ms = commit_to_ack_ms.map(|(_, p99)| p99),
+                records = summary.records,
+                transactions = summary.transactions,
+                commit_to_ack_p50_ms = summary.commit_to_ack_ms.map(|(p50, _)| p50),
+                commit_to_ack_p99_ms = summary.commit_to_ack_ms.map(|(_, p99)| p99),
                 "relayed since the last summary"
             );
         }

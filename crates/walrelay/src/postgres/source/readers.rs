@@ -1,8 +1,8 @@
-//! Who was seen reading the slot while this process did not.
+//! The readers of the slot that were seen while this process did not read it.
 
 use walrelay_relay::Predecessor;
 
-use super::SlotReader;
+use crate::postgres::catalog::SlotReader;
 
 /// The processes of the server that read the slot since this process had it, as far as looks have shown them.
 ///

@@ -1,52 +1,55 @@
-use std::future::Future;
+//! The replication connection of one slot, with an ordinary control connection beside it.
+
+mod copy;
+mod inspections;
+mod readers;
+mod stream;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::{
-    Ancestor, Chain, Continuity, Looked, Opened, Predecessor, Resume, SlotOwner, Source, WalStream,
+    Ancestor, Chain, Continuity, Looked, Opened, Predecessor, Resume, SlotOwner, Source,
 };
 use walrelay_walsender::{
-    ConnInfo, Error, ErrorClass, Frame, ReplicationStream, Session, SessionKind, Socket,
-    StartReplication, StatusUpdate,
+    ConnInfo, Error, ErrorClass, ReplicationStream, Session, SessionKind, StartReplication,
+    SystemIdentity,
 };
 
-use super::catalog::{ServerFacts, SlotFacts, reader, slot};
-use super::keeper::Keeper;
-use super::looks::{CatalogLook, CatalogLooks};
-use super::prepare::prepare;
-use super::readers::Readers;
-use super::retention::RetentionWatch;
-use super::{
-    Gap, Moment, Position, PostgresError, Retention, SetupError, SlotReader, Wanted, inspect, plan,
-};
+use super::catalog::{ServerFacts, SlotFacts, SlotReader, Wanted, describe, inspect, reader, slot};
+use super::deadline::bounded;
+use super::error::{Gap, PostgresError, SetupError};
+use super::retention::{Retention, RetentionWatch};
+use super::setup::{Moment, plan, prepare};
+use super::state_file::{Position, StateWriter};
+pub(crate) use copy::{CopySource, Original};
+use inspections::{Inspection, Inspections};
+use readers::Readers;
+use stream::Stream;
 
-/// How long the server may take to answer what costs it nothing. A server that was stopped behind a
-/// living TCP stack would otherwise be waited for without end.
-const COMMAND_PATIENCE: Duration = Duration::from_secs(30);
-/// How often a relay that waits for a busy slot looks whether it is free, and how long before it asks
-/// the server for the slot again.
-const BUSY_LOOK: Duration = Duration::from_millis(200);
-const BUSY_PATIENCE: Duration = Duration::from_secs(30);
+/// How often a relay that waits for a busy slot queries its reader, and for how long before it tries to start
+/// replication again.
+const BUSY_INTERVAL: Duration = Duration::from_millis(200);
+const BUSY_DEADLINE: Duration = Duration::from_secs(30);
 
 /// How a source behaves.
 #[derive(Debug, Clone)]
-pub struct SourceOptions {
+pub(crate) struct SourceOptions {
     /// `wal_sender_timeout` of the replication session. The server's own may be long, or off: a relay
     /// whose machine has vanished would keep the slot for as long, and a connection that is dead would
     /// go unnoticed while the server decodes.
-    pub wal_sender_timeout: Duration,
-    /// A file that notes how far the relay has come, before the slot is told.
-    pub state_file: Option<PathBuf>,
+    pub(crate) wal_sender_timeout: Duration,
+    /// A file that holds how far the relay has come, written before a position is confirmed.
+    pub(crate) state_file: Option<PathBuf>,
     /// Whether the first connection may go on over a gap in the log.
-    pub accept_gap: bool,
-    /// Bytes of WAL kept for the slot from which on a warning is due; 0 for never.
-    pub retained_wal_warning: u64,
+    pub(crate) accept_gap: bool,
+    /// Warn if more bytes of WAL than this are kept for the slot; 0 for never.
+    pub(crate) retained_wal_warning: u64,
 }
 
 /// Opens the replication connection of one slot, with an ordinary control connection beside it.
@@ -55,13 +58,13 @@ pub struct SourceOptions {
     clippy::struct_excessive_bools,
     reason = "each is a fact of its own, and all combinations can be"
 )]
-pub struct PostgresSource {
+pub(crate) struct PostgresSource {
     info: ConnInfo,
     wanted: Wanted,
     wal_sender_timeout: Duration,
     /// Of the stream, with the control connection; begun anew with each stream.
-    looks: CatalogLooks,
-    keeper: Option<Keeper>,
+    inspections: Inspections,
+    state_file: Option<StateWriter>,
     /// Until the first stream is open.
     accept_gap: bool,
     /// Whether there was a gap to accept.
@@ -75,53 +78,43 @@ pub struct PostgresSource {
     relayed: Arc<AtomicU64>,
     /// Another process read the slot when it was tried last.
     found_busy: bool,
-    /// Who was seen reading the slot since the last stream.
     readers: Readers,
     watch: RetentionWatch,
-    retention: watch::Sender<Option<Retention>>,
 }
 
-/// Both connections, and what was found over them.
+/// Both connections, and the answers over them.
 struct Connected {
     control: Session,
     replication: Session,
     server: ServerFacts,
-    system_id: String,
-    timeline: u32,
-    flushed: Lsn,
+    system: SystemIdentity,
     ancestors: Vec<Ancestor>,
     moment: Moment,
 }
 
 impl PostgresSource {
     /// A source that has not connected yet.
-    pub fn new(info: ConnInfo, wanted: Wanted, options: SourceOptions) -> Self {
+    pub(crate) fn new(info: ConnInfo, wanted: Wanted, options: SourceOptions) -> Self {
         Self {
             watch: RetentionWatch::new(wanted.slot.clone(), options.retained_wal_warning),
             readers: Readers::new(info.application_name.clone()),
             info,
             wanted,
             wal_sender_timeout: options.wal_sender_timeout,
-            looks: CatalogLooks::default(),
-            keeper: options.state_file.map(Keeper::new),
+            inspections: Inspections::default(),
+            state_file: options.state_file.map(StateWriter::new),
             accept_gap: options.accept_gap,
             accepted: false,
             started: false,
             server_start: None,
             relayed: Arc::default(),
             found_busy: false,
-            retention: watch::Sender::new(None),
         }
-    }
-
-    /// What the server keeps for the slot, as of the last look; `None` before the first.
-    pub fn retention(&self) -> watch::Receiver<Option<Retention>> {
-        self.retention.subscribe()
     }
 
     /// What the state file says, if one is kept.
     fn kept(&self) -> Option<&Position> {
-        self.keeper.as_ref().and_then(Keeper::kept)
+        self.state_file.as_ref().and_then(StateWriter::kept)
     }
 
     fn relayed(&self) -> Lsn {
@@ -132,8 +125,8 @@ impl PostgresSource {
         let mut control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
         self.until_free(&mut control).await?;
         let facts = bounded("reading the catalogs", inspect(&mut control, &self.wanted)).await?;
-        if let Some(keeper) = &self.keeper {
-            keeper.belongs_to(&self.wanted.slot, &facts.server.database)?;
+        if let Some(state_file) = &self.state_file {
+            state_file.belongs_to(&self.wanted.slot, &facts.server.database)?;
         }
         let millis = self.wal_sender_timeout.as_millis().to_string();
         let settings = [("wal_sender_timeout", millis.as_str())];
@@ -147,24 +140,22 @@ impl PostgresSource {
         let gap = prepare(&self.wanted, moment, &facts, &mut control, &mut replication).await?;
         if gap.is_some() {
             self.accepted = true;
-            // What it says is known to be behind the new slot.
-            if let Some(keeper) = &mut self.keeper {
-                keeper.forget();
+            // Its position is behind the new slot.
+            if let Some(state_file) = &mut self.state_file {
+                state_file.forget();
             }
         }
         Ok(Connected {
             control,
             replication,
             server: facts.server,
-            system_id: system.system_id,
-            timeline: system.timeline,
-            flushed: system.flushed,
+            system,
             ancestors,
             moment,
         })
     }
 
-    /// The moment, as a server with these ancestors sees it.
+    /// The moment, with positions that a server with these ancestors has.
     fn moment(&self, resume: Option<&Resume>, ancestors: &[Ancestor]) -> Moment {
         let in_common = |known: &Resume| known.in_common(ancestors).lsn();
         match resume {
@@ -178,12 +169,12 @@ impl PostgresSource {
         }
     }
 
-    /// Looks who reads the slot. If somebody did the last time, waits until nobody does, over a connection that
-    /// is there: to ask with two new ones each time would cost the primary more than the relay that is at
-    /// work. Gives up after a while, so that the server says itself who reads it, and at once if somebody
-    /// new does, so that the pipeline learns of it.
+    /// Queries the reader of the slot. If the slot was busy in the last attempt, waits until it is free, over
+    /// this one connection: two new ones for each query would cost the primary more than the relay that
+    /// reads. Stops waiting after a while, so that the server reports the reader itself, and at once if the
+    /// reader is a new one, so that the pipeline learns of it.
     async fn until_free(&mut self, control: &mut Session) -> Result<(), PostgresError> {
-        let until = Instant::now() + BUSY_PATIENCE;
+        let until = Instant::now() + BUSY_DEADLINE;
         loop {
             let found = bounded("reading the slot", reader(control, &self.wanted.slot)).await?;
             let Some(reader) = found else {
@@ -196,7 +187,7 @@ impl PostgresSource {
             if new {
                 return Err(self.busy(Some(reader), None));
             }
-            sleep(BUSY_LOOK).await;
+            sleep(BUSY_INTERVAL).await;
         }
     }
 
@@ -211,7 +202,7 @@ impl PostgresSource {
         }
     }
 
-    /// The timelines that the server's continues, where it is not the one that is known.
+    /// The ancestors of the server's timeline, if it is not the timeline of the last stream or state file.
     async fn ancestors(
         &self,
         replication: &mut Session,
@@ -236,14 +227,14 @@ impl PostgresSource {
         Ok(ancestors.collect())
     }
 
-    /// Holds the stream against the state file, and writes the file anew: if that fails, nothing
-    /// has been streamed.
+    /// Checks that the stream continues the state file, and writes the file: if that fails, nothing has
+    /// been streamed.
     async fn continue_file(
         &mut self,
         opened: &Opened<Stream>,
         database: String,
     ) -> Result<(), PostgresError> {
-        let Some(keeper) = &mut self.keeper else {
+        let Some(state_file) = &mut self.state_file else {
             return Ok(());
         };
         let here = Position {
@@ -253,14 +244,14 @@ impl PostgresSource {
             slot: self.wanted.slot.clone(),
             confirmed: opened.confirmed.lsn(),
         };
-        let position = match keeper.kept() {
+        let position = match state_file.kept() {
             None => here,
             Some(kept) => match kept.resume(self.server_start.clone()).continued_by(opened) {
                 Ok(Continuity::Same) => Position {
                     timeline: opened.timeline,
                     ..kept.clone()
                 },
-                // The pipeline says so where the process has streamed before.
+                // If the process has streamed before, the pipeline logs this.
                 Ok(Continuity::HandedOver { from, to, by }) => {
                     if !self.started {
                         info!(%from, %to, %by, "another relay has read the slot since the state file was written");
@@ -268,7 +259,7 @@ impl PostgresSource {
                     here
                 }
                 Ok(Continuity::Promoted { parted }) => {
-                    // A process that has streamed already says so itself.
+                    // If the process has streamed before, the pipeline logs this.
                     if !self.started && parted < kept.confirmed {
                         warn!(
                             from = %parted,
@@ -287,87 +278,50 @@ impl PostgresSource {
                 Err(error) => return Err(error.into()),
             },
         };
-        Ok(keeper.set(position).await?)
+        Ok(state_file.set(position).await?)
     }
 
     async fn attempt(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
-        // Another relay that keeps it, too, may have relayed meanwhile.
+        // Another relay with the same file may have written it.
         let mut by_file = self.load_file().await?;
         let Connected {
             mut control,
             replication,
             server,
-            system_id,
-            timeline,
-            flushed,
+            system,
             ancestors,
             moment,
         } = self.connect(resume).await?;
-        let command = StartReplication {
-            slot: self.wanted.slot.clone(),
-            // From where the slot stands. An own position ahead of it would be honoured, and what
-            // lies between would be skipped for good.
-            start: Lsn::ZERO,
-            publications: vec![self.wanted.publication.clone()],
-            messages: self.wanted.messages.is_some(),
-            proto_version: 1,
-        };
         let walsender = replication.backend_pid();
-        let started = bounded("START_REPLICATION", replication.start_replication(&command)).await;
-        let stream = match started {
-            Ok(stream) => stream,
-            Err(PostgresError::Wal(error)) if error.class() == ErrorClass::SlotInUse => {
-                // Who reads it is an aside: the error stands without.
-                let found =
-                    bounded("reading the slot", reader(&mut control, &self.wanted.slot)).await;
-                let reader = found.ok().flatten();
-                if let Some(reader) = &reader {
-                    self.readers.saw(reader);
-                }
-                return Err(self.busy(reader, Some(error)));
-            }
-            Err(PostgresError::Wal(source)) if source.class() == ErrorClass::WalGone => {
-                let gap = Gap {
-                    from: moment.known(),
-                    to: server.wal_end,
-                };
-                let slot = self.wanted.slot.clone();
-                return Err(PostgresError::WalGone { slot, gap, source });
-            }
-            Err(error) => return Err(error),
+        let gap = Gap {
+            from: moment.known(),
+            to: server.wal_end,
         };
-        // Again, now that nobody else can move it: the stream begins here.
+        let stream = self.start(replication, &mut control, gap).await?;
+        // Again, now that no other process can move it: the stream begins here.
         let slot = bounded("reading the slot", slot(&mut control, &self.wanted.slot))
             .await?
             .ok_or_else(|| self.gone())?;
         // Several hosts, or an address that moves: both connections must see the same slot, or the
         // position of one server would be confirmed to another.
         if slot.active_pid != Some(i64::from(walsender)) {
-            return Err(PostgresError::TwoServers {
-                slot: self.wanted.slot.clone(),
-            });
+            return Err(PostgresError::TwoServers(self.wanted.slot.clone()));
         }
-        // Whoever had the slot until now may have written it since.
+        // The last reader of the slot may have written it since.
         by_file |= self.load_file().await?;
         let confirmed = slot.confirmed.unwrap_or(Lsn::ZERO);
         debug!(slot = self.wanted.slot, %confirmed, host = %self.info.redacted(), "started");
         self.watch_retention(&server, &slot);
-        let described = super::columns::describe(&mut control, &self.wanted.tables);
+        let described = describe(&mut control, &self.wanted.tables);
         let tables = bounded("reading the columns of the tables", described).await?;
-        self.looks = CatalogLooks::over(Some(control));
+        self.inspections = Inspections::over(Some(control));
         let mut opened = Opened {
-            stream: Stream {
-                stream,
-                place: Place {
-                    slot: self.wanted.slot.clone(),
-                    relayed: Arc::clone(&self.relayed),
-                },
-            },
-            system_id,
-            timeline,
+            stream: Stream::new(stream, &self.wanted.slot, Arc::clone(&self.relayed)),
+            system_id: system.system_id,
+            timeline: system.timeline,
             server_start: server.start,
             ancestors,
-            flushed,
+            flushed: system.flushed,
             confirmed: CommitEnd::from_slot(confirmed),
             server_timeout: Some(self.wal_sender_timeout),
             tables,
@@ -375,7 +329,7 @@ impl PostgresSource {
         };
         self.continue_file(&opened, server.database).await?;
         if by_file && self.started {
-            // It goes up to the slot, or the file would not have been continued.
+            // The file reaches the slot's position, or it would not have been continued.
             opened.predecessor.get_or_insert(Predecessor::StateFile);
         }
         self.readers.streaming(walsender);
@@ -388,10 +342,47 @@ impl PostgresSource {
         Ok(opened)
     }
 
-    /// Reads the state file, if one is kept. Whether it says more than was known here.
+    /// Starts the stream from the slot's position. The replication session goes with it.
+    ///
+    /// `gap`: what is not relayed if the server has no log for the slot.
+    async fn start(
+        &mut self,
+        replication: Session,
+        control: &mut Session,
+        gap: Gap,
+    ) -> Result<ReplicationStream, PostgresError> {
+        let command = StartReplication {
+            slot: self.wanted.slot.clone(),
+            // A position ahead of the slot's would be honoured, and what lies between would be skipped
+            // for good.
+            start: Lsn::ZERO,
+            publications: vec![self.wanted.publication.clone()],
+            messages: self.wanted.messages.is_some(),
+            proto_version: 1,
+        };
+        let started = replication.start_replication(&command);
+        match bounded("START_REPLICATION", started).await {
+            Err(PostgresError::Wal(error)) if error.class() == ErrorClass::SlotInUse => {
+                // The reader is an addition to the error.
+                let found = reader(control, &self.wanted.slot);
+                let reader = bounded("reading the slot", found).await.ok().flatten();
+                if let Some(reader) = &reader {
+                    self.readers.saw(reader);
+                }
+                Err(self.busy(reader, Some(error)))
+            }
+            Err(PostgresError::Wal(source)) if source.class() == ErrorClass::WalGone => {
+                let slot = self.wanted.slot.clone();
+                Err(PostgresError::WalGone { slot, gap, source })
+            }
+            started => started,
+        }
+    }
+
+    /// Reads the state file, if one is kept. Returns whether it goes further than what was known here.
     async fn load_file(&mut self) -> Result<bool, PostgresError> {
-        match &mut self.keeper {
-            Some(keeper) if !self.accepted => Ok(keeper.load().await?),
+        match &mut self.state_file {
+            Some(state_file) if !self.accepted => Ok(state_file.load().await?),
             _ => Ok(false),
         }
     }
@@ -407,9 +398,7 @@ impl PostgresSource {
     }
 
     fn watch_retention(&mut self, server: &ServerFacts, slot: &SlotFacts) {
-        let retention = Retention::of(server, slot);
-        self.watch.look(&retention);
-        self.retention.send_replace(Some(retention));
+        self.watch.look(&Retention::of(server, slot));
     }
 
     async fn confirmed(&self, control: &mut Session) -> Result<Lsn, PostgresError> {
@@ -425,7 +414,7 @@ impl Source for PostgresSource {
     type Error = PostgresError;
 
     async fn open(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
-        self.looks = CatalogLooks::default();
+        self.inspections = Inspections::default();
         let result = match self.attempt(resume).await {
             // The slot may have been lost between the look at it and the start: then the catalogs
             // say so now.
@@ -439,21 +428,21 @@ impl Source for PostgresSource {
     fn note(&mut self, position: CommitEnd) -> Result<CommitEnd, PostgresError> {
         self.relayed
             .fetch_max(position.lsn().get(), Ordering::Relaxed);
-        match &mut self.keeper {
-            Some(keeper) => Ok(keeper.note(position)?),
+        match &mut self.state_file {
+            Some(state_file) => Ok(state_file.note(position)?),
             None => Ok(position),
         }
     }
 
     fn look(&mut self) {
-        self.looks.start(&self.info, &self.wanted);
+        self.inspections.start(&self.info, &self.wanted);
     }
 
     async fn looked(&mut self, blocked: bool) -> Result<Looked, PostgresError> {
-        let CatalogLook { asked_at, facts } = self.looks.ended().await;
+        let Inspection { asked_at, facts } = self.inspections.ended().await;
         let facts = match facts {
             Ok(facts) => facts,
-            // A server that shuts down waits for its walsenders, and this one for us to read.
+            // A server that shuts down waits for its walsenders, and this walsender waits for us to read.
             Err(PostgresError::Wal(error))
                 if blocked && error.class() == ErrorClass::ServerUnavailable =>
             {
@@ -467,9 +456,7 @@ impl Source for PostgresSource {
         if let Some(slot) = &facts.slot {
             self.watch_retention(&facts.server, slot);
             if blocked && slot.wal_status.as_deref() == Some("unreserved") {
-                return Err(PostgresError::MakeWay {
-                    slot: self.wanted.slot.clone(),
-                });
+                return Err(PostgresError::MakeWay(self.wanted.slot.clone()));
             }
         }
         let moment = Moment::Relayed {
@@ -484,9 +471,9 @@ impl Source for PostgresSource {
         };
         let timeline = facts.server.timeline;
         if owner == SlotOwner::Ours
-            && let (Some(timeline), Some(keeper)) = (timeline, &mut self.keeper)
+            && let (Some(timeline), Some(state_file)) = (timeline, &mut self.state_file)
         {
-            keeper.on_timeline(timeline);
+            state_file.on_timeline(timeline);
         }
         Ok(Looked::Answered {
             asked_at,
@@ -496,119 +483,17 @@ impl Source for PostgresSource {
     }
 
     async fn confirmed_on_server(&mut self) -> Result<Lsn, PostgresError> {
-        // The control connection may have been idle for days, and ended by the server or by
-        // something in between: a fresh one answers as well.
-        if let Some(mut control) = self.looks.take_session()
+        // The control connection may have been idle for days, and closed by the server or by something in
+        // between: then use a new one.
+        if let Some(mut control) = self.inspections.take_session()
             && let Ok(confirmed) = self.confirmed(&mut control).await
         {
-            self.looks.keep_session(control);
+            self.inspections.keep_session(control);
             return Ok(confirmed);
         }
         let mut control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
         let confirmed = self.confirmed(&mut control).await?;
-        self.looks.keep_session(control);
+        self.inspections.keep_session(control);
         Ok(confirmed)
-    }
-}
-
-/// Waits for a command whose answer takes the server no time of its own.
-pub(super) async fn bounded<T, E>(
-    doing: &'static str,
-    command: impl Future<Output = Result<T, E>>,
-) -> Result<T, PostgresError>
-where
-    PostgresError: From<E>,
-{
-    bounded_by(COMMAND_PATIENCE, doing, command).await
-}
-
-/// The same for so long.
-pub(super) async fn bounded_by<T, E>(
-    after: Duration,
-    doing: &'static str,
-    command: impl Future<Output = Result<T, E>>,
-) -> Result<T, PostgresError>
-where
-    PostgresError: From<E>,
-{
-    match tokio::time::timeout(after, command).await {
-        Ok(result) => Ok(result?),
-        Err(_) => Err(PostgresError::NoAnswer { doing, after }),
-    }
-}
-
-/// The walsender's stream, with this module's error.
-#[derive(Debug)]
-pub struct Stream {
-    stream: ReplicationStream,
-    place: Place,
-}
-
-impl Stream {
-    /// Of a slot that no [`PostgresSource`] looks after.
-    pub(crate) fn of(stream: ReplicationStream, slot: &str) -> Self {
-        let place = Place {
-            slot: slot.to_owned(),
-            relayed: Arc::default(),
-        };
-        Self { stream, place }
-    }
-}
-
-/// Where a stream is, for its errors.
-#[derive(Debug)]
-struct Place {
-    slot: String,
-    relayed: Arc<AtomicU64>,
-}
-
-impl Place {
-    fn error(&self, source: Error) -> PostgresError {
-        if source.class() != ErrorClass::WalGone {
-            return source.into();
-        }
-        PostgresError::WalGone {
-            slot: self.slot.clone(),
-            gap: Gap {
-                from: Some(Lsn::new(self.relayed.load(Ordering::Relaxed))),
-                to: None,
-            },
-            source,
-        }
-    }
-}
-
-impl WalStream for Stream {
-    type Error = PostgresError;
-
-    fn socket(&self) -> Socket {
-        self.stream.socket()
-    }
-
-    fn peek(&mut self) -> Result<Option<Frame<'_>>, PostgresError> {
-        let place = &self.place;
-        self.stream.peek().map_err(|error| place.error(error))
-    }
-
-    fn consume(&mut self) {
-        self.stream.consume();
-    }
-
-    async fn read(&mut self) -> Result<usize, PostgresError> {
-        let read = self.stream.read().await;
-        read.map_err(|error| self.place.error(error))
-    }
-
-    fn queue_status(&mut self, update: StatusUpdate) {
-        self.stream.queue_status(update);
-    }
-
-    async fn flush(&mut self) -> Result<(), PostgresError> {
-        let flushed = self.stream.flush().await;
-        flushed.map_err(|error| self.place.error(error))
-    }
-
-    async fn finish(self) -> Result<(), PostgresError> {
-        Ok(self.stream.finish().await?)
     }
 }

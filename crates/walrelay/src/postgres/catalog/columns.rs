@@ -1,5 +1,5 @@
-//! What the router is told of columns that the stream does not say: NOT NULL, defaults, and what the
-//! types are that are not Postgres' own.
+//! Facts about columns that the stream does not carry: NOT NULL, defaults, and types that are not
+//! Postgres' own. The router needs them.
 
 use std::collections::HashMap;
 
@@ -8,6 +8,8 @@ use walrelay_event_router::{ColumnFacts, TableFacts, TypeFacts, TypeKind};
 use walrelay_lsn::TypeOid;
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_literal};
+
+use super::row::json;
 
 /// How deep domains and arrays may be nested in each other.
 const MAX_DEPTH: u8 = 16;
@@ -33,8 +35,8 @@ struct Type {
     labels: Option<Vec<String>>,
 }
 
-/// What the catalogs say now. A table that is not there is left out; one whose answer is not
-/// understood too: the router does without.
+/// What the catalogs say now. A table that does not exist is left out, and so is one whose answer is not
+/// understood: the router does without.
 pub(crate) async fn describe(
     session: &mut Session,
     tables: &[TableName],
@@ -68,24 +70,17 @@ pub(crate) async fn describe(
               e.enumsortorder) FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid))) AS types \
              FROM used JOIN pg_catalog.pg_type t ON t.oid = used.oid"
         );
-        let columns: Option<Vec<Column>> = json(session, &columns, "columns").await?;
-        let types: Option<Vec<Type>> = json(session, &types, "types").await?;
+        let columns = session.query(&columns).await?;
+        let types = session.query(&types).await?;
+        let columns = columns.first().and_then(|row| json(&row, "columns"));
+        let types = types
+            .first()
+            .and_then(|row| json::<Vec<Type>>(&row, "types"));
         if let (Some(columns), Some(types)) = (columns, types) {
             described.push(facts(table, columns, &types));
         }
     }
     Ok(described)
-}
-
-async fn json<T: for<'a> Deserialize<'a>>(
-    session: &mut Session,
-    sql: &str,
-    column: &str,
-) -> Result<Option<T>, Error> {
-    let rows = session.query(sql).await?;
-    let text = rows.iter().next();
-    let value = text.and_then(|row| serde_json::from_str(row.get(column)?).ok());
-    Ok(value)
 }
 
 fn facts(table: &TableName, columns: Vec<Column>, types: &[Type]) -> TableFacts {

@@ -1,6 +1,11 @@
-use super::super::catalog::PublishedTable;
-use super::super::{Gap, PublicationFacts, ServerFacts, SlotFacts, TableFacts};
+use walrelay_lsn::Lsn;
+use walrelay_relay::TableName;
+
 use super::*;
+use crate::postgres::catalog::{
+    Facts, PublicationFacts, PublishedTable, ServerFacts, SlotFacts, TableFacts, Wanted,
+};
+use crate::postgres::error::{Gap, SetupError};
 
 fn outbox() -> TableName {
     TableName {

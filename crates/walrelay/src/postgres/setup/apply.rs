@@ -1,4 +1,4 @@
-//! Carrying out a [`Plan`]: publication and slot are made, or made anew.
+//! Carrying out a [`Plan`]: publication and slot are created, or replaced.
 
 use std::time::Duration;
 
@@ -6,24 +6,25 @@ use tracing::{debug, info, warn};
 use walrelay_lsn::Lsn;
 use walrelay_walsender::{Error, ErrorClass, Session, SlotOptions, quote_ident, quote_literal};
 
-use super::source::bounded;
-use super::{
-    Action, Facts, Gap, Moment, Plan, PostgresError, SetupError, Wanted, inspect, plan, script,
-};
+use super::{Action, Moment, Plan, plan};
+use crate::postgres::catalog::{Facts, Wanted, inspect};
+use crate::postgres::deadline::{bounded, bounded_by};
+use crate::postgres::error::{Gap, PostgresError, SetupError};
+use crate::postgres::script;
 
-/// How long another one may take to set up the same slot. Postgres waits for open transactions
-/// before it makes one.
-const TURN_PATIENCE: Duration = Duration::from_secs(30);
+/// How long another relay may take to set up the same slot: before Postgres creates a slot, it waits for
+/// open transactions.
+const LOCK_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Waits until nobody else sets up this slot. Two relays that start at the same time would
-/// otherwise find a publication without a slot, which looks like a slot that was dropped.
-pub async fn turn(control: &mut Session, slot: &str) -> Result<(), Error> {
+/// Locks the setup of this slot until [`unlock_setup`] or the end of the session. Of two relays that start
+/// at the same time, one would otherwise find a publication without a slot, which looks like a slot that
+/// was dropped.
+pub(crate) async fn lock_setup(control: &mut Session, slot: &str) -> Result<(), Error> {
     let sql = format!("SELECT pg_catalog.pg_advisory_lock({})", key(slot));
     control.query(&sql).await.map(drop)
 }
 
-/// Lets the next one. The end of the session does so too.
-pub async fn turn_over(control: &mut Session, slot: &str) -> Result<(), Error> {
+async fn unlock_setup(control: &mut Session, slot: &str) -> Result<(), Error> {
     let sql = format!("SELECT pg_catalog.pg_advisory_unlock({})", key(slot));
     control.query(&sql).await.map(drop)
 }
@@ -33,8 +34,8 @@ fn key(slot: &str) -> String {
     format!("pg_catalog.hashtextextended({name}, 0)")
 }
 
-/// Plans and does what the plan says. `Some`: a gap that was accepted.
-pub(super) async fn prepare(
+/// Plans and carries out the plan. `Some`: a gap that was accepted.
+pub(crate) async fn prepare(
     wanted: &Wanted,
     moment: Moment,
     facts: &Facts,
@@ -43,26 +44,23 @@ pub(super) async fn prepare(
 ) -> Result<Option<Gap>, PostgresError> {
     match plan(wanted, facts, moment) {
         Ok(plan) if plan.actions.is_empty() => {
-            say(&plan.notes);
+            log_notes(&plan.notes);
             return Ok(None);
         }
-        // Another relay may be about to make it.
+        // Another relay may be about to create the slot.
         Ok(_) | Err(SetupError::SlotMissing { .. }) => {}
         Err(error) => return Err(error.into()),
     }
     let slot = wanted.slot.as_str();
-    let waited = tokio::time::timeout(TURN_PATIENCE, turn(control, slot)).await;
-    waited.map_err(|_| PostgresError::NoAnswer {
-        doing: "waiting for another relay that sets up the slot",
-        after: TURN_PATIENCE,
-    })??;
+    let doing = "waiting for another relay that sets up the slot";
+    bounded_by(LOCK_DEADLINE, doing, lock_setup(control, slot)).await?;
     let facts = bounded("reading the catalogs", inspect(control, wanted)).await?;
     let Plan {
         actions,
         notes,
         gap,
     } = plan(wanted, &facts, moment)?;
-    say(&notes);
+    log_notes(&notes);
     let mut begins = None;
     let mut published = false;
     for action in actions {
@@ -85,14 +83,14 @@ pub(super) async fn prepare(
                 Ok(consistent_point) => begins = Some(consistent_point),
                 Err(error) => {
                     if published {
-                        take_back(wanted, control).await;
+                        drop_publication(wanted, control).await;
                     }
                     return Err(error.into());
                 }
             },
         }
     }
-    turn_over(control, slot).await?;
+    unlock_setup(control, slot).await?;
     let gap = gap.map(|gap| Gap {
         to: begins.or(gap.to),
         ..gap
@@ -106,7 +104,7 @@ pub(super) async fn prepare(
     Ok(gap)
 }
 
-fn say(notes: &[String]) {
+fn log_notes(notes: &[String]) {
     for note in notes {
         warn!("{note}");
     }
@@ -114,7 +112,7 @@ fn say(notes: &[String]) {
 
 async fn create_slot(wanted: &Wanted, replication: &mut Session) -> Result<Lsn, Error> {
     let slot = wanted.slot.as_str();
-    // Takes as long as the oldest transaction that is open now, so without limit.
+    // This takes as long as the oldest transaction that is open now, so it has no deadline.
     info!(
         slot,
         "creating the slot: Postgres waits for open transactions first"
@@ -133,7 +131,7 @@ async fn create_slot(wanted: &Wanted, replication: &mut Session) -> Result<Lsn, 
 }
 
 /// A publication without its slot would look as if somebody had dropped the slot.
-async fn take_back(wanted: &Wanted, control: &mut Session) {
+async fn drop_publication(wanted: &Wanted, control: &mut Session) {
     let sql = format!("DROP PUBLICATION {}", quote_ident(&wanted.publication));
     if let Err(error) = control.query(&sql).await
         && error.class() != ErrorClass::ServerUnavailable

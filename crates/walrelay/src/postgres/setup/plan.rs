@@ -1,33 +1,13 @@
 use walrelay_lsn::Lsn;
 use walrelay_relay::TableName;
 
-use super::{Facts, Gap, SetupError};
-
-/// What the configuration asks of the database.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
-    /// The slot's name.
-    pub slot: String,
-    /// The publication's name.
-    pub publication: String,
-    /// The outbox tables.
-    pub tables: Vec<TableName>,
-    /// Columns the router reads of each.
-    pub columns: Vec<String>,
-    /// Whether templates name them, and not Debezium's options.
-    pub by_templates: bool,
-    /// The prefix of the messages that are events, too.
-    pub messages: Option<String>,
-    /// Whether what is missing may be created.
-    pub create: bool,
-    /// Whether standbys are to keep a copy of the slot (17 and newer).
-    pub failover: bool,
-}
+use crate::postgres::catalog::{Facts, Wanted};
+use crate::postgres::error::{Gap, SetupError};
 
 /// In which moment of a relay's life the database is looked at. It decides what a slot that is
 /// missing or lost means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moment {
+pub(crate) enum Moment {
     /// `walrelay init`: somebody wants made what is missing.
     Init,
     /// A process reads a copy of the slot and prints it. Only a temporary slot may be made.
@@ -48,7 +28,7 @@ pub enum Moment {
 
 impl Moment {
     /// Up to where it was relayed before, as far as it is known.
-    pub(super) fn known(self) -> Option<Lsn> {
+    pub(crate) fn known(self) -> Option<Lsn> {
         match self {
             Moment::Init | Moment::Print => None,
             Moment::Start { known, .. } => known,
@@ -59,7 +39,7 @@ impl Moment {
 
 /// Something to create, in the order of a [`Plan`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
+pub(crate) enum Action {
     /// The publication, insert-only, for the wanted tables. Before the slot: what the slot decodes
     /// must be published from its first position on.
     CreatePublication,
@@ -71,29 +51,25 @@ pub enum Action {
 
 /// What to do before streaming, and what is worth a word.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// To create.
-    pub actions: Vec<Action>,
+    pub(crate) actions: Vec<Action>,
     /// For people.
-    pub notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
     /// What is not relayed for it, and was accepted.
-    pub gap: Option<Gap>,
+    pub(crate) gap: Option<Gap>,
 }
 
 /// Compares what is wanted with what is there.
 ///
 /// The publication marks a database in which a relay was set up. A slot that is missing there was
 /// dropped, or never made; only somebody who knows can say which, so it is not created silently.
-pub fn plan(wanted: &Wanted, facts: &Facts, moment: Moment) -> Result<Plan, SetupError> {
+pub(crate) fn plan(wanted: &Wanted, facts: &Facts, moment: Moment) -> Result<Plan, SetupError> {
     if facts.server.wal_level != "logical" {
-        return Err(SetupError::WalLevel {
-            found: facts.server.wal_level.clone(),
-        });
+        return Err(SetupError::WalLevel(facts.server.wal_level.clone()));
     }
     if wanted.failover && facts.server.major < 17 {
-        return Err(SetupError::FailoverTooOld {
-            major: facts.server.major,
-        });
+        return Err(SetupError::FailoverTooOld(facts.server.major));
     }
     tables(wanted, facts)?;
     let mut plan = Plan::default();
@@ -106,21 +82,12 @@ pub fn plan(wanted: &Wanted, facts: &Facts, moment: Moment) -> Result<Plan, Setu
 fn tables(wanted: &Wanted, facts: &Facts) -> Result<(), SetupError> {
     for (name, table) in &facts.tables {
         let Some(table) = table else {
-            return Err(SetupError::TableMissing {
-                table: name.clone(),
-            });
+            return Err(SetupError::TableMissing(name.clone()));
         };
         if !matches!(table.kind.as_str(), "r" | "p") || !table.permanent {
-            return Err(SetupError::TableKind {
-                table: name.clone(),
-            });
+            return Err(SetupError::TableKind(name.clone()));
         }
-        let missing: Vec<String> = wanted
-            .columns
-            .iter()
-            .filter(|column| !table.columns.contains(column))
-            .cloned()
-            .collect();
+        let missing = columns_missing(wanted, &table.columns);
         if !missing.is_empty() {
             return Err(SetupError::ColumnsMissing {
                 table: name.clone(),
@@ -133,6 +100,13 @@ fn tables(wanted: &Wanted, facts: &Facts) -> Result<(), SetupError> {
     Ok(())
 }
 
+/// The columns that the router reads and `present` lacks.
+fn columns_missing(wanted: &Wanted, present: &[String]) -> Vec<String> {
+    let columns = wanted.columns.iter();
+    let missing = columns.filter(|column| !present.contains(column));
+    missing.cloned().collect()
+}
+
 fn no_slot(
     wanted: &Wanted,
     facts: &Facts,
@@ -142,7 +116,7 @@ fn no_slot(
     let slot = wanted.slot.clone();
     // The slot is on the primary, which is away for the moment or has not been found yet.
     if facts.server.in_recovery {
-        return Err(SetupError::Standby { slot });
+        return Err(SetupError::Standby(slot));
     }
     let gap = |from| Gap {
         from,
@@ -248,17 +222,13 @@ fn publication(
             });
         }
         if !wanted.create || moment == Moment::Print {
-            return Err(SetupError::PublicationMissing {
-                publication: name.clone(),
-            });
+            return Err(SetupError::PublicationMissing(name.clone()));
         }
         plan.actions.push(Action::CreatePublication);
         return Ok(());
     };
     if !publication.insert {
-        return Err(SetupError::PublicationWithoutInsert {
-            publication: name.clone(),
-        });
+        return Err(SetupError::PublicationWithoutInsert(name.clone()));
     }
     let published = |table: &TableName| publication.tables.iter().find(|p| p.table == *table);
     let missing: Vec<TableName> = wanted
@@ -287,12 +257,7 @@ fn publication(
     }
     for published in &publication.tables {
         if let Some(columns) = &published.columns {
-            let missing: Vec<String> = wanted
-                .columns
-                .iter()
-                .filter(|column| !columns.contains(column))
-                .cloned()
-                .collect();
+            let missing = columns_missing(wanted, columns);
             if !missing.is_empty() {
                 return Err(SetupError::PublicationColumns {
                     publication: name.clone(),
@@ -310,7 +275,3 @@ fn publication(
     }
     Ok(())
 }
-
-#[cfg(test)]
-#[path = "plan_tests.rs"]
-mod tests;

@@ -1,5 +1,5 @@
-//! Looks at the catalogs beside a stream: in a task of their own and over a connection of their own,
-//! so that no look delays the stream, however far away the server is.
+//! Inspections of the catalogs beside a stream: in a task of their own and over a connection of their own,
+//! so that no query delays the stream, however far away the server is.
 
 use std::future::pending;
 use std::time::Duration;
@@ -8,35 +8,36 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
-use super::source::bounded_by;
-use super::{Facts, PostgresError, Wanted, inspect};
+use crate::postgres::catalog::{Facts, Wanted, inspect};
+use crate::postgres::deadline::bounded_by;
+use crate::postgres::error::PostgresError;
 
-/// The longest time that a look may take, a new connection included.
-const LOOK_DEADLINE: Duration = Duration::from_secs(10);
-/// The longest time that a connection from before may take to answer. The rest is for a new one:
-/// something in between may have dropped the old one without a word.
+/// For an inspection, a new connection included.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// For the answer over the connection of the last inspection. The rest is for a new connection: something
+/// in between may have dropped the old one silently.
 const KEPT_DEADLINE: Duration = Duration::from_secs(2);
 /// A backend that waits for a lock does not notice that its client is gone.
 const SETTINGS: &[(&str, &str)] = &[("statement_timeout", "10s")];
 
-/// What a look came to.
+/// The result of an inspection.
 #[derive(Debug)]
-pub(super) struct CatalogLook {
+pub(super) struct Inspection {
     /// When it was started.
     pub(super) asked_at: Instant,
     /// What the catalogs say, or why that is not known.
     pub(super) facts: Result<Facts, PostgresError>,
 }
 
-/// At most one look at a time, and the connection for the next.
+/// At most one inspection at a time, and the connection for the next.
 #[derive(Debug, Default)]
-pub(super) struct CatalogLooks {
+pub(super) struct Inspections {
     session: Option<Session>,
-    running: JoinSet<(Option<Session>, CatalogLook)>,
+    running: JoinSet<(Option<Session>, Inspection)>,
 }
 
-impl CatalogLooks {
-    /// Looks of another stream, over this connection. A look under way is abandoned.
+impl Inspections {
+    /// Inspections beside a new stream, over this connection.
     pub(super) fn over(session: Option<Session>) -> Self {
         Self {
             session,
@@ -44,20 +45,20 @@ impl CatalogLooks {
         }
     }
 
-    /// Starts a look unless one is under way.
+    /// Starts an inspection unless one is running.
     pub(super) fn start(&mut self, info: &ConnInfo, wanted: &Wanted) {
         if self.running.is_empty() {
-            let look = look(info.clone(), wanted.clone(), self.session.take());
-            self.running.spawn(look);
+            let run = run(info.clone(), wanted.clone(), self.session.take());
+            self.running.spawn(run);
         }
     }
 
-    /// The end of the look under way; pending for ever if there is none. Cancel-safe.
-    pub(super) async fn ended(&mut self) -> CatalogLook {
+    /// The result of the running inspection; pending for ever if none runs. Cancel-safe.
+    pub(super) async fn ended(&mut self) -> Inspection {
         match self.running.join_next().await {
-            Some(Ok((session, look))) => {
+            Some(Ok((session, inspection))) => {
                 self.session = session;
-                look
+                inspection
             }
             // The task panicked, which ends the process where panics abort.
             Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
@@ -65,24 +66,24 @@ impl CatalogLooks {
         }
     }
 
-    /// The connection, for a question between looks. `None` while a look uses it.
+    /// The connection, for a query between inspections. `None` while one runs.
     pub(super) fn take_session(&mut self) -> Option<Session> {
         self.session.take()
     }
 
-    /// Keeps a connection for the next look.
+    /// Keeps a connection for the next inspection.
     pub(super) fn keep_session(&mut self, session: Session) {
         self.session = Some(session);
     }
 }
 
-async fn look(
+async fn run(
     info: ConnInfo,
     wanted: Wanted,
     kept: Option<Session>,
-) -> (Option<Session>, CatalogLook) {
+) -> (Option<Session>, Inspection) {
     let asked_at = Instant::now();
-    let look = async {
+    let inspection = async {
         if let Some(mut session) = kept {
             // The connection may have been idle, and ended by something in between: a new one
             // answers as well.
@@ -95,10 +96,10 @@ async fn look(
         let facts = inspect(&mut session, &wanted).await?;
         Ok::<_, Error>((session, facts))
     };
-    let looked = bounded_by(LOOK_DEADLINE, "a look at the catalogs", look).await;
-    let (session, facts) = match looked {
+    let done = bounded_by(DEADLINE, "a look at the catalogs", inspection).await;
+    let (session, facts) = match done {
         Ok((session, facts)) => (Some(session), Ok(facts)),
         Err(error) => (None, Err(error)),
     };
-    (session, CatalogLook { asked_at, facts })
+    (session, Inspection { asked_at, facts })
 }
