@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use rdkafka::Offset;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::client::{Client, Polled};
-use super::{DlqRecord, Entry, Position};
+use super::entry::{DlqRecord, Entry, Position};
+use crate::consumer::{Consumer, Polled};
 use crate::{KafkaConfig, KafkaError, probe};
 
 const POLL: Duration = Duration::from_millis(100);
@@ -17,7 +17,7 @@ const PASSED_OVER: i64 = 2_000;
 ///
 /// Memory: what librdkafka reads ahead (2 MiB and one answer of 1 MiB for each partition, or one record), and what the caller keeps.
 pub struct DlqReader {
-    client: Client,
+    client: Consumer,
     topic: String,
     patience: Duration,
     /// The next offset of each partition.
@@ -38,8 +38,8 @@ impl DlqReader {
     ) -> Result<Option<Self>, KafkaError> {
         // It knows the words for what can be wrong.
         probe(config, patience)?;
-        let client = Client::new(config, topic)?;
-        let Some(partitions) = client.partitions(patience)? else {
+        let client = Consumer::new(config, &[])?;
+        let Some(partitions) = client.partitions(topic, patience)? else {
             return Ok(None);
         };
         Ok(Some(Self {
@@ -58,10 +58,10 @@ impl DlqReader {
     ///
     /// **Blocks** until the brokers answer.
     pub fn start_at(&mut self, timestamp_ms: i64) -> Result<(), KafkaError> {
-        let partitions: Vec<i32> = self.next.keys().copied().collect();
+        let partitions = self.next.keys().copied();
         let found = self
             .client
-            .offsets_at(&partitions, timestamp_ms, self.patience)?;
+            .offsets_at(&self.topic, partitions, timestamp_ms, self.patience)?;
         self.next.extend(found);
         Ok(())
     }
@@ -73,7 +73,7 @@ impl DlqReader {
     pub fn read(&mut self, mut each: impl FnMut(Entry)) -> Result<(), KafkaError> {
         let mut ends = BTreeMap::new();
         for (partition, next) in &mut self.next {
-            let (low, high) = self.client.ends(*partition, self.patience)?;
+            let (low, high) = self.client.ends(&self.topic, *partition, self.patience)?;
             let from = match *next {
                 Offset::Offset(offset) => offset.max(low),
                 Offset::End => high,
@@ -90,7 +90,7 @@ impl DlqReader {
         let starts = ends
             .keys()
             .map(|partition| (*partition, self.next[partition]));
-        self.client.assign(starts)?;
+        self.client.assign(&self.topic, starts)?;
         let mut waiting = Waiting::new(&self.topic, self.patience);
         while !ends.is_empty() {
             match waiting.poll(&self.client)? {
@@ -114,7 +114,7 @@ impl DlqReader {
                 }
             }
         }
-        self.client.assign(std::iter::empty())
+        self.client.assign(&self.topic, [])
     }
 
     /// The dead letters that lie there; those that are gone since are missing. Does not change where
@@ -135,7 +135,7 @@ impl DlqReader {
         for run in positions.chunk_by(near) {
             self.fetch_run(run, &mut found)?;
         }
-        self.client.assign(std::iter::empty())?;
+        self.client.assign(&self.topic, [])?;
         Ok(found)
     }
 
@@ -147,8 +147,10 @@ impl DlqReader {
     ) -> Result<(), KafkaError> {
         let [first, ..] = run else { return Ok(()) };
         let last = run.last().unwrap_or(first).offset;
-        self.client
-            .assign([(first.partition, Offset::Offset(first.offset))].into_iter())?;
+        self.client.assign(
+            &self.topic,
+            [(first.partition, Offset::Offset(first.offset))],
+        )?;
         let mut waiting = Waiting::new(&self.topic, self.patience);
         loop {
             let entry = match waiting.poll(&self.client)? {
@@ -204,9 +206,9 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    fn poll(&mut self, client: &Client) -> Result<Option<Read>, KafkaError> {
+    fn poll(&mut self, client: &Consumer) -> Result<Option<Read>, KafkaError> {
         let read = match client.poll(POLL) {
-            Polled::Entry(entry) => Read::Entry(entry),
+            Polled::Record(record) => Read::Entry(Entry::of(record)),
             Polled::End(partition) => Read::End(partition),
             Polled::Complaint(code @ Code::TopicAuthorizationFailed) => {
                 return Err(self.failed(code));
@@ -229,9 +231,6 @@ impl<'a> Waiting<'a> {
     }
 
     fn failed(&self, code: Code) -> KafkaError {
-        KafkaError::Topic {
-            topic: self.topic.to_owned(),
-            code,
-        }
+        KafkaError::of_topic(self.topic, code)
     }
 }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use walrelay_sink::{DeliveryError, Disposition, Header, Poison, Record, letter};
+use walrelay_sink::{DeliveryError, Disposition, Header, Poison, Record, dlq_headers};
 
-use super::index::{Due, Place, Places};
+use super::entry::{DlqRecord, Outcome};
+use super::index::{DlqIndex, DlqRecordId, Due, Listed, OutOfOrder, Place, Places};
+use super::reader::DlqReader;
 use super::sender::{NotSent, Sender};
-use super::{DlqIndex, DlqReader, DlqRecord, DlqRecordId, Listed, OutOfOrder, Outcome};
 use crate::{KafkaConfig, KafkaError};
 
 /// Dead letters that are fetched at once: so many, and so many bytes.
@@ -386,11 +387,11 @@ impl DlqReplayer {
         let resolves = format!("{} {}", of.slot, of.id);
         let headers = [
             Header {
-                name: letter::RESOLVES,
+                name: dlq_headers::RESOLVES,
                 value: Some(resolves.as_bytes()),
             },
             Header {
-                name: letter::RESOLUTION,
+                name: dlq_headers::RESOLUTION,
                 value: Some(outcome.name().as_bytes()),
             },
         ];

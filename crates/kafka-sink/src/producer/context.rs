@@ -12,17 +12,20 @@ use rdkafka::client::OAuthToken;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError as ClientError;
 use rdkafka::message::{BorrowedMessage, DeliveryResult, Headers, Message, Timestamp};
-use rdkafka::producer::{BaseProducer, NoCustomPartitioner, Producer, ProducerContext};
+use rdkafka::producer::{
+    BaseProducer, NoCustomPartitioner, Producer, ProducerContext, PurgeConfig,
+};
 use rdkafka::types::RDKafkaErrorCode;
 use walrelay_sink::{DeliveryError, Disposition, Record};
 
 use crate::client_log::{self, Repetitions};
 use crate::config::KafkaConfig;
 use crate::error::{is_refusal, remedy};
-use crate::ffi::{self, Keeper, TopicContext};
-use crate::outcome::delivery_error;
-use crate::partition_gate::OPEN;
-use crate::shared::Shared;
+use crate::ffi::{self, TopicKeeper};
+use crate::producer::outcome::delivery_error;
+use crate::producer::partition_gate::OPEN;
+use crate::producer::shared::{Purge, Shared};
+use crate::producer::topic::TopicContext;
 
 /// librdkafka's own memory for a queued record, roughly (its author's figure, librdkafka#2114; 185 were
 /// measured).
@@ -48,10 +51,16 @@ pub(crate) struct Context {
     topics: Mutex<Vec<Arc<TopicContext>>>,
 }
 
-impl Keeper for Context {
+impl TopicKeeper for Context {
     fn keep(&self, topic: Arc<TopicContext>) {
         let mut topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
         topics.push(topic);
+    }
+}
+
+impl Purge for BaseProducer<Context> {
+    fn purge_queue(&self) {
+        self.purge(PurgeConfig::default().queue().non_blocking());
     }
 }
 
@@ -249,7 +258,7 @@ fn is_acknowledged(message: &BorrowedMessage<'_>) -> bool {
     message.offset() >= 0
 }
 
-/// Whether the record's timestamp is of the last half hour: [`PartitionGate::delivered`](crate::partition_gate::PartitionGate::delivered). That of a topic with
+/// Whether the record's timestamp is of the last half hour: [`PartitionGate::delivered`](crate::producer::partition_gate::PartitionGate::delivered). That of a topic with
 /// `message.timestamp.type=LogAppendTime` is the broker's own, of this moment.
 fn is_fresh(message: &BorrowedMessage<'_>) -> bool {
     let written = match message.timestamp() {

@@ -8,15 +8,14 @@ use std::task::{Poll, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
-use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::admin::NewTopic;
 use rdkafka::types::RDKafkaErrorCode;
 use walrelay_sink::{Deliveries, DeliveryError, Disposition, Obstacle};
 
+use super::{Client, client, new_topic, options};
 use crate::config::{KafkaConfig, TopicCreation};
 use crate::error::KafkaError;
-use crate::outcome::{delivery_error, poison};
+use crate::producer::outcome::{delivery_error, poison};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -278,7 +277,7 @@ struct KafkaAdmin {
 }
 
 struct Connection {
-    client: AdminClient<DefaultClientContext>,
+    client: Client,
     /// The topics that metadata listed when the connection was new. They need no request, which a
     /// principal that may write but not create would be refused.
     existing: Option<HashSet<String>>,
@@ -287,26 +286,15 @@ struct Connection {
 }
 
 impl KafkaAdmin {
-    fn connect(&self) -> Result<Connection, String> {
-        let mut config = self.config.client_config();
-        // rdkafka's admin client never reads its log, which would grow in memory; what is wrong
-        // with the brokers the producer tells as well.
-        config.remove("debug").remove("statistics.interval.ms");
-        config.set_log_level(RDKafkaLogLevel::Emerg);
-        let client = config
-            .create()
-            .map_err(|error| self.config.creation_reason(&error))?;
-        Ok(Connection {
-            client,
-            existing: None,
-            failures: 0,
-        })
-    }
-
     fn try_create(&mut self, names: &[Arc<str>], stop: &Requests) -> Result<Vec<Attempt>, String> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => self.connect()?,
+            None => Connection {
+                client: client(&self.config)
+                    .map_err(|error| self.config.creation_reason(&error))?,
+                existing: None,
+                failures: 0,
+            },
         };
         // Nobody serves this client's events.
         self.config.authorise(connection.client.inner())?;
@@ -338,10 +326,8 @@ impl Connection {
         let missing = || names.iter().filter(|name| !existing.contains(&***name));
         let mut outcomes = HashMap::new();
         if missing().next().is_some() {
-            let new: Vec<NewTopic<'_>> = missing().map(|name| describe(name, creation)).collect();
-            let options = AdminOptions::new()
-                .request_timeout(Some(REQUEST_TIMEOUT))
-                .operation_timeout(Some(REQUEST_TIMEOUT));
+            let new: Vec<NewTopic<'_>> = missing().map(|name| new_topic(name, creation)).collect();
+            let options = options(REQUEST_TIMEOUT);
             let Some(results) = stop.unless_stopped(self.client.create_topics(&new, &options))
             else {
                 return Err("the sink was closed".to_owned());
@@ -389,7 +375,7 @@ impl CreateTopics for KafkaAdmin {
 }
 
 /// All topics that may be seen. Not one by one: asking for a single one can create it.
-fn list(client: &AdminClient<DefaultClientContext>) -> Result<HashSet<String>, String> {
+fn list(client: &Client) -> Result<HashSet<String>, String> {
     let metadata = client
         .inner()
         .fetch_metadata(None, METADATA_TIMEOUT)
@@ -400,15 +386,6 @@ fn list(client: &AdminClient<DefaultClientContext>) -> Result<HashSet<String>, S
         .filter(|topic| topic.error().is_none())
         .map(|topic| topic.name().to_owned())
         .collect())
-}
-
-pub(crate) fn describe<'a>(name: &'a str, creation: &'a TopicCreation) -> NewTopic<'a> {
-    let replication = TopicReplication::Fixed(creation.replication_factor);
-    let topic = NewTopic::new(name, creation.partitions, replication);
-    creation
-        .properties
-        .iter()
-        .fold(topic, |topic, (k, v)| topic.set(k, v))
 }
 
 /// What the broker's answer means.

@@ -6,7 +6,7 @@
 
 use super::order::{log, logs};
 use super::*;
-use crate::partition_gate::{Keyless, Requests};
+use crate::producer::partition_gate::{Keyless, Requests};
 
 const KEYS: u64 = 64;
 

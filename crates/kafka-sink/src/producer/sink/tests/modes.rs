@@ -9,7 +9,7 @@ use super::order::{log, logs};
 use super::several::key_of;
 use super::*;
 use crate::DualModeSinkFactory;
-use crate::partition_gate::Requests;
+use crate::producer::partition_gate::Requests;
 
 fn dual_mode(cluster: &Cluster, more: &[(&str, &str)]) -> (KafkaSink, Arc<Reports>) {
     let reports = Arc::new(Reports::default());

@@ -1,11 +1,11 @@
-//! Records that were accepted and that a [`PartitionGate`](crate::partition_gate::PartitionGate) holds back: kept by topic and
+//! Records that were accepted and that a [`PartitionGate`](crate::producer::partition_gate::PartitionGate) holds back: kept by topic and
 //! [`HoldQueue`], first come first served. They count as in flight, so the window bounds them as well.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use walrelay_sink::{Header, Record};
 
-use crate::partition_gate::HoldQueue;
+use crate::producer::partition_gate::HoldQueue;
 
 /// The queues of all topics of one producer.
 #[derive(Default)]
@@ -152,7 +152,9 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::partition_gate::{Keyless, Knows, Offer, PartitionGate, Producer, Requests};
+    use crate::producer::partition_gate::{
+        Keyless, Knows, Offer, PartitionGate, Producer, Requests,
+    };
 
     const PARTITIONS: i32 = 5;
 

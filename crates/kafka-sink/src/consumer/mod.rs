@@ -1,4 +1,5 @@
-//! A consumer with the producer's configuration: the same brokers, the same credentials.
+//! The crate's only consumer: reads topics with the producer's configuration, that is from the same brokers with the
+//! same credentials. It belongs to no group and commits nothing.
 
 use std::cell::Cell;
 use std::fmt;
@@ -9,59 +10,76 @@ use rdkafka::client::OAuthToken;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::KafkaError as ClientError;
+use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::metadata::MetadataPartition;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
 
-use super::Entry;
 use crate::client_log::{self, Repetitions};
-use crate::error::is_refusal;
-use crate::tail::{TailedRecord, own};
-use crate::{KafkaConfig, KafkaError};
+use crate::config::KafkaConfig;
+use crate::error::{KafkaError, is_refusal};
 
-/// What of [`KafkaConfig`] a consumer would only complain of: CONFIGURATION.md marks it with a P.
-/// And `receive.message.max.bytes`, which librdkafka otherwise derives from what is fetched.
-const PRODUCER_ONLY: &[&str] = &[
-    "acks",
-    "batch.num.messages",
-    "batch.size",
-    "compression.codec",
-    "compression.level",
-    "compression.type",
-    "delivery.report.only.error",
-    "delivery.timeout.ms",
-    "enable.gapless.guarantee",
-    "enable.idempotence",
-    "linger.ms",
-    "message.send.max.retries",
-    "message.timeout.ms",
-    "partitioner",
-    "produce.offset.report",
-    "queue.buffering.backpressure.threshold",
-    "queue.buffering.max.kbytes",
-    "queue.buffering.max.messages",
-    "queue.buffering.max.ms",
-    "queuing.strategy",
-    "receive.message.max.bytes",
-    "request.required.acks",
-    "request.timeout.ms",
-    "retries",
-    "sticky.partitioning.linger.ms",
-];
+mod tail;
+
+pub use tail::Tail;
 
 /// How often a token that the broker refuses is replaced by what its source has by then.
 const RENEWAL: Duration = Duration::from_secs(2);
 
-/// Reads one topic: belongs to no group, commits nothing.
-pub(crate) struct Client {
-    consumer: BaseConsumer<Context>,
-    topic: String,
-    renewed: Cell<Instant>,
+/// A record as the broker has it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TailedRecord {
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: i32,
+    /// The offset in the partition.
+    pub offset: i64,
+    /// Milliseconds since 1970-01-01 UTC.
+    pub timestamp_ms: Option<i64>,
+    /// The key; `None` is null.
+    pub key: Option<Vec<u8>>,
+    /// The value; `None` is null.
+    pub value: Option<Vec<u8>>,
+    /// Names and values in their order; a value of `None` is null.
+    pub headers: Vec<(String, Option<Vec<u8>>)>,
+}
+
+impl TailedRecord {
+    fn copy_of(message: &BorrowedMessage<'_>) -> Self {
+        let headers = message.headers().into_iter().flat_map(Headers::iter);
+        Self {
+            topic: message.topic().to_owned(),
+            partition: message.partition(),
+            offset: message.offset(),
+            timestamp_ms: message.timestamp().to_millis(),
+            key: message.key().map(<[u8]>::to_vec),
+            value: message.payload().map(<[u8]>::to_vec),
+            headers: headers
+                .map(|h| (h.key.to_owned(), h.value.map(<[u8]>::to_vec)))
+                .collect(),
+        }
+    }
+}
+
+// By hand: no values in a log.
+impl fmt::Debug for TailedRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TailedRecord")
+            .field("topic", &self.topic)
+            .field("partition", &self.partition)
+            .field("offset", &self.offset)
+            .field("timestamp_ms", &self.timestamp_ms)
+            .field("key_bytes", &self.key.as_ref().map(Vec::len))
+            .field("value_bytes", &self.value.as_ref().map(Vec::len))
+            .field("headers", &self.headers.len())
+            .finish()
+    }
 }
 
 /// What came of waiting for a record.
-pub(crate) enum Polled<T = Entry> {
-    Entry(T),
+pub(crate) enum Polled {
+    Record(TailedRecord),
     /// Everything that is committed in this partition was read.
     End(i32),
     /// Nothing came in time.
@@ -70,13 +88,20 @@ pub(crate) enum Polled<T = Entry> {
     Complaint(Code),
 }
 
-impl Client {
-    /// Makes the client; talks to no broker yet. **Blocks** where a token must be got first.
-    pub(crate) fn new(config: &KafkaConfig, topic: &str) -> Result<Self, KafkaError> {
-        let mut client = config.client_config();
-        for property in PRODUCER_ONLY {
-            client.remove(property);
-        }
+/// Where reading starts in partitions of one topic.
+pub(crate) type Start = (i32, Offset);
+
+/// A consumer of the partitions that it is assigned.
+pub(crate) struct Consumer {
+    consumer: BaseConsumer<Context>,
+    renewed: Cell<Instant>,
+}
+
+impl Consumer {
+    /// Makes the client; talks to no broker yet. `more`: properties that differ from the usual ones. **Blocks** where a
+    /// token must be got first.
+    pub(crate) fn new(config: &KafkaConfig, more: &[(&str, &str)]) -> Result<Self, KafkaError> {
+        let mut client = config.consumer_config();
         client
             // librdkafka assigns nothing without one; no member of it ever joins.
             .set("group.id", "walrelay-letters")
@@ -93,6 +118,9 @@ impl Client {
             .set("queued.max.messages.kbytes", "2048")
             .set("fetch.queue.backoff.ms", "10")
             .set("fetch.wait.max.ms", "500");
+        for (property, value) in more {
+            client.set(*property, *value);
+        }
         let context = Context {
             repetitions: Repetitions::default(),
             config: config.clone(),
@@ -100,12 +128,9 @@ impl Client {
         };
         let consumer = client
             .create_with_context(context)
-            .map_err(|error| KafkaError::Create {
-                reason: config.creation_reason(&error),
-            })?;
+            .map_err(|error| KafkaError::of_creation(config, &error))?;
         let client = Self {
             consumer,
-            topic: topic.to_owned(),
             renewed: Cell::new(Instant::now()),
         };
         // Its events are served by polling, and it is asked for partitions before.
@@ -124,26 +149,22 @@ impl Client {
     /// The topic's partitions; `None` when the broker says that there is no such topic.
     ///
     /// **Blocks** for `timeout` at most.
-    pub(crate) fn partitions(&self, timeout: Duration) -> Result<Option<Vec<i32>>, KafkaError> {
+    pub(crate) fn partitions(
+        &self,
+        topic: &str,
+        timeout: Duration,
+    ) -> Result<Option<Vec<i32>>, KafkaError> {
         let metadata = self
             .consumer
-            .fetch_metadata(Some(&self.topic), timeout)
+            .fetch_metadata(Some(topic), timeout)
             .map_err(KafkaError::Tail)?;
-        let found = metadata.topics().iter().find(|t| t.name() == self.topic);
-        let failed = |code| KafkaError::Topic {
-            topic: self.topic.clone(),
-            code,
-        };
+        let failed = |code| KafkaError::of_topic(topic, code);
+        let found = metadata.topics().iter().find(|t| t.name() == topic);
         let found = found.ok_or_else(|| failed(Code::UnknownTopicOrPartition))?;
+        let partitions = found.partitions().iter().map(MetadataPartition::id);
         match found.error().map(Code::from) {
             None if found.partitions().is_empty() => Err(failed(Code::LeaderNotAvailable)),
-            None => Ok(Some(
-                found
-                    .partitions()
-                    .iter()
-                    .map(MetadataPartition::id)
-                    .collect(),
-            )),
+            None => Ok(Some(partitions.collect())),
             Some(Code::UnknownTopicOrPartition) => Ok(None),
             Some(code) => Err(failed(code)),
         }
@@ -152,9 +173,14 @@ impl Client {
     /// Offset of the oldest record, and of the one that will be written next.
     ///
     /// **Blocks** for `timeout` at most.
-    pub(crate) fn ends(&self, partition: i32, timeout: Duration) -> Result<(i64, i64), KafkaError> {
+    pub(crate) fn ends(
+        &self,
+        topic: &str,
+        partition: i32,
+        timeout: Duration,
+    ) -> Result<(i64, i64), KafkaError> {
         self.consumer
-            .fetch_watermarks(&self.topic, partition, timeout)
+            .fetch_watermarks(topic, partition, timeout)
             .map_err(KafkaError::Tail)
     }
 
@@ -163,72 +189,47 @@ impl Client {
     /// **Blocks** for `timeout` at most.
     pub(crate) fn offsets_at(
         &self,
-        partitions: &[i32],
+        topic: &str,
+        partitions: impl Iterator<Item = i32>,
         timestamp_ms: i64,
         timeout: Duration,
-    ) -> Result<Vec<(i32, Offset)>, KafkaError> {
-        let asked = self.list(
-            partitions
-                .iter()
-                .map(|p| (*p, Offset::Offset(timestamp_ms))),
-        )?;
+    ) -> Result<Vec<Start>, KafkaError> {
+        let asked = list(topic, partitions.map(|p| (p, Offset::Offset(timestamp_ms))))?;
         let found = self
             .consumer
             .offsets_for_times(asked, timeout)
             .map_err(KafkaError::Tail)?;
-        Ok(found
-            .elements()
+        let elements = found.elements();
+        Ok(elements
             .iter()
-            .map(|element| (element.partition(), element.offset()))
+            .map(|e| (e.partition(), e.offset()))
             .collect())
     }
 
     /// Reads these partitions from there, and no others.
     pub(crate) fn assign(
         &self,
-        from: impl Iterator<Item = (i32, Offset)>,
+        topic: &str,
+        from: impl IntoIterator<Item = Start>,
     ) -> Result<(), KafkaError> {
-        let list = self.list(from)?;
-        self.consumer.assign(&list).map_err(KafkaError::Tail)
+        self.consumer
+            .assign(&list(topic, from)?)
+            .map_err(KafkaError::Tail)
     }
 
     /// Reads these partitions too.
     pub(crate) fn assign_also(
         &self,
-        from: impl Iterator<Item = (i32, Offset)>,
+        topic: &str,
+        from: impl IntoIterator<Item = Start>,
     ) -> Result<(), KafkaError> {
-        let list = self.list(from)?;
         self.consumer
-            .incremental_assign(&list)
+            .incremental_assign(&list(topic, from)?)
             .map_err(KafkaError::Tail)
-    }
-
-    fn list(
-        &self,
-        from: impl Iterator<Item = (i32, Offset)>,
-    ) -> Result<TopicPartitionList, KafkaError> {
-        let mut list = TopicPartitionList::new();
-        for (partition, offset) in from {
-            list.add_partition_offset(&self.topic, partition, offset)
-                .map_err(KafkaError::Tail)?;
-        }
-        Ok(list)
     }
 
     /// **Blocks** for `timeout` at most.
     pub(crate) fn poll(&self, timeout: Duration) -> Polled {
-        match self.poll_record(timeout) {
-            Polled::Entry(record) => Polled::Entry(Entry::of(record)),
-            Polled::End(partition) => Polled::End(partition),
-            Polled::Nothing => Polled::Nothing,
-            Polled::Complaint(code) => Polled::Complaint(code),
-        }
-    }
-
-    /// The same, whatever the record is.
-    ///
-    /// **Blocks** for `timeout` at most.
-    pub(crate) fn poll_record(&self, timeout: Duration) -> Polled<TailedRecord> {
         let refused = &self.consumer.context().refused;
         if self.renewed.get().elapsed() > RENEWAL && refused.swap(false, SeqCst) {
             self.renewed.set(Instant::now());
@@ -236,19 +237,23 @@ impl Client {
         }
         match self.consumer.poll(timeout) {
             None => Polled::Nothing,
-            Some(Ok(message)) => Polled::Entry(own(&message)),
+            Some(Ok(message)) => Polled::Record(TailedRecord::copy_of(&message)),
             Some(Err(ClientError::PartitionEOF(partition))) => Polled::End(partition),
             Some(Err(error)) => Polled::Complaint(error.rdkafka_error_code().unwrap_or(Code::Fail)),
         }
     }
 }
 
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client")
-            .field("topic", &self.topic)
-            .finish_non_exhaustive()
+fn list(
+    topic: &str,
+    from: impl IntoIterator<Item = Start>,
+) -> Result<TopicPartitionList, KafkaError> {
+    let mut list = TopicPartitionList::new();
+    for (partition, offset) in from {
+        list.add_partition_offset(topic, partition, offset)
+            .map_err(KafkaError::Tail)?;
     }
+    Ok(list)
 }
 
 struct Context {

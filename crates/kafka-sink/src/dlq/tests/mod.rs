@@ -6,7 +6,7 @@ use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer as _};
-use walrelay_sink::letter;
+use walrelay_sink::dlq_headers;
 
 use crate::{KafkaConfig, KafkaOptions};
 
@@ -92,23 +92,23 @@ impl Writer {
         let (lsn, row) = draft.id.split_once(' ').expect("LSN and row");
         let mut headers = vec![
             ("id", draft.id),
-            (letter::CLASS, draft.class),
-            (letter::CAUSE, "no such topic"),
-            (letter::SLOT, draft.slot),
-            (letter::LSN, lsn),
-            (letter::ROW, row),
-            (letter::XID, "7"),
-            (letter::TABLE, "public.outbox"),
+            (dlq_headers::CLASS, draft.class),
+            (dlq_headers::CAUSE, "no such topic"),
+            (dlq_headers::SLOT, draft.slot),
+            (dlq_headers::LSN, lsn),
+            (dlq_headers::ROW, row),
+            (dlq_headers::XID, "7"),
+            (dlq_headers::TABLE, "public.outbox"),
         ];
-        headers.extend(draft.topic.map(|topic| (letter::TOPIC, topic)));
+        headers.extend(draft.topic.map(|topic| (dlq_headers::TOPIC, topic)));
         headers.extend(draft.more);
         self.write(draft.key, draft.value, &headers);
     }
 
     fn resolution(&self, key: Option<&str>, resolves: &str) {
         let headers = [
-            (letter::RESOLVES, resolves),
-            (letter::RESOLUTION, "redriven"),
+            (dlq_headers::RESOLVES, resolves),
+            (dlq_headers::RESOLUTION, "redriven"),
         ];
         self.write(key, None, &headers);
     }

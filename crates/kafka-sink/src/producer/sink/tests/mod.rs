@@ -10,9 +10,9 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use walrelay_sink::Header;
 
 use super::*;
-use crate::context::Context;
+use crate::consumer::{Tail, TailedRecord};
 use crate::ffi;
-use crate::tail::{Tail, TailedRecord};
+use crate::producer::context::Context;
 use crate::{KafkaOptions, TopicCreation, probe};
 
 mod brokers;

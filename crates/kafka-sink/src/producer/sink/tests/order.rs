@@ -326,7 +326,7 @@ fn process_whose_listener_panics() {
 fn a_panic_in_the_poll_thread_ends_the_process() {
     use std::os::unix::process::ExitStatusExt as _;
     const SIGABRT: i32 = 6;
-    let name = "sink::tests::order::process_whose_listener_panics";
+    let name = "producer::sink::tests::order::process_whose_listener_panics";
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture"])
         .env("WALRELAY_KAFKA_SINK_PANICS", "1")

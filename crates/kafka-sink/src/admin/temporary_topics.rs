@@ -3,12 +3,9 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use rdkafka::admin::{AdminClient, AdminOptions};
-use rdkafka::client::DefaultClientContext;
-use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::types::RDKafkaErrorCode;
 
-use crate::admin::describe;
+use super::{Client, new_topic, options};
 use crate::{KafkaConfig, KafkaError, TopicCreation};
 
 /// How often it is looked whether a topic has leaders.
@@ -16,7 +13,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Creates and deletes topics by name, with the producer's configuration.
 pub struct TemporaryTopics {
-    client: AdminClient<DefaultClientContext>,
+    client: Client,
     timeout: Duration,
 }
 
@@ -25,14 +22,8 @@ impl TemporaryTopics {
     ///
     /// `timeout` is for each of the calls below.
     pub fn new(config: &KafkaConfig, timeout: Duration) -> Result<Self, KafkaError> {
-        let mut client = config.client_config();
-        // The log of an admin client is never read.
-        client.remove("debug").remove("statistics.interval.ms");
-        client.set_log_level(RDKafkaLogLevel::Emerg);
-        let client: AdminClient<DefaultClientContext> =
-            client.create().map_err(|error| KafkaError::Create {
-                reason: config.creation_reason(&error),
-            })?;
+        let client =
+            super::client(config).map_err(|error| KafkaError::of_creation(config, &error))?;
         config
             .authorise(client.inner())
             .map_err(|reason| KafkaError::Token { reason })?;
@@ -43,8 +34,9 @@ impl TemporaryTopics {
     ///
     /// **Blocks.**
     pub fn create(&self, name: &str, creation: &TopicCreation) -> Result<(), KafkaError> {
-        let new = [describe(name, creation)];
-        let answers = futures_executor::block_on(self.client.create_topics(&new, &self.options()));
+        let new = [new_topic(name, creation)];
+        let answers =
+            futures_executor::block_on(self.client.create_topics(&new, &options(self.timeout)));
         judge("created", name, answers)?;
         let deadline = Instant::now() + self.timeout;
         loop {
@@ -63,10 +55,10 @@ impl TemporaryTopics {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                return Err(KafkaError::Topic {
-                    topic: name.to_owned(),
-                    code: RDKafkaErrorCode::LeaderNotAvailable,
-                });
+                return Err(KafkaError::of_topic(
+                    name,
+                    RDKafkaErrorCode::LeaderNotAvailable,
+                ));
             }
             std::thread::sleep(LOOK);
         }
@@ -76,7 +68,7 @@ impl TemporaryTopics {
     ///
     /// **Blocks.**
     pub fn delete(&self, name: &str) -> Result<(), KafkaError> {
-        let deleted = self.client.delete_topics(&[name], &self.options());
+        let deleted = self.client.delete_topics(&[name], &options(self.timeout));
         match judge("deleted", name, futures_executor::block_on(deleted)) {
             Err(KafkaError::Change {
                 code: RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic,
@@ -84,12 +76,6 @@ impl TemporaryTopics {
             }) => Ok(()),
             judged => judged,
         }
-    }
-
-    fn options(&self) -> AdminOptions {
-        AdminOptions::new()
-            .request_timeout(Some(self.timeout))
-            .operation_timeout(Some(self.timeout))
     }
 }
 

@@ -3,11 +3,15 @@
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use rdkafka::producer::{BaseProducer, Producer, PurgeConfig};
 use walrelay_sink::{Deliveries, DeliveryError};
 
-use crate::context::Context;
-use crate::window::Window;
+use crate::producer::window::Window;
+
+/// A producer whose queue can be given up.
+pub(crate) trait Purge: Send + Sync {
+    /// Gives up what is queued and not in flight. Does not block.
+    fn purge_queue(&self);
+}
 
 /// Shared by a sink, its producers' poll threads, and librdkafka's callbacks.
 pub(crate) struct Shared {
@@ -19,7 +23,7 @@ pub(crate) struct Shared {
     /// Something that was accepted was not delivered: nothing more may be sent.
     broken: AtomicBool,
     /// The sink's producers, to purge them. Weak, or they would never be dropped.
-    producers: Mutex<Vec<Weak<BaseProducer<Context>>>>,
+    producers: Mutex<Vec<Weak<dyn Purge>>>,
     /// Topics whose gates have called, and whether there are any.
     calls: Mutex<Vec<usize>>,
     called: AtomicBool,
@@ -45,13 +49,13 @@ impl Shared {
     }
 
     /// Adds a producer to those that the first failure purges.
-    pub(crate) fn attach(&self, producer: &Arc<BaseProducer<Context>>) {
+    pub(crate) fn attach(&self, producer: Weak<dyn Purge>) {
         let mut producers = self.producers();
         producers.retain(|producer| producer.strong_count() > 0);
-        producers.push(Arc::downgrade(producer));
+        producers.push(producer);
     }
 
-    fn producers(&self) -> MutexGuard<'_, Vec<Weak<BaseProducer<Context>>>> {
+    fn producers(&self) -> MutexGuard<'_, Vec<Weak<dyn Purge>>> {
         self.producers
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -116,7 +120,7 @@ impl Shared {
         // One that is being dropped purges by itself.
         let producers: Vec<_> = self.producers().iter().filter_map(Weak::upgrade).collect();
         for producer in producers {
-            producer.purge(PurgeConfig::default().queue().non_blocking());
+            producer.purge_queue();
         }
         true
     }

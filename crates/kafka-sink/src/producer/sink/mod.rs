@@ -11,17 +11,19 @@ use walrelay_sink::{
     Sink, SinkFactory,
 };
 
-use crate::admin::{TopicCreator, TopicStatus};
-use crate::context::weight_of_record;
-use crate::ffi::NotQueued;
-use crate::hold_queues::{HeldRecord, HoldQueues};
-use crate::modes::{CLOSING, Producers};
-use crate::obstacle::Inquiry;
-use crate::outcome::delivery_error;
-use crate::partition_gate::{HoldQueue, Keyless, PartitionGate, Requests};
-use crate::shared::Shared;
-use crate::window::Window;
-use crate::{KafkaConfig, KafkaError, topic_name};
+use crate::admin::creator::{TopicCreator, TopicStatus};
+use crate::admin::topic_name_problem;
+use crate::config::KafkaConfig;
+use crate::error::KafkaError;
+use crate::producer::context::weight_of_record;
+use crate::producer::hold_queues::{HeldRecord, HoldQueues};
+use crate::producer::obstacle::Inquiry;
+use crate::producer::outcome::delivery_error;
+use crate::producer::partition_gate::{HoldQueue, Keyless, PartitionGate, Requests};
+use crate::producer::producers::{CLOSING, Producers};
+use crate::producer::shared::Shared;
+use crate::producer::topic::NotQueued;
+use crate::producer::window::Window;
 
 const BROKEN: &str = "this producer takes nothing after a record that was not delivered: a new one \
                       must be made and everything unconfirmed sent again";
@@ -46,6 +48,36 @@ impl SinkFactory for KafkaSinkFactory {
     /// Starts the client's threads. Reads certificates, resolves and connects in the background.
     fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<KafkaSink, KafkaError> {
         KafkaSink::new(&self.config, deliveries)
+    }
+
+    fn disposition(error: &KafkaError) -> Disposition {
+        error.disposition()
+    }
+}
+
+/// Makes [`KafkaSink`]s of two producers, or of one where the configuration fixes a linger.
+#[derive(Debug)]
+pub struct DualModeSinkFactory {
+    config: KafkaConfig,
+}
+
+impl DualModeSinkFactory {
+    /// A factory; talks to nobody yet.
+    pub fn new(config: KafkaConfig) -> Self {
+        Self { config }
+    }
+}
+
+impl SinkFactory for DualModeSinkFactory {
+    type Sink = KafkaSink;
+    type Error = KafkaError;
+
+    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<KafkaSink, KafkaError> {
+        match self.config.bulk_linger() {
+            linger @ Some(_) => KafkaSink::gated(&self.config, linger, deliveries),
+            // One that is alone fills requests while others are in flight, and goes without gates.
+            None => KafkaSink::new(&self.config, deliveries),
+        }
     }
 
     fn disposition(error: &KafkaError) -> Disposition {
@@ -166,7 +198,7 @@ impl KafkaSink {
             topics.last = *at;
             return Ok(*at);
         }
-        if let Some(reason) = topic_name::problem(name) {
+        if let Some(reason) = topic_name_problem(name) {
             return Err(refused(name, reason, Some(Poison::Unroutable)));
         }
         match self.creator.as_ref().map(|creator| creator.status(name)) {

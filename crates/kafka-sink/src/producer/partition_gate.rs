@@ -13,7 +13,7 @@
 //!
 //! # Hold queues
 //! A record that a rule holds back is queued in a [`HoldQueue`]: that of its partition, or that of the topic while its
-//! partition is not known. The gate counts the queued records, [`HoldQueues`](crate::hold_queues::HoldQueues) keeps them. **No record
+//! partition is not known. The gate counts the queued records, [`HoldQueues`](crate::producer::hold_queues::HoldQueues) keeps them. **No record
 //! passes a queue**: what is offered for a partition whose queue is not empty is queued behind it.
 //!
 //! # Unplaced records

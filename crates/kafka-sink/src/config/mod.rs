@@ -8,14 +8,18 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError as ClientError;
 use rdkafka::{ClientConfig, ClientContext};
 
+mod check;
+mod error;
 mod properties;
 mod rules;
 
-use rules::{ALIASES, RULES, SECRETS};
+use check::{check_options, check_property, is_secret, names_of};
+pub use error::KafkaConfigError;
+use rules::ALIASES;
 
 use crate::client_log::Repetitions;
 use crate::ffi;
-use crate::partition_gate::{Keyless, Requests};
+use crate::producer::partition_gate::{Keyless, Requests};
 use crate::tokens::{Keeper, TokenSource, chain};
 
 /// What we set where librdkafka's default is not what a relay wants. Overridable within the rules.
@@ -110,102 +114,6 @@ pub struct KafkaConfig {
     tokens: Option<Arc<Keeper>>,
     /// Of log lines about the cluster, by any producer of this configuration.
     repetitions: Arc<Repetitions>,
-}
-
-/// Why a configuration was refused. No variant holds a value: it may be a secret.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum KafkaConfigError {
-    /// The property would break what the relay promises.
-    #[error("{property}: {reason}")]
-    Refused {
-        /// Its name, as given.
-        property: String,
-        /// What it would break.
-        reason: &'static str,
-        /// What to do instead.
-        remedy: &'static str,
-    },
-    /// The property means nothing to a producer.
-    #[error("{property} is a consumer property, and this is a producer")]
-    ConsumerOnly {
-        /// Its name.
-        property: String,
-    },
-    /// librdkafka has no such property.
-    #[error("{property} is not a property of librdkafka")]
-    Unknown {
-        /// Its name, as given.
-        property: String,
-        /// What may have been meant.
-        nearest: Option<String>,
-    },
-    /// librdkafka does not take the value.
-    #[error("{property}: {reason}")]
-    Invalid {
-        /// Its name.
-        property: String,
-        /// librdkafka's words; for a secret, ours.
-        reason: String,
-    },
-    /// Two names of the same property were given.
-    #[error("{first} and {second} are two names of one property")]
-    Twice {
-        /// One.
-        first: String,
-        /// The other.
-        second: String,
-    },
-    /// A property that has no default is missing.
-    #[error("{property} is missing: {reason}")]
-    Missing {
-        /// Its name.
-        property: &'static str,
-        /// What it is needed for.
-        reason: &'static str,
-    },
-    /// `sasl.mechanism` is OAUTHBEARER, and nothing gives it tokens.
-    #[error("sasl.mechanism: OAUTHBEARER needs a source of tokens, and there is none")]
-    NoTokens,
-    /// There is a source of tokens, and `sasl.mechanism` is another.
-    #[error("a source of OAUTHBEARER tokens is configured, and sasl.mechanism is not OAUTHBEARER")]
-    TokensUnused,
-    /// One of [`KafkaOptions`] is out of range.
-    #[error("{option}: {reason}")]
-    Option {
-        /// The field's name.
-        option: &'static str,
-        /// What is allowed.
-        reason: &'static str,
-    },
-}
-
-impl KafkaConfigError {
-    /// What to do about it.
-    pub fn remedy(&self) -> String {
-        match self {
-            Self::Refused { remedy, .. } => (*remedy).to_owned(),
-            Self::ConsumerOnly { .. } => "remove it".to_owned(),
-            Self::Unknown {
-                nearest: Some(name),
-                ..
-            } => format!("did you mean {name}?"),
-            Self::Unknown { nearest: None, .. } | Self::Invalid { .. } => {
-                "librdkafka's CONFIGURATION.md lists its properties and their values".to_owned()
-            }
-            Self::Twice { .. } => "keep one of them".to_owned(),
-            Self::Missing { property, .. } => format!("add \"{property}\" to [sink.kafka]"),
-            Self::NoTokens => {
-                "name a token_file or a token_command in [sink.oauthbearer]".to_owned()
-            }
-            Self::TokensUnused => {
-                "set \"security.protocol\" = \"SASL_SSL\" and \"sasl.mechanism\" = \
-                                   \"OAUTHBEARER\" in [sink.kafka], or remove [sink.oauthbearer]"
-                    .to_owned()
-            }
-            Self::Option { option, .. } => format!("correct {option}"),
-        }
-    }
 }
 
 impl KafkaConfig {
@@ -473,6 +381,15 @@ impl KafkaConfig {
         }
     }
 
+    /// The same for a consumer.
+    pub(crate) fn consumer_config(&self) -> ClientConfig {
+        let mut config = self.client_config();
+        for property in properties::producer_only() {
+            config.remove(property);
+        }
+        config
+    }
+
     /// What a failure to make a client says, without secrets.
     pub(crate) fn creation_reason(&self, error: &ClientError) -> String {
         match error {
@@ -508,112 +425,6 @@ impl fmt::Debug for KafkaConfig {
             .field("tokens", &self.tokens.is_some())
             .finish_non_exhaustive()
     }
-}
-
-fn check_options(options: &KafkaOptions) -> Result<(), KafkaConfigError> {
-    let wrong = |option, reason| Err(KafkaConfigError::Option { option, reason });
-    if options.max_in_flight_records == 0 {
-        return wrong("max_in_flight_records", "at least 1");
-    }
-    if options.max_in_flight_records > i32::MAX as u64 {
-        return wrong("max_in_flight_records", "at most 2147483647");
-    }
-    if options.max_in_flight_bytes == 0 {
-        return wrong("max_in_flight_bytes", "at least 1");
-    }
-    if let Some(topics) = &options.topics {
-        if topics.partitions != -1 && topics.partitions < 1 {
-            return wrong("partitions", "at least 1, or -1 for the broker's default");
-        }
-        if topics.replication_factor != -1
-            && !(1..=i32::from(i16::MAX)).contains(&topics.replication_factor)
-        {
-            return wrong(
-                "replication_factor",
-                "at least 1, or -1 for the broker's default",
-            );
-        }
-        if topics
-            .properties
-            .iter()
-            .any(|(name, value)| name.is_empty() || name.contains('\0') || value.contains('\0'))
-        {
-            return wrong("properties", "a name is empty or something contains a NUL");
-        }
-    }
-    Ok(())
-}
-
-fn check_property(property: &str, value: &str) -> Result<(), KafkaConfigError> {
-    for rule in RULES {
-        if rule.names.contains(&property) && !(rule.allows)(value.trim()) {
-            return Err(KafkaConfigError::Refused {
-                property: property.to_owned(),
-                reason: rule.reason,
-                remedy: rule.remedy,
-            });
-        }
-    }
-    if properties::CONSUMER.contains(&property) {
-        return Err(KafkaConfigError::ConsumerOnly {
-            property: property.to_owned(),
-        });
-    }
-    if let Some((_, meant)) = rules::JAVA_NAMES.iter().find(|(java, _)| *java == property) {
-        return Err(KafkaConfigError::Unknown {
-            property: property.to_owned(),
-            nearest: Some((*meant).to_owned()),
-        });
-    }
-    if !properties::PRODUCER.contains(&property) {
-        return Err(KafkaConfigError::Unknown {
-            property: property.to_owned(),
-            nearest: nearest(property),
-        });
-    }
-    // Ask the library itself about the value. It parses and keeps it, and does nothing else.
-    let mut config = ClientConfig::new();
-    config.set(property, value);
-    match config.create_native_config() {
-        Ok(_) => Ok(()),
-        Err(error) => Err(KafkaConfigError::Invalid {
-            property: property.to_owned(),
-            reason: match error {
-                _ if is_secret(property) => "librdkafka does not accept the value".to_owned(),
-                ClientError::ClientConfig(_, reason, ..) => as_given(property, reason),
-                ClientError::Nul(_) => "the value contains a NUL".to_owned(),
-                other => other.to_string(),
-            },
-        }),
-    }
-}
-
-/// librdkafka's words with the name that was given, where they have another name of the property.
-fn as_given(property: &str, reason: String) -> String {
-    names_of(property).iter().fold(reason, |reason, name| {
-        reason.replace(&format!("\"{name}\""), &format!("\"{property}\""))
-    })
-}
-
-fn nearest(property: &str) -> Option<String> {
-    properties::PRODUCER
-        .iter()
-        .map(|known| (strsim::damerau_levenshtein(property, known), *known))
-        .min()
-        .filter(|(distance, known)| *distance <= known.len() / 3)
-        .map(|(_, known)| known.to_owned())
-}
-
-/// All names of a property, when it has several.
-fn names_of(property: &str) -> &'static [&'static str] {
-    ALIASES
-        .iter()
-        .find(|names| names.contains(&property))
-        .map_or(&[], |names| *names)
-}
-
-fn is_secret(property: &str) -> bool {
-    SECRETS.contains(&property)
 }
 
 fn log_level(value: &str) -> Option<RDKafkaLogLevel> {

@@ -8,25 +8,27 @@
 //! (docs/adr/0013-two-gears.md).
 //!
 //! # Order
-//! Both producers may have records in flight. A partition's are in one of them: its [`PartitionGate`](crate::partition_gate::PartitionGate) holds
+//! Both producers may have records in flight. A partition's are in one of them: its [`PartitionGate`](crate::producer::partition_gate::PartitionGate) holds
 //! back what is offered to the other until they were reported (docs/adr/0021-one-owner-per-partition.md). So a
 //! change of producer waits for no partition, and a partition that is down holds back its own records only.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, Producer as _, PurgeConfig};
 use rdkafka::types::RDKafkaErrorCode;
-use walrelay_sink::{BatchingMode, Deliveries, Disposition, SinkFactory};
+use walrelay_sink::BatchingMode;
 
-use crate::context::Context;
-use crate::ffi::{self, TopicContext};
-use crate::partition_gate::{self, PartitionGate, Requests};
-use crate::poll::PollThread;
-use crate::shared::Shared;
-use crate::{KafkaConfig, KafkaError, KafkaSink};
+use crate::config::KafkaConfig;
+use crate::error::KafkaError;
+use crate::ffi;
+use crate::producer::context::Context;
+use crate::producer::partition_gate::{self, PartitionGate, Requests};
+use crate::producer::poll::PollThread;
+use crate::producer::shared::Shared;
+use crate::producer::topic::TopicContext;
 
 /// How long the second producer is kept when it is not wanted: its threads and connections cost a
 /// little, making it anew costs a little too.
@@ -36,36 +38,6 @@ const KEPT: Duration = Duration::from_secs(10);
 const PURGE_GRACE: Duration = Duration::from_secs(10);
 /// How long closing waits in one go, before it looks what else there is to do.
 pub(crate) const CLOSING: Duration = Duration::from_millis(100);
-
-/// Makes [`KafkaSink`]s of two producers, or of one where the configuration fixes a linger.
-#[derive(Debug)]
-pub struct DualModeSinkFactory {
-    config: KafkaConfig,
-}
-
-impl DualModeSinkFactory {
-    /// A factory; talks to nobody yet.
-    pub fn new(config: KafkaConfig) -> Self {
-        Self { config }
-    }
-}
-
-impl SinkFactory for DualModeSinkFactory {
-    type Sink = KafkaSink;
-    type Error = KafkaError;
-
-    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<KafkaSink, KafkaError> {
-        match self.config.bulk_linger() {
-            linger @ Some(_) => KafkaSink::gated(&self.config, linger, deliveries),
-            // One that is alone fills requests while others are in flight, and goes without gates.
-            None => KafkaSink::new(&self.config, deliveries),
-        }
-    }
-
-    fn disposition(error: &KafkaError) -> Disposition {
-        error.disposition()
-    }
-}
 
 /// A librdkafka client with its poll thread and its handles of topics.
 pub(crate) struct Producer {
@@ -85,14 +57,12 @@ impl Producer {
         number: partition_gate::Producer,
     ) -> Result<Self, KafkaError> {
         let context = Context::new(Arc::clone(shared), config.clone());
-        let client: BaseProducer<Context> =
-            client
-                .create_with_context(context)
-                .map_err(|error| KafkaError::Create {
-                    reason: config.creation_reason(&error),
-                })?;
+        let client: BaseProducer<Context> = client
+            .create_with_context(context)
+            .map_err(|error| KafkaError::of_creation(config, &error))?;
         let client = Arc::new(client);
-        shared.attach(&client);
+        let weak: Weak<BaseProducer<Context>> = Arc::downgrade(&client);
+        shared.attach(weak);
         Ok(Self {
             topics: Vec::new(),
             poll: PollThread::start(Arc::clone(&client))?,

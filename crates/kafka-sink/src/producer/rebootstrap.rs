@@ -18,12 +18,12 @@ const LONGEST: Duration = Duration::from_secs(30);
 
 /// Whether it is time. Belongs to the poll thread of one producer.
 #[derive(Debug, Default)]
-pub(crate) struct Rejoin {
+pub(crate) struct Rebootstrap {
     /// When it is due, and how long after the time before; while something waits to be reported.
     next: Option<(Instant, Duration)>,
 }
 
-impl Rejoin {
+impl Rebootstrap {
     /// `reported`: something was since the last call. `in_flight`: something is that was not.
     pub(crate) fn is_due(&mut self, in_flight: bool, reported: bool, now: Instant) -> bool {
         if reported || !in_flight {
@@ -46,7 +46,7 @@ mod tests {
 
     /// Asked five times a second for so long, with something in flight all the time: the seconds at which it
     /// was due.
-    fn due(rebootstrap: &mut Rejoin, start: Instant, seconds: u64) -> Vec<u64> {
+    fn due(rebootstrap: &mut Rebootstrap, start: Instant, seconds: u64) -> Vec<u64> {
         (0..=seconds * 5)
             .map(|fifth| Duration::from_millis(fifth * 200))
             .filter(|passed| rebootstrap.is_due(true, false, start + *passed))
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn it_is_due_ever_more_seldom_while_nothing_is_reported() {
-        let mut rebootstrap = Rejoin::default();
+        let mut rebootstrap = Rebootstrap::default();
         let start = Instant::now();
         assert_eq!(
             due(&mut rebootstrap, start, 125),
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_report_begins_it_anew() {
-        let mut rebootstrap = Rejoin::default();
+        let mut rebootstrap = Rebootstrap::default();
         let start = Instant::now();
         assert_eq!(due(&mut rebootstrap, start, 10), [2, 6]);
         let start = start + Duration::from_secs(10);
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn it_is_not_due_while_nothing_is_in_flight() {
-        let mut rebootstrap = Rejoin::default();
+        let mut rebootstrap = Rebootstrap::default();
         let start = Instant::now();
         assert_eq!(due(&mut rebootstrap, start, 1), Vec::<u64>::new());
         assert!(!rebootstrap.is_due(false, false, start + Duration::from_secs(3_600)));

@@ -18,9 +18,9 @@ use rdkafka::producer::{BaseProducer, Producer as _};
 use rdkafka::types::RDKafkaErrorCode as Code;
 use walrelay_sink::{Disposition, Obstacle};
 
-use crate::context::Context;
 use crate::ffi::{self, TopicState};
-use crate::modes::Producer;
+use crate::producer::context::Context;
+use crate::producer::producers::Producer;
 
 /// How long the brokers may take, by all producers. Longer than a round trip to any broker, and the longest that closing a sink
 /// waits for the thread.

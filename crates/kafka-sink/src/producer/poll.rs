@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use rdkafka::producer::{BaseProducer, Producer, PurgeConfig};
 
-use crate::context::Context;
-use crate::rebootstrap::Rejoin;
+use crate::producer::context::Context;
+use crate::producer::rebootstrap::Rebootstrap;
 use crate::{KafkaError, ffi};
 
 /// How long the poll thread serves events before it looks whether it is to stop. Not shorter: rdkafka
@@ -88,7 +88,7 @@ fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
     let started = Instant::now();
     let mut renewed = started;
     let mut knocks = KNOCKS.iter().peekable();
-    let mut rebootstrap = Rejoin::default();
+    let mut rebootstrap = Rebootstrap::default();
     let context = producer.context();
     while !stop.load(SeqCst) {
         if knocks.next_if(|at| started.elapsed() >= **at).is_some() {
