@@ -25,7 +25,7 @@
 //!   where each topic's `PartitionGate` sees to it that the first to a partition was alone. Records that come
 //!   meanwhile are queued in `HoldQueues`, and no record passes one.
 //! - Where there are two producers, all records of a partition that are in flight are in one of them
-//!   (`docs/adr/0021-one-owner-per-partition.md`).
+//!   (`docs/adr/0021-order-per-partition.md`).
 //! - The first record that is not delivered ends the sink: the queues of all producers are given up at once,
 //!   and nothing more is accepted. A request that is behind the failed one already may still be
 //!   sent; `docs/adr/0007-one-request-in-flight.md` says when, and what comes of it.

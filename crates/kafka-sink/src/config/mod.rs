@@ -37,7 +37,7 @@ const DEFAULTS: &[(&str, &str)] = &[
 ];
 
 /// [`KafkaOptions::bulk_linger`] by default. With more of it the broker gains little, and what is on
-/// its way takes more memory: docs/adr/0013-two-gears.md.
+/// its way takes more memory: docs/adr/0013-producer-modes.md.
 const BULK_LINGER: Duration = Duration::from_millis(50);
 
 /// What is not negotiable: a rule refuses any attempt.

@@ -1,7 +1,7 @@
 //! Which records of a topic may be in flight together, and in which producer.
 //!
 //! The sink has two producers, and each may have several requests in flight. Order per partition rests on two
-//! rules, which one lock per topic enforces (docs/adr/0021-one-owner-per-partition.md):
+//! rules, which one lock per topic enforces (docs/adr/0021-order-per-partition.md):
 //!
 //! 1. **One owner.** All records of a partition that are in flight are in one producer, the partition's owner. The
 //!    owner changes only while no record of the partition is in flight.

@@ -5,11 +5,11 @@
 //! one of 50 ms one to two. But a linger is fixed when a producer is made, and while records come one
 //! by one it would only make them late. So there is a producer for either case, and
 //! [`Sink::set_mode`](walrelay_sink::Sink::set_mode) says to which of them records are offered from then on
-//! (docs/adr/0013-two-gears.md).
+//! (docs/adr/0013-producer-modes.md).
 //!
 //! # Order
 //! Both producers may have records in flight. A partition's are in one of them: its [`PartitionGate`](crate::producer::partition_gate::PartitionGate) holds
-//! back what is offered to the other until they were reported (docs/adr/0021-one-owner-per-partition.md). So a
+//! back what is offered to the other until they were reported (docs/adr/0021-order-per-partition.md). So a
 //! change of producer waits for no partition, and a partition that is down holds back its own records only.
 
 use std::sync::{Arc, Weak};
