@@ -44,7 +44,7 @@ pub(super) fn check_options(options: &KafkaOptions) -> Result<(), KafkaConfigErr
 
 pub(super) fn check_property(property: &str, value: &str) -> Result<(), KafkaConfigError> {
     for rule in RULES {
-        if rule.names.contains(&property) && !(rule.allows)(value.trim()) {
+        if rule.names().any(|name| name == property) && !(rule.allows)(value.trim()) {
             return Err(KafkaConfigError::Refused {
                 property: property.to_owned(),
                 reason: rule.reason,

@@ -1,4 +1,4 @@
-use super::rules::{RULES, SECRETS};
+use super::rules::{RULES, Rule, SECRETS};
 use super::*;
 
 fn properties(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -359,7 +359,10 @@ fn defaults_and_what_is_not_negotiable_reach_librdkafka() {
 fn librdkafka_knows_every_name_in_the_tables() {
     use rdkafka::types::RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN;
     let names = properties::producer().chain(properties::consumer());
-    let named_by_rules = RULES.iter().flat_map(|r| r.names).chain(SECRETS).copied();
+    let named_by_rules = RULES
+        .iter()
+        .flat_map(Rule::names)
+        .chain(SECRETS.iter().copied());
     for name in names.chain(named_by_rules) {
         let mut config = ClientConfig::new();
         config.set(name, "");

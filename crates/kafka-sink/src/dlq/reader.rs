@@ -21,7 +21,7 @@ pub struct DlqReader {
     topic: String,
     patience: Duration,
     /// The next offset of each partition.
-    next: BTreeMap<i32, Offset>,
+    offsets: BTreeMap<i32, Offset>,
 }
 
 impl DlqReader {
@@ -46,7 +46,7 @@ impl DlqReader {
             client,
             topic: topic.to_owned(),
             patience,
-            next: partitions
+            offsets: partitions
                 .into_iter()
                 .map(|partition| (partition, Offset::Beginning))
                 .collect(),
@@ -58,11 +58,11 @@ impl DlqReader {
     ///
     /// **Blocks** until the brokers answer.
     pub fn start_at(&mut self, timestamp_ms: i64) -> Result<(), KafkaError> {
-        let partitions = self.next.keys().copied();
+        let partitions = self.offsets.keys().copied();
         let found = self
             .client
             .offsets_at(&self.topic, partitions, timestamp_ms, self.patience)?;
-        self.next.extend(found);
+        self.offsets.extend(found);
         Ok(())
     }
 
@@ -72,7 +72,7 @@ impl DlqReader {
     /// **Blocks** meanwhile.
     pub fn read(&mut self, mut each: impl FnMut(Entry)) -> Result<(), KafkaError> {
         let mut ends = BTreeMap::new();
-        for (partition, next) in &mut self.next {
+        for (partition, next) in &mut self.offsets {
             let (low, high) = self.client.ends(&self.topic, *partition, self.patience)?;
             let from = match *next {
                 Offset::Offset(offset) => offset.max(low),
@@ -89,18 +89,16 @@ impl DlqReader {
         }
         let starts = ends
             .keys()
-            .map(|partition| (*partition, self.next[partition]));
+            .map(|partition| (*partition, self.offsets[partition]));
         self.client.assign(&self.topic, starts)?;
-        let mut waiting = Waiting::new(&self.topic, self.patience);
         while !ends.is_empty() {
-            match waiting.poll(&self.client)? {
-                None => {}
+            match self.next()? {
                 // What is left up to the end is not committed, or not for readers: it is looked at
                 // again the next time.
-                Some(Read::End(partition)) => {
+                Read::End(partition) => {
                     ends.remove(&partition);
                 }
-                Some(Read::Entry(entry)) => {
+                Read::Entry(entry) => {
                     let Position { partition, offset } = entry.position();
                     // Behind the end, or of an assignment that is over.
                     let Some(end) = ends.get(&partition).filter(|end| offset < **end) else {
@@ -109,7 +107,7 @@ impl DlqReader {
                     if offset + 1 >= *end {
                         ends.remove(&partition);
                     }
-                    self.next.insert(partition, Offset::Offset(offset + 1));
+                    self.offsets.insert(partition, Offset::Offset(offset + 1));
                     each(entry);
                 }
             }
@@ -151,12 +149,11 @@ impl DlqReader {
             &self.topic,
             [(first.partition, Offset::Offset(first.offset))],
         )?;
-        let mut waiting = Waiting::new(&self.topic, self.patience);
         loop {
-            let entry = match waiting.poll(&self.client)? {
-                Some(Read::End(partition)) if partition == first.partition => return Ok(()),
-                None | Some(Read::End(_)) => continue,
-                Some(Read::Entry(entry)) => entry,
+            let entry = match self.next()? {
+                Read::End(partition) if partition == first.partition => return Ok(()),
+                Read::End(_) => continue,
+                Read::Entry(entry) => entry,
             };
             let position = entry.position();
             if position.partition != first.partition || position.offset < first.offset {
@@ -172,13 +169,34 @@ impl DlqReader {
             }
         }
     }
+
+    /// Waits for a record or an end, and gives up when neither has come for long.
+    fn next(&self) -> Result<Read, KafkaError> {
+        let since = Instant::now();
+        let mut complaint = Code::OperationTimedOut;
+        loop {
+            match self.client.poll(POLL) {
+                Polled::Record(record) => return Ok(Read::Entry(Entry::of(record))),
+                Polled::End(partition) => return Ok(Read::End(partition)),
+                Polled::Complaint(code @ Code::TopicAuthorizationFailed) => {
+                    return Err(KafkaError::of_topic(&self.topic, code));
+                }
+                // Not that of a group: reading needs none.
+                Polled::Nothing | Polled::Complaint(Code::GroupAuthorizationFailed) => {}
+                Polled::Complaint(code) => complaint = code,
+            }
+            if since.elapsed() > self.patience {
+                return Err(KafkaError::of_topic(&self.topic, complaint));
+            }
+        }
+    }
 }
 
 impl fmt::Debug for DlqReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DlqReader")
             .field("topic", &self.topic)
-            .field("partitions", &self.next.len())
+            .field("partitions", &self.offsets.len())
             .finish_non_exhaustive()
     }
 }
@@ -186,51 +204,4 @@ impl fmt::Debug for DlqReader {
 enum Read {
     Entry(Entry),
     End(i32),
-}
-
-/// Waits for records, and gives up when none has come for long.
-struct Waiting<'a> {
-    topic: &'a str,
-    patience: Duration,
-    since: Instant,
-    complaint: Code,
-}
-
-impl<'a> Waiting<'a> {
-    fn new(topic: &'a str, patience: Duration) -> Self {
-        Self {
-            topic,
-            patience,
-            since: Instant::now(),
-            complaint: Code::OperationTimedOut,
-        }
-    }
-
-    fn poll(&mut self, client: &Consumer) -> Result<Option<Read>, KafkaError> {
-        let read = match client.poll(POLL) {
-            Polled::Record(record) => Read::Entry(Entry::of(record)),
-            Polled::End(partition) => Read::End(partition),
-            Polled::Complaint(code @ Code::TopicAuthorizationFailed) => {
-                return Err(self.failed(code));
-            }
-            other => {
-                // Not that of a group: reading needs none.
-                if let Polled::Complaint(code) = other
-                    && code != Code::GroupAuthorizationFailed
-                {
-                    self.complaint = code;
-                }
-                if self.since.elapsed() > self.patience {
-                    return Err(self.failed(self.complaint));
-                }
-                return Ok(None);
-            }
-        };
-        self.since = Instant::now();
-        Ok(Some(read))
-    }
-
-    fn failed(&self, code: Code) -> KafkaError {
-        KafkaError::of_topic(self.topic, code)
-    }
 }
