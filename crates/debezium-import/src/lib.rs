@@ -103,8 +103,10 @@ fn heading(from: &str, report: &Report) -> String {
         lines.extend([String::new(), what.to_owned()]);
         lines.extend(left_out.iter().map(|key| format!("  {key}")));
     }
-    let lines = lines
-        .iter()
-        .map(|line| format!("# {}", draft::printable(line)));
-    lines.map(|line| format!("{}\n", line.trim_end())).collect()
+    let mut out = String::new();
+    for line in lines {
+        out.push_str(format!("# {}", draft::printable(&line)).trim_end());
+        out.push('\n');
+    }
+    out
 }
