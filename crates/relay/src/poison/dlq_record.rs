@@ -7,7 +7,7 @@ use walrelay_sink::{Header, Poison, Record};
 
 use super::decisions::Diverted;
 use super::policy::{Class, PoisonPolicy};
-use crate::table::TableName;
+use crate::interface::table::TableName;
 
 /// The row that a dead letter is written for.
 #[expect(
