@@ -119,7 +119,7 @@ const PROMISES: &[Promise] = &[
             (
                 "a cluster that answers for a moment that it has no brokers (ADR 17)",
                 &[
-                    "crates/kafka-sink/src/sink/tests/brokers.rs::a_cluster_that_has_no_brokers_for_a_moment_is_found_again",
+                    "crates/kafka-sink/src/producer/sink/tests/brokers.rs::a_cluster_that_has_no_brokers_for_a_moment_is_found_again",
                 ],
             ),
             (
@@ -148,8 +148,8 @@ const PROMISES: &[Promise] = &[
                     "tests/faults/network.rs::kafka_cut",
                     "tests/faults/network.rs::kafka_reset_in_frame",
                     "tests/faults/network.rs::kafka_stalled",
-                    "crates/kafka-sink/src/sink/tests/order.rs::through_brokers_that_fail_at_random",
-                    "crates/kafka-sink/src/sink/tests/order.rs::what_librdkafka_only_infers_to_be_delivered_is_reported_as_failed",
+                    "crates/kafka-sink/src/producer/sink/tests/order.rs::through_brokers_that_fail_at_random",
+                    "crates/kafka-sink/src/producer/sink/tests/order.rs::what_librdkafka_only_infers_to_be_delivered_is_reported_as_failed",
                 ],
             ),
             (
@@ -258,19 +258,19 @@ const PROMISES: &[Promise] = &[
             (
                 "the same under errors of the broker",
                 &[
-                    "crates/kafka-sink/src/sink/tests/order.rs::a_request_that_is_repeated_is_neither_lost_nor_overtaken",
-                    "crates/kafka-sink/src/sink/tests/order.rs::nothing_follows_a_record_that_was_refused_for_good",
+                    "crates/kafka-sink/src/producer/sink/tests/order.rs::a_request_that_is_repeated_is_neither_lost_nor_overtaken",
+                    "crates/kafka-sink/src/producer/sink/tests/order.rs::nothing_follows_a_record_that_was_refused_for_good",
                     "tests/e2e/poison.rs::refused_by_the_broker_is_not_overtaken",
                 ],
             ),
             (
-                "the same with several requests in flight to a broker (ADR 15)",
+                "the same with several requests in flight to a broker (ADR 21)",
                 &[
-                    "crates/kafka-sink/src/sink/tests/several.rs::a_first_request_that_is_repeated_is_neither_lost_nor_overtaken",
-                    "crates/kafka-sink/src/sink/tests/several.rs::a_record_is_alone_on_its_way_to_a_partition_that_is_not_open",
-                    "crates/kafka-sink/src/sink/tests/several.rs::nothing_follows_a_first_record_that_is_refused",
-                    "crates/kafka-sink/src/sink/tests/several.rs::closing_sends_what_is_held_back",
-                    "crates/kafka-sink/src/sink/tests/modes.rs::keys_keep_their_order_through_modes_and_hold_queues",
+                    "crates/kafka-sink/src/producer/sink/tests/several.rs::a_first_request_that_is_repeated_is_neither_lost_nor_overtaken",
+                    "crates/kafka-sink/src/producer/sink/tests/several.rs::a_record_is_alone_on_its_way_to_a_partition_that_is_not_open",
+                    "crates/kafka-sink/src/producer/sink/tests/several.rs::nothing_follows_a_first_record_that_is_refused",
+                    "crates/kafka-sink/src/producer/sink/tests/several.rs::closing_sends_what_is_held_back",
+                    "crates/kafka-sink/src/producer/sink/tests/modes.rs::keys_keep_their_order_through_modes_and_hold_queues",
                     "tests/e2e/modes.rs::a_backlog_with_timestamps_of_long_ago_is_drained_in_full_requests",
                     "tests/faults/network.rs::kafka_distant",
                 ],
@@ -279,15 +279,15 @@ const PROMISES: &[Promise] = &[
                 "the same across a change of the producer mode, which repeats nothing (ADR 13, ADR 21)",
                 &[
                     "tests/e2e/modes.rs::change_with_the_load_and_keep_the_history",
-                    "crates/kafka-sink/src/sink/tests/modes.rs::changing_mode_keeps_order_and_repeats_nothing",
-                    "crates/kafka-sink/src/sink/tests/modes.rs::a_failure_in_either_mode_ends_both",
-                    "crates/kafka-sink/src/hold_queues.rs::nobody_is_passed_or_forgotten",
+                    "crates/kafka-sink/src/producer/sink/tests/modes.rs::changing_mode_keeps_order_and_repeats_nothing",
+                    "crates/kafka-sink/src/producer/sink/tests/modes.rs::a_failure_in_either_mode_ends_both",
+                    "crates/kafka-sink/src/producer/hold_queues.rs::nobody_is_passed_or_forgotten",
                 ],
             ),
             (
                 "a partition that is down holds back only its own records until the window is full",
                 &[
-                    "crates/kafka-sink/src/sink/tests/modes.rs::a_partition_that_is_down_holds_up_no_change",
+                    "crates/kafka-sink/src/producer/sink/tests/modes.rs::a_partition_that_is_down_holds_up_no_change",
                     "tests/faults/kafka_cluster.rs::partition_down_in_bulk",
                 ],
             ),
@@ -305,7 +305,7 @@ const PROMISES: &[Promise] = &[
             ),
             (
                 "a key goes to the partition that Java's producer would choose",
-                &["crates/kafka-sink/src/sink/tests.rs::keys_go_where_javas_client_puts_them"],
+                &["crates/kafka-sink/src/producer/sink/tests/mod.rs::keys_go_where_javas_client_puts_them"],
             ),
         ],
     },
@@ -443,7 +443,7 @@ const PROMISES: &[Promise] = &[
             (
                 "no fault of a broker rejects an event",
                 &[
-                    "crates/kafka-sink/src/outcome.rs::only_what_is_the_records_fault_is_poison",
+                    "crates/kafka-sink/src/producer/outcome.rs::only_what_is_the_records_fault_is_poison",
                     "crates/relay/src/poison/retry.rs::a_broker_that_is_away_rejects_nobody",
                 ],
             ),
@@ -496,7 +496,7 @@ const PROMISES: &[Promise] = &[
                 &[
                     "tests/e2e/topics.rs::that_are_missing_are_named_at_once",
                     "tests/e2e/topics.rs::are_not_blamed_for_a_broker_that_is_away",
-                    "crates/kafka-sink/src/obstacle.rs::what_is_missing_is_named_and_what_needs_somebody_comes_first",
+                    "crates/kafka-sink/src/producer/obstacle.rs::what_is_missing_is_named_and_what_needs_somebody_comes_first",
                 ],
             ),
             (
