@@ -13,7 +13,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rdkafka::bindings as sys;
@@ -28,6 +28,7 @@ use walrelay_sink::Record;
 
 use crate::producer::partition_gate::HoldQueue;
 use crate::producer::topic::{NotQueued, TopicContext};
+use crate::sync::lock;
 use crate::tokens::Token;
 
 // A delivery report must give back the whole sequence number.
@@ -440,7 +441,7 @@ pub(crate) struct Findings(Mutex<Option<Finding>>);
 impl Findings {
     /// The first finding, if there is one yet.
     pub(crate) fn first(&self) -> Option<Finding> {
-        let first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = lock(&self.0);
         first.clone()
     }
 }
@@ -492,7 +493,7 @@ unsafe extern "C" fn inspect(
         error,
         depth,
     };
-    let mut first = findings.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut first = lock(&findings.0);
     first.get_or_insert(finding);
     0
 }

@@ -9,7 +9,8 @@
 //! - [`TokenSource`], [`Token`]: where the tokens of `sasl.mechanism=OAUTHBEARER` come from.
 //! - [`probe`]: asks the cluster whether it would talk to us, for a configuration check.
 //! - [`dlq`]: the topic of dead letters.
-//! - [`Tail`], [`TemporaryTopics`]: for demonstrations and benchmarks, a consumer, and topics that are made and removed.
+//! - [`Tail`], [`TemporaryTopics`]: for demonstrations and benchmarks, a consumer, and topics that are made and
+//!   removed.
 //! - [`embedded`]: an in-process broker, for demonstrations only.
 //!
 //! Rooms: `config/`, `producer/` (sending), `consumer/` (reading), `dlq/`, `admin/` (topics), `ffi.rs`.
@@ -62,6 +63,7 @@ mod error;
 mod ffi;
 mod probe;
 mod producer;
+mod sync;
 mod tls;
 mod tokens;
 

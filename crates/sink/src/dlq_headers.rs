@@ -1,14 +1,14 @@
 //! What a dead letter looks like in its topic: the contract between the relay that writes dead letters
 //! and whoever reads, redrives or drops them.
 //!
-//! A letter has the key and the value of the record it stands for, that record's headers, and after
-//! them headers of the names below. A **resolution** is a record with the letter's key (so that it
+//! A dead letter has the key and the value of the record it stands for, that record's headers, and after
+//! them headers of the names below. A **resolution** is a record with the dead letter's key (so that it
 //! lies in the same partition, behind it), no value, and [`RESOLVES`] and [`RESOLUTION`].
 //!
-//! A letter is open until a resolution of its [`EventPosition`](crate::EventPosition) follows it. A repeat of a letter that was
-//! resolved stays resolved.
+//! A dead letter is open until a resolution of its [`EventPosition`](crate::EventPosition) follows it. A repeat of a
+//! dead letter that was resolved stays resolved.
 
-/// All names of these headers begin so. The rest of a letter's headers are the original record's.
+/// All names of these headers begin so. The rest of a dead letter's headers are the original record's.
 pub const PREFIX: &str = "walrelay.dlq.";
 /// Why the event is a dead letter: [`Poison::name`](crate::Poison::name) or [`PARKED`].
 pub const CLASS: &str = "walrelay.dlq.class";
@@ -34,7 +34,7 @@ pub const TOPIC: &str = "walrelay.dlq.topic";
 pub const TIMESTAMP: &str = "walrelay.dlq.timestamp";
 /// The record's partition, in decimal; absent where the key decides.
 pub const PARTITION: &str = "walrelay.dlq.partition";
-/// The value's size in bytes, in decimal. Present where the value was left out: then the letter's
+/// The value's size in bytes, in decimal. Present where the value was left out: then the dead letter's
 /// value is null, and event id and LSN say where to find it.
 pub const VALUE_BYTES: &str = "walrelay.dlq.value.bytes";
 /// Of a resolution: slot and [`EventPosition`](crate::EventPosition), separated by spaces.
@@ -42,9 +42,9 @@ pub const RESOLVES: &str = "walrelay.dlq.resolves";
 /// Of a resolution: [`REDRIVEN`] or [`DROPPED`].
 pub const RESOLUTION: &str = "walrelay.dlq.resolution";
 
-/// The class of an event that is a letter only because an earlier one of its key is.
+/// The class of an event that is a dead letter only because an earlier one of its key is.
 pub const PARKED: &str = "parked";
-/// The letter's record was sent where it had been bound for.
+/// The dead letter's record was sent where it had been bound for.
 pub const REDRIVEN: &str = "redriven";
-/// Somebody decided that the letter's event is not to be sent.
+/// Somebody decided that the dead letter's event is not to be sent.
 pub const DROPPED: &str = "dropped";

@@ -17,10 +17,10 @@ use check::{check_options, check_property, is_secret, names_of};
 pub use error::KafkaConfigError;
 use rules::ALIASES;
 
-use crate::client_log::Repetitions;
+use crate::client_log::LogThrottle;
 use crate::ffi;
 use crate::producer::partition_gate::{Keyless, Requests};
-use crate::tokens::{Keeper, TokenSource, chain};
+use crate::tokens::{TokenCache, TokenSource, chain};
 
 /// What we set where librdkafka's default is not what a relay wants. Overridable within the rules.
 const DEFAULTS: &[(&str, &str)] = &[
@@ -58,7 +58,7 @@ const FIXED: &[(&str, &str)] = &[
     ("queue.buffering.max.kbytes", "2147483647"),
 ];
 
-/// As many as an idempotent producer may have on their way to a broker, whose look at sequence numbers goes
+/// As many as an idempotent producer may have in flight to a broker, whose look at sequence numbers goes
 /// back so far.
 const SEVERAL_REQUESTS: &str = "5";
 
@@ -111,9 +111,9 @@ pub struct TopicCreation {
 pub struct KafkaConfig {
     properties: BTreeMap<String, String>,
     options: KafkaOptions,
-    tokens: Option<Arc<Keeper>>,
+    tokens: Option<Arc<TokenCache>>,
     /// Of log lines about the cluster, by any producer of this configuration.
-    repetitions: Arc<Repetitions>,
+    throttle: Arc<LogThrottle>,
 }
 
 impl KafkaConfig {
@@ -139,8 +139,8 @@ impl KafkaConfig {
         let config = Self {
             properties,
             options,
-            tokens: tokens.map(Keeper::new),
-            repetitions: Arc::default(),
+            tokens: tokens.map(TokenCache::new),
+            throttle: Arc::default(),
         };
         config.check_together()?;
         Ok(config)
@@ -169,8 +169,8 @@ impl KafkaConfig {
     }
 
     /// Which log lines were written lately.
-    pub(crate) fn repetitions(&self) -> &Repetitions {
-        &self.repetitions
+    pub(crate) fn throttle(&self) -> &LogThrottle {
+        &self.throttle
     }
 
     /// The bounds and the creation of topics.

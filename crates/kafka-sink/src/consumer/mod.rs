@@ -15,7 +15,7 @@ use rdkafka::metadata::MetadataPartition;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
 
-use crate::client_log::{self, Repetitions};
+use crate::client_log::{self, LogThrottle};
 use crate::config::KafkaConfig;
 use crate::error::{KafkaError, is_refusal};
 
@@ -122,7 +122,7 @@ impl Consumer {
             client.set(*property, *value);
         }
         let context = Context {
-            repetitions: Repetitions::default(),
+            throttle: LogThrottle::default(),
             config: config.clone(),
             refused: AtomicBool::new(false),
         };
@@ -257,7 +257,7 @@ fn list(
 }
 
 struct Context {
-    repetitions: Repetitions,
+    throttle: LogThrottle,
     config: KafkaConfig,
     /// A broker refused who we are.
     refused: AtomicBool,
@@ -265,7 +265,7 @@ struct Context {
 
 impl Context {
     fn complain_of_tokens(&self, reason: &str) {
-        if let Some(held_back) = self.repetitions.pass("OAUTHBEARER") {
+        if let Some(held_back) = self.throttle.pass("OAUTHBEARER") {
             tracing::warn!(
                 held_back = held_back.shown(),
                 "no OAUTHBEARER token for Kafka: {reason}"
@@ -290,7 +290,7 @@ impl ClientContext for Context {
 
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         let message = self.config.scrub(message);
-        client_log::line(&self.repetitions, level, facility, &message);
+        client_log::line(&self.throttle, level, facility, &message);
     }
 
     fn stats_raw(&self, _: &[u8]) {}

@@ -48,11 +48,11 @@ pub struct DlqRecord {
     pub value: Option<Vec<u8>>,
     /// The record's own headers, in their order.
     pub headers: Vec<(String, Option<Vec<u8>>)>,
-    /// Where the letter lies.
+    /// Where the dead letter lies.
     pub position: Position,
 }
 
-/// What became of a letter.
+/// What became of a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// Its record was sent where it had been bound for.
@@ -61,12 +61,12 @@ pub enum Outcome {
     Dropped,
 }
 
-/// The record that closes a letter.
+/// The record that closes a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Resolution {
-    /// The slot of the letter.
+pub(super) struct Resolution {
+    /// The slot of the dead letter.
     pub slot: String,
-    /// The letter.
+    /// The dead letter.
     pub id: EventPosition,
     /// What became of it.
     pub outcome: Outcome,
@@ -76,12 +76,12 @@ pub struct Resolution {
 
 /// A record of the topic of dead letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Entry {
+pub(super) enum Entry {
     /// An event that could not be delivered.
     DlqRecord(Box<DlqRecord>),
     /// What became of one.
     Resolution(Resolution),
-    /// Neither: somebody else's record, or one that lacks what a letter must have.
+    /// Neither: somebody else's record, or one that lacks what a dead letter must have.
     Foreign {
         /// Where it lies.
         position: Position,
@@ -134,7 +134,7 @@ impl fmt::Debug for DlqRecord {
 
 impl Entry {
     /// Where it lies.
-    pub fn position(&self) -> Position {
+    pub(super) fn position(&self) -> Position {
         match self {
             Self::DlqRecord(letter) => letter.position,
             Self::Resolution(resolution) => resolution.position,
@@ -143,7 +143,7 @@ impl Entry {
     }
 
     /// Reads a record.
-    pub(crate) fn of(record: TailedRecord) -> Self {
+    pub(super) fn of(record: TailedRecord) -> Self {
         let position = Position {
             partition: record.partition,
             offset: record.offset,

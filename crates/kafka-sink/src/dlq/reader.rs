@@ -1,5 +1,4 @@
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::time::{Duration, Instant};
 
 use rdkafka::Offset;
@@ -15,8 +14,9 @@ const PASSED_OVER: i64 = 2_000;
 
 /// Reads the topic of dead letters up to where it ended when it was asked to; then again from there.
 ///
-/// Memory: what librdkafka reads ahead (2 MiB and one answer of 1 MiB for each partition, or one record), and what the caller keeps.
-pub struct DlqReader {
+/// Memory: what librdkafka reads ahead (2 MiB and one answer of 1 MiB for each partition, or one record), and what the
+/// caller keeps.
+pub(super) struct DlqReader {
     client: Consumer,
     topic: String,
     patience: Duration,
@@ -31,7 +31,7 @@ impl DlqReader {
     /// progress.
     ///
     /// **Blocks** for about `patience` at most.
-    pub fn open(
+    pub(super) fn open(
         config: &KafkaConfig,
         topic: &str,
         patience: Duration,
@@ -57,7 +57,7 @@ impl DlqReader {
     /// milliseconds since 1970.
     ///
     /// **Blocks** until the brokers answer.
-    pub fn start_at(&mut self, timestamp_ms: i64) -> Result<(), KafkaError> {
+    pub(super) fn start_at(&mut self, timestamp_ms: i64) -> Result<(), KafkaError> {
         let partitions = self.offsets.keys().copied();
         let found = self
             .client
@@ -70,7 +70,7 @@ impl DlqReader {
     /// where each partition ends now. In order within a partition.
     ///
     /// **Blocks** meanwhile.
-    pub fn read(&mut self, mut each: impl FnMut(Entry)) -> Result<(), KafkaError> {
+    pub(super) fn read(&mut self, mut each: impl FnMut(Entry)) -> Result<(), KafkaError> {
         let mut ends = BTreeMap::new();
         for (partition, next) in &mut self.offsets {
             let (low, high) = self.client.ends(&self.topic, *partition, self.patience)?;
@@ -119,7 +119,7 @@ impl DlqReader {
     /// [`read`](Self::read) goes on.
     ///
     /// **Blocks** meanwhile. Keeps all of them: ask for a bounded number.
-    pub fn fetch(
+    pub(super) fn fetch(
         &mut self,
         positions: impl IntoIterator<Item = Position>,
     ) -> Result<HashMap<Position, DlqRecord>, KafkaError> {
@@ -189,15 +189,6 @@ impl DlqReader {
                 return Err(KafkaError::of_topic(&self.topic, complaint));
             }
         }
-    }
-}
-
-impl fmt::Debug for DlqReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DlqReader")
-            .field("topic", &self.topic)
-            .field("partitions", &self.offsets.len())
-            .finish_non_exhaustive()
     }
 }
 

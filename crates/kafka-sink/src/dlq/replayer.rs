@@ -46,10 +46,10 @@ pub struct ReplayOptions {
     pub patience: Duration,
 }
 
-/// Why a letter stays open. The rest goes on.
+/// Why a dead letter stays open. The rest goes on.
 #[derive(Debug, thiserror::Error)]
 pub enum NotRedriven {
-    /// Its value is not in the letter.
+    /// Its value is not in the dead letter.
     #[error("its value of {bytes} bytes was left out of the letter")]
     Omitted {
         /// The value's size.
@@ -78,14 +78,14 @@ pub enum ReplayError {
     /// Nobody acknowledged in time. The record may have arrived or not.
     #[error("letter {letter}: no acknowledgement within {patience:?}")]
     NoAnswer {
-        /// The letter that was being worked on: it is open.
+        /// The dead letter that was being worked on: it is open.
         letter: DlqRecordId,
         /// How long was waited.
         patience: Duration,
         /// The last that was heard.
         source: Option<DeliveryError>,
     },
-    /// What became of a letter could not be written down.
+    /// What became of a dead letter could not be written down.
     #[error("letter {letter}: that it was {outcome} could not be written to the topic of letters")]
     NotRecorded {
         /// The letter: it counts as open.
@@ -97,7 +97,7 @@ pub enum ReplayError {
     },
 }
 
-/// What was done with a letter.
+/// What was done with a dead letter.
 #[derive(Debug)]
 pub enum Step<'a> {
     /// Done, and written down.
@@ -106,7 +106,7 @@ pub enum Step<'a> {
     Failed(&'a DlqRecordId, Option<&'a DlqRecord>, NotRedriven),
     /// It stays open, as one before it did.
     HeldBack {
-        /// The letter.
+        /// The dead letter.
         letter: &'a DlqRecordId,
         /// The one before it.
         behind: &'a DlqRecordId,
@@ -127,9 +127,9 @@ pub struct ReplaySummary {
 /// Works on the dead letters of a topic.
 ///
 /// # Order
-/// Dead letters are taken one after the other in the order of the log. A letter's record is acknowledged
-/// before its resolution is written, and that before the next letter is begun: whoever is killed
-/// repeats one record at most. Behind a letter that stays open, no other of its key is sent.
+/// Dead letters are taken one after the other in the order of the log. A dead letter's record is acknowledged
+/// before its resolution is written, and that before the next dead letter is begun: whoever is killed
+/// repeats one record at most. Behind a dead letter that stays open, no other of its key is sent.
 ///
 /// Two of them at work on the same dead letters repeat records, and can send one behind a later one.
 pub struct DlqReplayer {
@@ -140,8 +140,8 @@ pub struct DlqReplayer {
 }
 
 impl DlqReplayer {
-    /// Looks the topic up; `None`: the brokers know no such topic. `patience` as in
-    /// [`DlqReader::open`].
+    /// Looks the topic up; `None`: the brokers know no such topic. `patience`: how long the brokers may
+    /// take to answer, and how long reading may make no progress.
     ///
     /// **Blocks**.
     pub fn open(
@@ -158,7 +158,7 @@ impl DlqReplayer {
         }))
     }
 
-    /// As [`DlqReader::start_at`]. Only for looking: it may hide dead letters that come before others.
+    /// Leaves out what was written before that time, in milliseconds since 1970. Only for looking: it may hide dead letters that come before others.
     pub fn start_at(&mut self, timestamp_ms: i64) -> Result<(), KafkaError> {
         self.reader.start_at(timestamp_ms)
     }
@@ -323,7 +323,7 @@ impl DlqReplayer {
         Ok(())
     }
 
-    /// Sends a letter's record; the inner error leaves it open and lets the others go on.
+    /// Sends a dead letter's record; the inner error leaves it open and lets the others go on.
     fn redrive(
         &mut self,
         name: &DlqRecordId,
@@ -443,7 +443,7 @@ struct Work<'a> {
     summary: ReplaySummary,
     /// Keys of which dead letters were redriven or dropped.
     taken: Places,
-    /// Keys of which a letter stays open.
+    /// Keys of which a dead letter stays open.
     blocked: Places,
     /// Dead letters that were seen to, whatever came of it.
     over: HashSet<DlqRecordId>,
@@ -452,7 +452,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// A letter stays open, and with it those of its key behind it.
+    /// A dead letter stays open, and with it those of its key behind it.
     fn failed(
         &mut self,
         due: &Due,

@@ -10,7 +10,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use walrelay_sink::Parking;
 
 use super::entry::Entry;
-use crate::client_log::Repetitions;
+use crate::client_log::LogThrottle;
 use crate::consumer::{Consumer, Polled};
 use crate::{KafkaConfig, KafkaError};
 
@@ -62,7 +62,7 @@ impl DlqWatcher {
             missing: 0,
             ask: Instant::now(),
             confirmed: None,
-            repetitions: Repetitions::default(),
+            throttle: LogThrottle::default(),
         };
         let stop = Arc::new(AtomicBool::new(false));
         let thread = thread::Builder::new()
@@ -112,7 +112,7 @@ struct Watch {
     ask: Instant,
     /// The position that the relay had confirmed before the ends of the partitions were asked for.
     confirmed: Option<u64>,
-    repetitions: Repetitions,
+    throttle: LogThrottle,
 }
 
 /// How far a partition was read.
@@ -273,7 +273,7 @@ impl Watch {
                 resolution.position
             }
             Entry::Foreign { position, why } => {
-                if let Some(held_back) = self.repetitions.pass("foreign") {
+                if let Some(held_back) = self.throttle.pass("foreign") {
                     tracing::warn!(
                         topic = self.topic,
                         partition = position.partition,
@@ -292,7 +292,7 @@ impl Watch {
     }
 
     fn complain(&self, what: &'static str, error: &dyn fmt::Display) {
-        if let Some(held_back) = self.repetitions.pass(what) {
+        if let Some(held_back) = self.throttle.pass(what) {
             let waiting = !self.parking.is_ready();
             tracing::warn!(
                 topic = self.topic,

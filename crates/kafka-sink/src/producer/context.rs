@@ -4,7 +4,7 @@ use std::sync::atomic::{
     AtomicBool,
     Ordering::{Relaxed, SeqCst},
 };
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 
 use rdkafka::ClientContext;
@@ -18,7 +18,7 @@ use rdkafka::producer::{
 use rdkafka::types::RDKafkaErrorCode;
 use walrelay_sink::{DeliveryError, Disposition, Record};
 
-use crate::client_log::{self, Repetitions};
+use crate::client_log::{self, LogThrottle};
 use crate::config::KafkaConfig;
 use crate::error::{is_refusal, remedy};
 use crate::ffi::{self, TopicKeeper};
@@ -26,6 +26,7 @@ use crate::producer::outcome::delivery_error;
 use crate::producer::partition_gate::OPEN;
 use crate::producer::shared::{Purge, Shared};
 use crate::producer::topic::TopicContext;
+use crate::sync::lock;
 
 /// librdkafka's own memory for a queued record, roughly (its author's figure, librdkafka#2114; 185 were
 /// measured).
@@ -53,7 +54,7 @@ pub(crate) struct Context {
 
 impl TopicKeeper for Context {
     fn keep(&self, topic: Arc<TopicContext>) {
-        let mut topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut topics = lock(&self.topics);
         topics.push(topic);
     }
 }
@@ -78,8 +79,8 @@ impl Context {
     }
 
     /// Shared by all producers of a configuration: they talk to the same brokers.
-    fn repetitions(&self) -> &Repetitions {
-        self.config.repetitions()
+    fn throttle(&self) -> &LogThrottle {
+        self.config.throttle()
     }
 
     /// A token that a broker refused is not used to its end: somebody may have mended what makes
@@ -114,7 +115,7 @@ impl Context {
 
     fn complain_of_tokens(&self, reason: &str) {
         self.tokenless.store(true, SeqCst);
-        if let Some(held_back) = self.repetitions().pass("OAUTHBEARER") {
+        if let Some(held_back) = self.throttle().pass("OAUTHBEARER") {
             tracing::warn!(
                 held_back = held_back.shown(),
                 "no OAUTHBEARER token for Kafka: {reason}"
@@ -126,7 +127,7 @@ impl Context {
         self.shared.delivered(seq);
         if self.trouble.load(SeqCst) && self.trouble.swap(false, SeqCst) {
             tracing::info!("Kafka takes records again");
-            self.repetitions().forget();
+            self.throttle().forget();
         }
     }
 }
@@ -156,7 +157,7 @@ impl ClientContext for Context {
             tracing::debug!(target: "librdkafka", facility, "{message}");
             return;
         }
-        client_log::line(self.repetitions(), level, facility, &message);
+        client_log::line(self.throttle(), level, facility, &message);
     }
 
     // Without this rdkafka would parse each statistics document and print it.
@@ -180,7 +181,7 @@ impl ClientContext for Context {
         }
         // rdkafka calls twice for each error event, which the filter hides.
         let kind = code.map_or_else(|| "error".to_owned(), |code| format!("{code:?}"));
-        if let Some(held_back) = self.repetitions().pass(&kind) {
+        if let Some(held_back) = self.throttle().pass(&kind) {
             let reason = self.config.scrub(reason);
             let remedy = remedy(code, &reason, &self.config);
             tracing::warn!(
@@ -201,7 +202,7 @@ impl ProducerContext<NoCustomPartitioner> for Context {
 
     fn delivery(&self, result: &DeliveryResult<'_>, seq: usize) {
         let seq = seq as u64;
-        let mut calls = false;
+        let mut retry = false;
         self.reported.store(true, Relaxed);
         let message = match result {
             Ok(message) if is_acknowledged(message) => {
@@ -212,7 +213,7 @@ impl ProducerContext<NoCustomPartitioner> for Context {
                     if !fresh {
                         self.shared.set_stale();
                     }
-                    calls = topic.delivered(seq, message.partition(), fresh, Instant::now());
+                    retry = topic.delivered(seq, message.partition(), fresh, Instant::now());
                 }
                 message
             }
@@ -240,7 +241,7 @@ impl ProducerContext<NoCustomPartitioner> for Context {
                 message
             }
         };
-        if self.shared.window.give_back(weight_of_message(message)) || calls {
+        if self.shared.window.give_back(weight_of_message(message)) || retry {
             self.shared.wake_sender();
         }
     }
@@ -258,7 +259,8 @@ fn is_acknowledged(message: &BorrowedMessage<'_>) -> bool {
     message.offset() >= 0
 }
 
-/// Whether the record's timestamp is of the last half hour: [`PartitionGate::delivered`](crate::producer::partition_gate::PartitionGate::delivered). That of a topic with
+/// Whether the record's timestamp is of the last half hour:
+/// [`PartitionGate::delivered`](crate::producer::partition_gate::PartitionGate::delivered). That of a topic with
 /// `message.timestamp.type=LogAppendTime` is the broker's own, of this moment.
 fn is_fresh(message: &BorrowedMessage<'_>) -> bool {
     let written = match message.timestamp() {

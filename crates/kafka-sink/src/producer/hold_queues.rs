@@ -1,5 +1,6 @@
-//! Records that were accepted and that a [`PartitionGate`](crate::producer::partition_gate::PartitionGate) holds back: kept by topic and
-//! [`HoldQueue`], first come first served. They count as in flight, so the window bounds them as well.
+//! Records that were accepted and that a [`PartitionGate`](crate::producer::partition_gate::PartitionGate) holds back:
+//! kept by topic and [`HoldQueue`], first come first served. They count as in flight, so the window bounds them as
+//! well.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_has_its_own_lines_and_its_partitions_come_first() {
+    fn a_topic_has_its_own_queue_and_its_partitions_come_first() {
         let mut queues = HoldQueues::default();
         for (topic, queue) in [
             (1, HoldQueue::Topic),
@@ -348,7 +349,7 @@ mod tests {
 
         /// As the sink does.
         fn resume(&mut self) {
-            self.gate.heard();
+            self.gate.retry_started();
             for queue in self.hold_queues.of_topic(0) {
                 while let Some(first) = self.hold_queues.first(0, queue) {
                     let named = first.with("t", queue, |record| record.partition);
@@ -365,7 +366,7 @@ mod tests {
             }
         }
 
-        /// A producer gets its metadata. True: the gate calls.
+        /// A producer gets its metadata. True: the gate requests a retry.
         fn learn(&mut self, producer: u32) -> bool {
             self.knowing.insert(producer);
             let aside = |record: &&mut InFlight| record.producer == producer && record.at.is_none();
@@ -379,7 +380,7 @@ mod tests {
             self.gate.placed_late(record.seq, home, PARTITIONS)
         }
 
-        /// Some partition that is not down acknowledges its first. True: the gate calls.
+        /// Some partition that is not down acknowledges its first. True: the gate requests a retry.
         fn acknowledge(&mut self, random: &mut fastrand::Rng) -> bool {
             let answering: Vec<usize> = (0..self.in_flight.len())
                 .filter(|at| !self.down.contains(&self.home[&self.in_flight[*at].seq]))
@@ -395,7 +396,7 @@ mod tests {
                 .position(|record| self.home[&record.seq] == home)
                 .expect("there is one");
             // Only a producer that knows the partitions sends.
-            let mut calls = self.learn(self.in_flight[first].producer);
+            let mut retry = self.learn(self.in_flight[first].producer);
             let record = self.in_flight.remove(first);
             let fresh = random.u8(..8) != 0;
             if fresh {
@@ -408,10 +409,10 @@ mod tests {
                 id: record.producer,
                 requests: Requests::Several,
             };
-            calls |= self
+            retry |= self
                 .gate
                 .delivered(record.seq, home, number, fresh, self.now);
-            calls
+            retry
         }
 
         /// Another producer's turn: that of latency, or one for throughput, which may have been made anew.
@@ -436,7 +437,7 @@ mod tests {
     }
 
     /// Whatever comes first: each partition's records in their order and in one producer at a time, one in flight
-    /// to each that is not open, and in the end none is left in a queue, though no queue is looked at without a call.
+    /// to each that is not open, and in the end none is left in a queue, though no queue is retried without a request.
     /// Partitions that are down hold back their own records only.
     #[test]
     fn nobody_is_passed_or_forgotten() {

@@ -4,7 +4,8 @@
 //! - `window`: how many records and bytes may be in flight. `outcome`: what an error code means.
 //! - `partition_gate`: which records of a topic may be in flight together, and in which producer.
 //!   `hold_queues`: the records that a gate holds back.
-//! - `shared`: what the producers of one sink share. `topic`: a topic of one producer, as librdkafka's callbacks need it.
+//! - `shared`: what the producers of one sink share. `topic`: a topic of one producer, as librdkafka's callbacks need
+//!   it.
 //! - `context`: librdkafka's events. `poll`: the thread that serves them. `rebootstrap`: brokers are named again.
 //! - `producers`: the two producers of a sink, and the mode that selects one.
 //! - `obstacle`: what records wait for that no broker acknowledges.

@@ -1,4 +1,4 @@
-//! What the records wait for that no broker acknowledges, asked of the brokers on a thread beside.
+//! Asks the brokers, on a thread of its own, what unacknowledged records wait for.
 //!
 //! librdkafka gives a record up that has no topic after `topic.metadata.propagation.max.ms` (30 s), and one
 //! that has no leader or no broker never. Until then it says nothing of the record. So while the oldest
@@ -10,7 +10,7 @@
 //! records was in flight may be named, too.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -21,9 +21,10 @@ use walrelay_sink::{Disposition, Obstacle};
 use crate::ffi::{self, TopicState};
 use crate::producer::context::Context;
 use crate::producer::producers::Producer;
+use crate::sync::lock;
 
-/// How long the brokers may take, by all producers. Longer than a round trip to any broker, and the longest that closing a sink
-/// waits for the thread.
+/// How long the brokers may take, by all producers. Longer than a round trip to any broker, and the longest that
+/// closing a sink waits for the thread.
 const ANSWER: Duration = Duration::from_secs(1);
 /// The interval between the first two requests. Each is twice as long as the one before.
 const FIRST: Duration = Duration::from_secs(1);
@@ -135,11 +136,6 @@ impl Inquiry {
             tracing::error!("the thread that asks what records wait for panicked");
         }
     }
-}
-
-fn lock(answer: &Mutex<Option<Obstacle>>) -> std::sync::MutexGuard<'_, Option<Obstacle>> {
-    // A whole value is put in its place at once.
-    answer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What keeps records of these topics from being acknowledged, if that can be seen there.

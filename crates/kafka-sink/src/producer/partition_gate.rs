@@ -1,42 +1,49 @@
-//! Which records of a topic may be in flight together, and in which producer.
+//! Which records of a topic may be in flight together, and in which producer. The table of cases is in
+//! docs/ARCHITECTURE.md, "Producer modes"; the reasons are in docs/adr/0021-order-per-partition.md.
 //!
 //! The sink has two producers, and each may have several requests in flight. Order per partition rests on two
-//! rules, which one lock per topic enforces (docs/adr/0021-order-per-partition.md):
+//! rules, which one lock per topic enforces:
 //!
 //! 1. **One owner.** All records of a partition that are in flight are in one producer, the partition's owner. The
 //!    owner changes only while no record of the partition is in flight.
 //! 2. **The first record is alone.** A producer with several requests in flight sends a second record to a partition
 //!    only if the partition is *open* for it: a broker acknowledged a record of this producer there within [`OPEN`].
 //!    Then the broker has state of the producer and orders its requests by sequence number. A broker without
-//!    that state takes any number as the first (KIP-360), and a request that must be repeated would come after those
+//!    that state accepts any number as the first (KIP-360), and a request that must be repeated would come after those
 //!    behind it (docs/adr/0007-one-request-in-flight.md).
 //!
 //! # Hold queues
 //! A record that a rule holds back is queued in a [`HoldQueue`]: that of its partition, or that of the topic while its
-//! partition is not known. The gate counts the queued records, [`HoldQueues`](crate::producer::hold_queues::HoldQueues) keeps them. **No record
-//! passes a queue**: what is offered for a partition whose queue is not empty is queued behind it.
+//! partition is not known. The gate counts the queued records, [`HoldQueues`](super::hold_queues::HoldQueues) keeps
+//! them. **No record passes a queue**: a record for a partition whose queue is not empty is queued behind it.
 //!
 //! # Unplaced records
 //! librdkafka keeps a record aside while it does not know the topic's partitions, and chooses the partition later, on
-//! a thread of its own. Such a record is *unplaced*. It is alone in its topic: nothing else of the topic is in
-//! flight in any producer when it is queued, no partition has a queue, and nothing is admitted until it is
-//! [placed](PartitionGate::placed_late) or acknowledged. If a partition has a queue, or something is in flight and this producer may not know the topic or another producer has records
-//! in it, then the gate chooses the partition itself, by the number of partitions that the producer's partitioner saw
-//! last, or else that of another. A record without a key goes to the partition after that of the one before it.
+//! a thread of its own. Such a record is *unplaced*. It is alone in its topic: when it is queued, nothing else of the
+//! topic is in flight in any producer and no partition has a queue, and nothing is admitted until it is
+//! [placed](PartitionGate::placed_late) or acknowledged.
+//!
+//! The gate itself chooses the partition if a partition has a queue, or if something is in flight and this producer may
+//! not know the topic or another producer has records in it. It chooses by the number of partitions that the producer's
+//! partitioner saw last, or else that of another. A record without a key goes to the partition after that of the
+//! previous one.
 //!
 //! # No lost wake-up
-//! A record is queued under the lock under which reports are entered. Something that it waits for is in
-//! flight then, and the report about that calls. After a call there is no other until it was
-//! [heard](PartitionGate::heard); then each queue is tried again. A failure admits nothing: the sink is broken and says so.
+//! A record is queued under the lock under which reports are entered. So the record that it waits for is in flight,
+//! and the report about that one requests a retry of the topic's queues. No second retry is requested until the sender
+//! has [started](PartitionGate::retry_started) the first. A failure admits nothing: the sink is broken, and all held
+//! records are reported as failed.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use crate::sync::lock;
+
 /// How long an acknowledgement proves that the broker has state of the producer. The broker drops the state of a
-/// producer that was silent for `producer.id.expiration.ms`: a day by default, reckoned from the
-/// records' timestamps, which may be as old again (see [`PartitionGate::delivered`]). A shorter time would hold back records
-/// of partitions that were silent for that long.
+/// producer that was silent for `producer.id.expiration.ms`: a day by default, reckoned from the records' timestamps,
+/// which may be as old again (see [`PartitionGate::delivered`]). A shorter time would hold back records of partitions
+/// that were silent for that long.
 pub(crate) const OPEN: Duration = Duration::from_secs(30 * 60);
 
 /// The gate of one topic, for all producers of a sink.
@@ -119,8 +126,8 @@ struct State {
     partitions: BTreeMap<i32, Partition>,
     /// Where records without a key go, and since when.
     keyless: Option<(i32, Instant)>,
-    /// A queue may go on, and the sender has not heard of it yet.
-    called: bool,
+    /// A retry of the queues was requested, and the sender has not started it.
+    retry_pending: bool,
 }
 
 /// Records of a topic in flight, by producer.
@@ -279,11 +286,11 @@ impl State {
         }
     }
 
-    /// Whether to call: if some queue may go on, and no call is unheard.
-    fn call(&mut self, may_go_on: bool) -> bool {
-        let calls = may_go_on && self.all_queued > 0 && !self.called;
-        self.called |= calls;
-        calls
+    /// Whether to request a retry: if some queue may go on, and no request is pending.
+    fn request_retry(&mut self, may_go_on: bool) -> bool {
+        let requests = may_go_on && self.all_queued > 0 && !self.retry_pending;
+        self.retry_pending |= requests;
+        requests
     }
 }
 
@@ -298,7 +305,7 @@ impl PartitionGate {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// The topic's number.
@@ -381,7 +388,7 @@ impl PartitionGate {
 
     /// The partitioner was asked about a record that was queued before, and has chosen one of `count`.
     ///
-    /// True: a queue should be tried again, see [`heard`](Self::heard).
+    /// True: a queue should be tried again, see [`retry_started`](Self::retry_started).
     #[must_use]
     pub(crate) fn placed_late(&self, seq: u64, partition: i32, count: i32) -> bool {
         let mut state = self.state();
@@ -394,7 +401,7 @@ impl PartitionGate {
             there.own(producer);
         }
         there.in_flight += 1;
-        state.call(true)
+        state.request_retry(true)
     }
 
     /// A record is offered whose partition is known; as with [`enter`](Self::enter).
@@ -419,15 +426,15 @@ impl PartitionGate {
         }
     }
 
-    /// The sender has heard the call: from now on another one is made.
-    pub(crate) fn heard(&self) {
-        self.state().called = false;
+    /// The sender starts to retry the queues: from now on another retry may be requested.
+    pub(crate) fn retry_started(&self) {
+        self.state().retry_pending = false;
     }
 
     /// A broker has acknowledged a record of this producer. `fresh`: its timestamp is less than [`OPEN`] old. A broker
     /// reckons by the timestamp of the last record when it forgets a producer, so an older one opens nothing.
     ///
-    /// True: a queue should be tried again, see [`heard`](Self::heard).
+    /// True: a queue should be tried again, see [`retry_started`](Self::retry_started).
     #[must_use]
     pub(crate) fn delivered(
         &self,
@@ -462,7 +469,7 @@ impl PartitionGate {
                 there.in_flight = 0;
             }
         }
-        state.call(goes_on || was_unplaced || none)
+        state.request_retry(goes_on || was_unplaced || none)
     }
 }
 
@@ -565,32 +572,38 @@ mod tests {
         assert!(enters(&gate, 0, 3, now));
         assert_eq!(offer(&gate, 1, 3, None, now), Err(THREE));
         assert!(enters(&gate, 2, 4, now), "another partition");
-        assert!(!delivered(&gate, 2, 4, true, now), "nobody is queued there");
+        assert!(
+            !delivered(&gate, 2, 4, true, now),
+            "nothing is queued there"
+        );
         assert_eq!(enter_at(&gate, 3, Some(THREE), now), Err(THREE), "still");
         assert!(
             delivered(&gate, 0, 3, true, now),
-            "somebody is queued there"
+            "a record is queued there"
         );
         assert_eq!(enter_at(&gate, 3, Some(THREE), now), Ok(()));
         for seq in 3..10 {
             assert!(enters(&gate, seq, 3, now));
             assert!(enters(&gate, seq + 10, 4, now));
         }
-        assert!(!delivered(&gate, 1, 3, true, now), "nobody is queued there");
+        assert!(
+            !delivered(&gate, 1, 3, true, now),
+            "nothing is queued there"
+        );
     }
 
     /// Would reorder a key's records: those in the queue came first.
     #[test]
-    fn nobody_passes_a_line() {
+    fn no_record_passes_a_queue() {
         let (gate, now) = (gate(), Instant::now());
         assert!(enters(&gate, 0, 3, now));
         for seq in 1..4 {
             assert_eq!(offer(&gate, seq, 3, None, now), Err(THREE));
         }
         assert!(delivered(&gate, 0, 3, true, now));
-        for stood in 1..4 {
-            assert_eq!(offer(&gate, 9, 3, None, now), Err(THREE), "{stood}");
-            assert_eq!(enter_at(&gate, 3, None, now), Err(THREE), "{stood}");
+        for round in 1..4 {
+            assert_eq!(offer(&gate, 9, 3, None, now), Err(THREE), "{round}");
+            assert_eq!(enter_at(&gate, 3, None, now), Err(THREE), "{round}");
             for _ in 0..3 {
                 // As many have come as have left.
                 assert_eq!(enter_at(&gate, 3, Some(THREE), now), Ok(()));
@@ -610,7 +623,7 @@ mod tests {
     /// The queue may go on, and the sender has not heard of it yet: a producer that may keep a record aside
     /// would put the partition's next record before those in the queue.
     #[test]
-    fn a_record_without_a_place_passes_no_line() {
+    fn an_unplaced_record_passes_no_queue() {
         for producer in [LATENCY, THROUGHPUT] {
             for knows in [Knows::Nothing, Knows::Topic, KNOWS] {
                 let (gate, now) = (gate(), Instant::now());
@@ -625,15 +638,15 @@ mod tests {
     }
 
     #[test]
-    fn one_call_is_enough_until_it_is_heard() {
+    fn one_retry_is_requested_until_it_is_started() {
         let (gate, now) = (gate(), Instant::now());
         assert!(enters(&gate, 0, 3, now));
         assert!(enters(&gate, 1, 4, now));
         assert!(!enters(&gate, 2, 3, now));
         assert!(!enters(&gate, 3, 4, now));
         assert!(delivered(&gate, 0, 3, true, now));
-        assert!(!delivered(&gate, 1, 4, true, now), "called already");
-        gate.heard();
+        assert!(!delivered(&gate, 1, 4, true, now), "requested already");
+        gate.retry_started();
         assert!(enters(&gate, 4, 5, now));
         assert!(!enters(&gate, 5, 5, now));
         assert!(delivered(&gate, 4, 5, true, now), "once more");
@@ -645,7 +658,7 @@ mod tests {
         assert!(enters(&gate, 0, 3, start));
         assert!(!delivered(&gate, 0, 3, true, start));
         let later = start + OPEN;
-        assert!(enters(&gate, 1, 3, later), "nothing is on its way");
+        assert!(enters(&gate, 1, 3, later), "nothing is in flight");
         assert!(!enters(&gate, 2, 3, later));
         assert!(delivered(&gate, 1, 3, true, later));
         assert_eq!(enter_at(&gate, 3, Some(THREE), later), Ok(()));
@@ -667,7 +680,7 @@ mod tests {
     }
 
     #[test]
-    fn of_records_without_a_place_there_is_one() {
+    fn one_record_of_a_topic_is_unplaced() {
         let (gate, now) = (gate(), Instant::now());
         let topic = Some(HoldQueue::Topic);
         assert_eq!(enter(&gate, 0, now), Ok(None));
@@ -689,9 +702,9 @@ mod tests {
         let fifth = HoldQueue::Partition(5);
         let moved = offer(&gate, 9, 5, topic, now);
         assert_eq!(moved, Err(fifth), "from one queue to another");
-        assert!(enters(&gate, 10, 2, now), "nobody is queued for the topic");
+        assert!(enters(&gate, 10, 2, now), "nothing is queued for the topic");
         assert_eq!(gate.state().all_queued, 1);
-        gate.heard();
+        gate.retry_started();
         assert!(delivered(&gate, 2, 5, true, now));
         assert_eq!(enter_at(&gate, 5, Some(fifth), now), Ok(()));
         assert_eq!(gate.state().all_queued, 0);
@@ -699,7 +712,7 @@ mod tests {
 
     /// A topic may be unknown again, after it was deleted: the gate chooses as long as a partition has a queue.
     #[test]
-    fn none_is_without_a_place_while_a_partition_has_a_line() {
+    fn no_record_is_unplaced_while_a_partition_has_a_queue() {
         let (gate, now) = (gate(), Instant::now());
         assert!(enters(&gate, 0, 3, now));
         assert!(!enters(&gate, 1, 3, now));
@@ -708,7 +721,7 @@ mod tests {
         assert_eq!(chosen(2, 3), Err(THREE));
         assert_eq!(chosen(3, 6), Ok(Some(6)));
         assert!(delivered(&gate, 0, 3, true, now));
-        gate.heard();
+        gate.retry_started();
         for _ in 0..2 {
             assert_eq!(enter_at(&gate, 3, Some(THREE), now), Ok(()));
         }
@@ -787,11 +800,11 @@ mod tests {
             assert!(!gate.delivered(1, 3, first, true, now), "one is left");
             assert_eq!(offer_to(second, 3, 3, Some(THREE)), Err(THREE), "still");
             assert!(gate.delivered(2, 3, first, true, now), "none is left");
-            gate.heard();
+            gate.retry_started();
             assert_eq!(offer_to(second, 3, 3, Some(THREE)), Ok(()));
             assert_eq!(offer_to(second, 4, 3, Some(THREE)), Err(THREE), "not open");
             assert!(gate.delivered(3, 3, second, true, now));
-            gate.heard();
+            gate.retry_started();
             // The broker knows both by now.
             for (producer, seq) in [(second, 4), (second, 5)] {
                 let from = (seq == 4).then_some(THREE);
@@ -833,7 +846,7 @@ mod tests {
         assert_eq!(enter(&gate, 2, now), Err(HoldQueue::Topic));
         assert!(!gate.placed_late(7, 3, COUNT), "another record");
         assert!(gate.placed_late(0, 3, COUNT));
-        gate.heard();
+        gate.retry_started();
         assert_eq!(offer(&gate, 1, 4, topic, now), Ok(()));
         assert_eq!(offer(&gate, 2, 3, topic, now), Err(THREE));
         assert!(delivered(&gate, 0, 3, true, now));
@@ -850,7 +863,7 @@ mod tests {
         let chosen = gate.enter(offer(LATENCY, 1), Knows::Nothing, true, hash);
         assert_eq!(chosen, Err(HoldQueue::Topic), "of how many is not known");
         assert!(delivered(&gate, 0, 1, true, now));
-        gate.heard();
+        gate.retry_started();
         let first = of(LATENCY, 1, Some(HoldQueue::Topic), now);
         assert_eq!(gate.enter(first, Knows::Nothing, true, hash), Ok(None));
         assert_eq!(gate.place(first, 3, true, COUNT), Ok(3));
@@ -866,7 +879,7 @@ mod tests {
         );
         let open = |seq, partition, producer| gate.delivered(seq, partition, producer, true, now);
         assert!(open(1, 3, LATENCY));
-        assert!(!open(4, 0, LATENCY), "called already");
+        assert!(!open(4, 0, LATENCY), "requested already");
         let chosen = gate.enter(offer(THROUGHPUT, 5), Knows::Nothing, true, |_| 5);
         assert_eq!(chosen, Ok(Some(5)), "it may not know the topic");
         let chosen = gate.enter(offer(THROUGHPUT, 6), KNOWS, true, |_| 6);
@@ -881,7 +894,7 @@ mod tests {
 
     /// Or nothing would ever be sent there again.
     #[test]
-    fn a_record_that_was_moved_holds_nobody_up_for_ever() {
+    fn a_record_that_was_moved_holds_up_no_other_for_ever() {
         let (gate, now) = (gate(), Instant::now());
         let seventh = HoldQueue::Partition(7);
         assert!(enters(&gate, 0, 7, now));

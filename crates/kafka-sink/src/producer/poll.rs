@@ -16,14 +16,14 @@ use crate::{KafkaError, ffi};
 const POLL: Duration = Duration::from_millis(200);
 /// When the poll thread asks for metadata, after its start: librdkafka looks for its producer id when
 /// metadata come, else half a second after its start, and sends nothing without it. The first metadata
-/// mostly come before there is a broker to ask for an id. Each request may take [`KNOCK`].
-const KNOCKS: [Duration; 4] = [
+/// mostly come before there is a broker to ask for an id. Each request may take [`METADATA_TIMEOUT`].
+const METADATA_REQUESTS: [Duration; 4] = [
     Duration::from_millis(20),
     Duration::from_millis(60),
     Duration::from_millis(120),
     Duration::from_millis(240),
 ];
-const KNOCK: Duration = Duration::from_millis(20);
+const METADATA_TIMEOUT: Duration = Duration::from_millis(20);
 /// How often a token that the broker refuses is replaced by what its source has by then.
 const RENEWAL: Duration = Duration::from_secs(2);
 /// After a failure, how long brokers may still answer for what is in flight.
@@ -87,15 +87,15 @@ fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
     let mut broken_since: Option<Instant> = None;
     let started = Instant::now();
     let mut renewed = started;
-    let mut knocks = KNOCKS.iter().peekable();
+    let mut requests = METADATA_REQUESTS.iter().peekable();
     let mut rebootstrap = Rebootstrap::default();
     let context = producer.context();
     while !stop.load(SeqCst) {
-        if knocks.next_if(|at| started.elapsed() >= **at).is_some() {
+        if requests.next_if(|at| started.elapsed() >= **at).is_some() {
             // A failure needs no other answer than librdkafka's own retries.
-            let _ = ffi::topic_states(producer, KNOCK);
+            let _ = ffi::topic_states(producer, METADATA_TIMEOUT);
         }
-        let wait = knocks
+        let wait = requests
             .peek()
             .map_or(POLL, |at| at.saturating_sub(started.elapsed()).min(POLL));
         if renewed.elapsed() > RENEWAL {

@@ -8,9 +8,10 @@
 //! (docs/adr/0013-producer-modes.md).
 //!
 //! # Order
-//! Both producers may have records in flight. A partition's are in one of them: its [`PartitionGate`](crate::producer::partition_gate::PartitionGate) holds
-//! back what is offered to the other until they were reported (docs/adr/0021-order-per-partition.md). So a
-//! change of producer waits for no partition, and a partition that is down holds back its own records only.
+//! Both producers may have records in flight. A partition's are in one of them: its
+//! [`PartitionGate`](crate::producer::partition_gate::PartitionGate) holds back what is offered to the other until
+//! they were reported (docs/adr/0021-order-per-partition.md). So a change of producer waits for no partition, and a
+//! partition that is down holds back its own records only.
 
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};

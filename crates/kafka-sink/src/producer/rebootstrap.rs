@@ -1,4 +1,4 @@
-//! When librdkafka is told again of the brokers that it began with.
+//! When `bootstrap.servers` are named to librdkafka again.
 //!
 //! A cluster may say that it has no brokers, as one does for a moment while its last broker stops.
 //! librdkafka forgets all that it knows then, and while it does it may cancel the very timer that would

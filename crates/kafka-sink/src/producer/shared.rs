@@ -1,11 +1,12 @@
 //! What the producers of one sink share: the window, the relay that hears the reports, and the first failure.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use walrelay_sink::{Deliveries, DeliveryError};
 
 use crate::producer::window::Window;
+use crate::sync::lock;
 
 /// A producer whose queue can be given up.
 pub(crate) trait Purge: Send + Sync {
@@ -24,9 +25,9 @@ pub(crate) struct Shared {
     broken: AtomicBool,
     /// The sink's producers, to purge them. Weak, or they would never be dropped.
     producers: Mutex<Vec<Weak<dyn Purge>>>,
-    /// Topics whose gates have called, and whether there are any.
-    calls: Mutex<Vec<usize>>,
-    called: AtomicBool,
+    /// Topics whose gates have requested a retry of their hold queues, and whether there are any.
+    retries: Mutex<Vec<usize>>,
+    retry_requested: AtomicBool,
     /// A record was acknowledged whose timestamp opens no gate.
     stale: AtomicBool,
     /// What is in flight is given up on purpose.
@@ -41,8 +42,8 @@ impl Shared {
             queue_full: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             producers: Mutex::default(),
-            calls: Mutex::default(),
-            called: AtomicBool::new(false),
+            retries: Mutex::default(),
+            retry_requested: AtomicBool::new(false),
             stale: AtomicBool::new(false),
             closing: AtomicBool::new(false),
         }
@@ -56,26 +57,25 @@ impl Shared {
     }
 
     fn producers(&self) -> MutexGuard<'_, Vec<Weak<dyn Purge>>> {
-        self.producers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.producers)
     }
 
     /// Makes the sender try the queues of a topic again, once it is woken.
-    pub(crate) fn call(&self, topic: usize) {
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        calls.push(topic);
-        self.called.store(true, SeqCst);
+    pub(crate) fn request_retry(&self, topic: usize) {
+        let mut retries = lock(&self.retries);
+        retries.push(topic);
+        self.retry_requested.store(true, SeqCst);
     }
 
-    /// The topics that were named since the last time. None twice: a gate that has called must be heard first.
-    pub(crate) fn calls(&self) -> Vec<usize> {
-        if !self.called.load(SeqCst) {
+    /// The topics that requested a retry since the last call. None twice: a gate requests no second one until the sender
+    /// has started the first.
+    pub(crate) fn take_retries(&self) -> Vec<usize> {
+        if !self.retry_requested.load(SeqCst) {
             return Vec::new();
         }
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        self.called.store(false, SeqCst);
-        std::mem::take(&mut *calls)
+        let mut retries = lock(&self.retries);
+        self.retry_requested.store(false, SeqCst);
+        std::mem::take(&mut *retries)
     }
 
     /// Notes a record whose timestamp opens no gate.

@@ -111,7 +111,7 @@ impl TopicContext {
         self.count.store(count, Relaxed);
         let Turn::Entered(offer) = TURN.get() else {
             if self.gate.placed_late(seq, choice, count) {
-                self.shared.call(self.gate.topic());
+                self.shared.request_retry(self.gate.topic());
                 self.shared.wake_sender();
             }
             return choice;
@@ -128,20 +128,21 @@ impl TopicContext {
         }
     }
 
-    /// A broker has acknowledged a record of the topic: see [`PartitionGate::delivered`]. True: the sender is to be woken.
+    /// A broker has acknowledged a record of the topic: see [`PartitionGate::delivered`]. True: the sender is to be
+    /// woken.
     #[must_use]
     pub(crate) fn delivered(&self, seq: u64, partition: i32, fresh: bool, now: Instant) -> bool {
         // Fails where more is known already.
         let _ = self
             .count
             .compare_exchange(UNKNOWN, ACKNOWLEDGED, Relaxed, Relaxed);
-        let calls = self
+        let retry = self
             .gate
             .delivered(seq, partition, self.producer, fresh, now);
-        if calls {
-            self.shared.call(self.gate.topic());
+        if retry {
+            self.shared.request_retry(self.gate.topic());
         }
-        calls
+        retry
     }
 
     fn knows(&self) -> Knows {

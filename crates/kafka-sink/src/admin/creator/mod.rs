@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use super::{Client, client, new_topic, options};
 use crate::config::{KafkaConfig, TopicCreation};
 use crate::error::KafkaError;
 use crate::producer::outcome::{delivery_error, poison};
+use crate::sync::lock;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -123,7 +124,7 @@ impl TopicCreator {
     /// given once: the sink remembers that a topic is there, and a denied one is tried anew when it
     /// is asked for again.
     pub(crate) fn status(&self, name: &str) -> TopicStatus {
-        let mut state = self.requests.lock();
+        let mut state = lock(&self.requests.state);
         match state.topics.get(name) {
             Some(TopicStatus::Pending) => return TopicStatus::Pending,
             Some(_) => {}
@@ -138,7 +139,7 @@ impl TopicCreator {
 
     /// Why a topic that was asked for is neither there nor denied. `None` before the first attempt.
     pub(crate) fn waiting_for(&self) -> Option<Obstacle> {
-        self.requests.lock().obstacle.clone()
+        lock(&self.requests.state).obstacle.clone()
     }
 }
 
@@ -154,14 +155,9 @@ impl Drop for TopicCreator {
 }
 
 impl Requests {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing is left half-done under this lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn stop(&self) {
         let waker = {
-            let mut state = self.lock();
+            let mut state = lock(&self.state);
             state.stop = true;
             state.waker.take()
         };
@@ -172,7 +168,7 @@ impl Requests {
     }
 
     fn stopped(&self) -> bool {
-        self.lock().stop
+        lock(&self.state).stop
     }
 
     /// Waits for `future` or for [`stop`](Self::stop), whichever is first.
@@ -180,7 +176,7 @@ impl Requests {
         let mut future = pin!(future);
         futures_executor::block_on(poll_fn(|context| {
             {
-                let mut state = self.lock();
+                let mut state = lock(&self.state);
                 if state.stop {
                     return Poll::Ready(None);
                 }
@@ -200,7 +196,7 @@ impl Requests {
         };
         let (state, _) = self
             .changed
-            .wait_timeout_while(self.lock(), wait, |state| {
+            .wait_timeout_while(lock(&self.state), wait, |state| {
                 !state.stop && pending(state).is_empty()
             })
             .unwrap_or_else(PoisonError::into_inner);
@@ -211,7 +207,7 @@ impl Requests {
     fn pause(&self, pause: Duration) -> bool {
         let (state, _) = self
             .changed
-            .wait_timeout_while(self.lock(), pause, |state| !state.stop)
+            .wait_timeout_while(lock(&self.state), pause, |state| !state.stop)
             .unwrap_or_else(PoisonError::into_inner);
         !state.stop
     }
@@ -231,7 +227,7 @@ fn run(admin: &mut impl CreateTopics, requests: &Requests, deliveries: &dyn Deli
         let mut later = None;
         let mut settled = false;
         {
-            let mut state = requests.lock();
+            let mut state = lock(&requests.state);
             for (name, attempt) in names.into_iter().zip(attempts) {
                 let status = match attempt {
                     Attempt::There => TopicStatus::There,

@@ -54,7 +54,7 @@ struct Writer {
     producer: BaseProducer,
 }
 
-/// A letter to be written; what is not said is as in [`letter`].
+/// A dead letter to be written; what is not said is as in [`letter`].
 #[derive(Clone)]
 struct Draft<'a> {
     id: &'a str,

@@ -251,11 +251,11 @@ impl KafkaSink {
         self.producers.close();
     }
 
-    /// Retries the queues whose gates have called.
+    /// Retries the queues of topics that have requested it.
     fn resume(&mut self) {
-        for at in self.shared.calls() {
+        for at in self.shared.take_retries() {
             if let Some((_, Some(gate))) = self.topics.all.get(at) {
-                gate.heard();
+                gate.retry_started();
             }
             for queue in self.hold_queues.of_topic(at) {
                 self.advance(at, queue);

@@ -64,7 +64,7 @@ impl Reports {
         );
     }
 
-    /// Nudges the sink after each wake-up meanwhile, as the relay does.
+    /// Polls the sink after each wake-up meanwhile, as the relay does.
     fn wait_with(&self, sink: &mut impl Sink, until: impl Fn(&State) -> bool) {
         loop {
             let before = self.capacity_calls();

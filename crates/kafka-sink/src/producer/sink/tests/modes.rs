@@ -275,7 +275,7 @@ fn keys_keep_their_order_through_modes_and_hold_queues() {
     let mut random = fastrand::Rng::with_seed(seed);
     let (mut sink, reports) = dual_mode(&cluster, &[]);
     sink.producers.kept = Duration::ZERO;
-    let mut stood = 0;
+    let mut held = 0;
     for seq in 0..RECORDS {
         if random.u32(..500) == 0 {
             sink.set_mode(
@@ -291,12 +291,12 @@ fn keys_keep_their_order_through_modes_and_hold_queues() {
         let (key, value) = (random.u64(..100).to_string(), seq.to_string());
         let record = record(topic, key.as_bytes(), value.as_bytes());
         send(&mut sink, &reports, &record, seq);
-        stood += usize::from(!sink.hold_queues.is_empty());
+        held += usize::from(!sink.hold_queues.is_empty());
     }
     sink.close(LONG);
     reports.assert_complete(RECORDS);
     assert_eq!(reports.failures(), []);
-    assert!(stood > 0, "nobody ever stood in a queue");
+    assert!(held > 0, "no record was ever queued");
     let mut last: HashMap<(String, Vec<u8>), u64> = HashMap::new();
     for record in read(&cluster, &TOPICS, RECORDS as usize) {
         let (key, seq) = (record.key.clone().expect("a key"), seq_in(&record));

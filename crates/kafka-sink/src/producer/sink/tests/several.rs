@@ -1,4 +1,4 @@
-//! Several requests on their way, where gates let them.
+//! Several requests in flight, where gates let them.
 //!
 //! The mock brokers do not check sequence numbers: they are what a real broker is for a partition of which
 //! it has no state of the producer. What a broker with state sees to is tested with real ones
