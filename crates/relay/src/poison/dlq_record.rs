@@ -2,7 +2,7 @@
 
 use walrelay_event_router::{PartialRow, Routed};
 use walrelay_pgoutput::Begin;
-use walrelay_sink::letter as names;
+use walrelay_sink::dlq_headers as names;
 use walrelay_sink::{Header, Poison, Record};
 
 use super::decisions::Diverted;

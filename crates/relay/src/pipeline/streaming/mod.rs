@@ -73,7 +73,7 @@ impl Turn {
 
 /// Delays the next read, so that messages gather in the socket. Blocks the thread: tokio's timers count whole
 /// milliseconds, rounded up, and the difference between a third of one and two decides what a message costs the
-/// server (docs/adr/0013-two-gears.md). The pipeline owns its thread, so at most its own work is this late.
+/// server (docs/adr/0013-producer-modes.md). The pipeline owns its thread, so at most its own work is this late.
 fn delay_read(delay: Duration) {
     std::thread::sleep(delay);
 }
