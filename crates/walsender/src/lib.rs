@@ -38,6 +38,10 @@
 //! # }
 //! ```
 //!
+//! # Folders
+//! Each uses only those after it: `session` (login, commands, the stream), `framing` (messages, the
+//! buffer, the socket), `error`, `tls`, `conninfo`.
+//!
 //! # Cancel safety
 //! - [`ReplicationStream::read`] and [`ReplicationStream::flush`] can be dropped at any await and
 //!   called again; nothing that was read or half written is lost. They are made for `select!`.
