@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use walrelay_lsn::Lsn;
-use walrelay_sink::letter;
+use walrelay_sink::dlq_headers;
 use walrelay_testkit::{Db, Delivered, History, Kafka, eventually, servers};
 
 use crate::rig::{PATIENCE, Rig, ends};
@@ -172,26 +172,26 @@ fn are_written_for_each_kind_of_poison() {
     ] {
         let found = by_id[id.as_str()];
         let headers = headers(found);
-        assert_eq!(headers[letter::CLASS], Some(class), "{headers:?}");
-        assert_eq!(headers[letter::SLOT], Some("walrelay"));
-        assert_eq!(headers[letter::TABLE], Some("public.outbox"));
-        assert_eq!(headers[letter::EVENT_ID], Some(id.as_str()));
-        let intended = headers.get(letter::TOPIC).copied().flatten();
+        assert_eq!(headers[dlq_headers::CLASS], Some(class), "{headers:?}");
+        assert_eq!(headers[dlq_headers::SLOT], Some("walrelay"));
+        assert_eq!(headers[dlq_headers::TABLE], Some("public.outbox"));
+        assert_eq!(headers[dlq_headers::EVENT_ID], Some(id.as_str()));
+        let intended = headers.get(dlq_headers::TOPIC).copied().flatten();
         let bound_for = topic.map(|topic| format!("{}{topic}", rig.prefix));
         assert_eq!(intended, bound_for.as_deref());
         assert_eq!(found.key.as_deref(), Some(key.as_bytes()));
         assert_eq!(found.payload.is_none(), omitted, "{headers:?}");
-        assert_eq!(headers.contains_key(letter::VALUE_BYTES), omitted);
-        assert!(!headers[letter::CAUSE].unwrap_or_default().is_empty());
+        assert_eq!(headers.contains_key(dlq_headers::VALUE_BYTES), omitted);
+        assert!(!headers[dlq_headers::CAUSE].unwrap_or_default().is_empty());
         let place = format!(
             "{} {}",
-            headers[letter::LSN].unwrap_or_default(),
-            headers[letter::ROW].unwrap_or_default()
+            headers[dlq_headers::LSN].unwrap_or_default(),
+            headers[dlq_headers::ROW].unwrap_or_default()
         );
         place
             .parse::<walrelay_sink::EventPosition>()
             .expect("a letter's identity");
-        let time = headers[letter::COMMIT_TIME].unwrap_or_default();
+        let time = headers[dlq_headers::COMMIT_TIME].unwrap_or_default();
         assert!(time.starts_with("20") && time.ends_with('Z'), "{time}");
     }
     let log = relay.ends_well();
@@ -214,7 +214,7 @@ fn are_written_when_the_routing_column_is_gone() {
     rig.caught_up();
     let found = letters.letters(1);
     assert_eq!(found.len(), 1, "{found:?}");
-    assert_eq!(headers(&found[0])[letter::CLASS], Some("unroutable"));
+    assert_eq!(headers(&found[0])[dlq_headers::CLASS], Some("unroutable"));
     assert_eq!(found[0].key.as_deref(), Some(b"k1".as_slice()));
     assert_eq!(
         found[0].payload.as_deref(),
@@ -265,7 +265,7 @@ fn park_what_follows_of_their_key() {
     let found = letters.letters(3);
     let classes: Vec<_> = found
         .iter()
-        .map(|letter| (letter.id.as_deref(), headers(letter)[letter::CLASS]))
+        .map(|letter| (letter.id.as_deref(), headers(letter)[dlq_headers::CLASS]))
         .collect();
     assert_eq!(
         classes,
@@ -313,7 +313,7 @@ fn are_written_for_a_topic_that_does_not_appear() {
     assert!(
         found
             .iter()
-            .all(|letter| headers(letter)[letter::CLASS] == Some("rejected"))
+            .all(|letter| headers(letter)[dlq_headers::CLASS] == Some("rejected"))
     );
     relay.ends_well();
 }
@@ -374,7 +374,11 @@ fn keep_their_identity_through_a_crash() {
     let mut places: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for letter in &found {
         let headers = headers(letter);
-        let place = format!("{:?} {:?}", headers[letter::LSN], headers[letter::ROW]);
+        let place = format!(
+            "{:?} {:?}",
+            headers[dlq_headers::LSN],
+            headers[dlq_headers::ROW]
+        );
         let id = letter.id.as_deref().expect("the header id");
         places.entry(place).or_default().push(id);
     }

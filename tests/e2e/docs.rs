@@ -4,6 +4,7 @@
 //! block of README.md and OPERATIONS.md has one, and that a test takes it.
 
 mod migrating;
+mod proof;
 mod scaling;
 mod texts;
 

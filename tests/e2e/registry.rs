@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use apache_avro::Schema;
 use apache_avro::reader::datum::GenericDatumReader;
 use serde_json::{Value, json};
-use walrelay_sink::letter;
+use walrelay_sink::dlq_headers;
 use walrelay_testkit::{
     Authority, Db, Delivered, History, Mishap, SchemaRegistry, Verdict, check, eventually,
 };
@@ -316,8 +316,8 @@ fn events_without_a_schema_or_that_do_not_fit_go_where_the_policy_says() {
         .iter()
         .map(|record| {
             let value = record.payload.clone().expect("the value as it was");
-            let class = header(record, letter::CLASS).expect("a class");
-            assert_eq!(header(record, letter::TOPIC), None);
+            let class = header(record, dlq_headers::CLASS).expect("a class");
+            assert_eq!(header(record, dlq_headers::TOPIC), None);
             let id = record.id.clone().expect("an id");
             (id, (class, String::from_utf8(value).expect("text")))
         })

@@ -1,4 +1,4 @@
-//! The table of docs/GUARANTEES.md.
+//! The table of docs/PROOF.md.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -65,14 +65,14 @@ fn elsewhere() -> String {
 
 /// Puts the table between its marks.
 pub(crate) fn write(done: &[Done], seed: u64) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/GUARANTEES.md");
-    let document = fs::read_to_string(&path).expect("docs/GUARANTEES.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/PROOF.md");
+    let document = fs::read_to_string(&path).expect("docs/PROOF.md");
     let (before, rest) = document.split_once(BEGIN).expect("the mark of the table");
     let (_, after) = rest.split_once(END).expect("the end of the table");
     let table = table(done, seed);
     fs::write(&path, format!("{before}{BEGIN}{table}{END}{after}"))
-        .expect("docs/GUARANTEES.md is written");
-    println!("faults: the table is in docs/GUARANTEES.md");
+        .expect("docs/PROOF.md is written");
+    println!("faults: the table is in docs/PROOF.md");
 }
 
 fn table(done: &[Done], seed: u64) -> String {
@@ -169,8 +169,8 @@ fn command(seed: u64) -> String {
 ///
 /// Only beside those of the same seed: one command is to give the whole table.
 pub(crate) fn update(done: &[Done], seed: u64) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/GUARANTEES.md");
-    let mut document = fs::read_to_string(&path).expect("docs/GUARANTEES.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/PROOF.md");
+    let mut document = fs::read_to_string(&path).expect("docs/PROOF.md");
     if !document.contains(&command(seed)) {
         return;
     }
@@ -186,6 +186,6 @@ pub(crate) fn update(done: &[Done], seed: u64) {
         };
         document = document.replacen(&format!("{old}\n"), &row, 1);
     }
-    fs::write(&path, document).expect("docs/GUARANTEES.md is written");
-    println!("faults: the lines of what was run are in docs/GUARANTEES.md");
+    fs::write(&path, document).expect("docs/PROOF.md is written");
+    println!("faults: the lines of what was run are in docs/PROOF.md");
 }

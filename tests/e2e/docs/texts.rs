@@ -189,29 +189,6 @@ fn log_lines_are_those_of_the_code() {
     }
 }
 
-/// Each `path::test` in GUARANTEES.md exists, and every statement has one or says that it has none.
-#[test]
-fn tests_of_the_guarantees_exist() {
-    let guarantees = text("docs/GUARANTEES.md");
-    let mut tests = 0;
-    for code in guarantees.split('`').skip(1).step_by(2) {
-        let Some((path, name)) = code.split_once(".rs::") else {
-            continue;
-        };
-        let source = text(&format!("{path}.rs"));
-        assert!(source.contains(&format!("fn {name}(")), "no test {code}");
-        tests += 1;
-    }
-    assert!(tests >= 20, "only {tests} tests are named");
-    for row in table("docs/GUARANTEES.md", "promises") {
-        let shown = &row[3];
-        assert!(
-            shown.contains(".rs::") || shown.starts_with("**no test**"),
-            "no test, and not said so: {row:?}"
-        );
-    }
-}
-
 #[test]
 fn every_block_is_run_or_said_not_to_be() {
     let tests = text("tests/e2e/docs.rs")
@@ -244,20 +221,31 @@ fn every_block_is_run_or_said_not_to_be() {
     }
 }
 
+/// Every Markdown page of the root folder, `fuzz` and `docs`.
+fn documents() -> Vec<String> {
+    let mut found = Vec::new();
+    for folder in ["", "fuzz", "docs", "docs/adr", "docs/adr/measurements"] {
+        for entry in fs::read_dir(root().join(folder)).expect("a folder") {
+            let name = entry.expect("an entry").file_name();
+            let name = name.to_str().expect("text").to_owned();
+            if Path::new(&name).extension().is_some_and(|end| end == "md") {
+                found.push(
+                    Path::new(folder)
+                        .join(name)
+                        .to_str()
+                        .expect("text")
+                        .to_owned(),
+                );
+            }
+        }
+    }
+    found
+}
+
 #[test]
 fn links_lead_somewhere() {
-    for document in [
-        "README.md",
-        "CONTRIBUTING.md",
-        "CHANGELOG.md",
-        "SECURITY.md",
-        "docs/ARCHITECTURE.md",
-        "docs/CONFIGURATION.md",
-        "docs/GUARANTEES.md",
-        "docs/MIGRATING-FROM-DEBEZIUM.md",
-        "docs/OPERATIONS.md",
-        "docs/SCALING.md",
-    ] {
+    for document in documents() {
+        let document = document.as_str();
         let all = text(document);
         let folder = root().join(document);
         let folder = folder.parent().expect("a folder");
@@ -335,13 +323,6 @@ fn arrows_of_the_architecture_are_those_of_cargo() {
     assert_eq!(above.len(), folders, "each crate has a row");
 }
 
-/// The heading as GitHub makes a link of it.
-fn anchor(heading: &str) -> String {
-    let kept = |c: &char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
-    let text: String = heading.to_lowercase().chars().filter(kept).collect();
-    text.replace(' ', "-")
-}
-
 #[test]
 fn contents_list_every_section() {
     for document in ["docs/CONFIGURATION.md", "docs/OPERATIONS.md"] {
@@ -355,7 +336,7 @@ fn contents_list_every_section() {
             let heading = heading.trim();
             if !in_block && (2..=3).contains(&level) {
                 let indent = "  ".repeat(level - 2);
-                sections.push(format!("{indent}- [{heading}](#{})", anchor(heading)));
+                sections.push(format!("{indent}- [{heading}](#{})", slug(heading)));
             }
         }
         let (_, rest) = text.split_once("<!-- contents -->\n").expect("contents");
