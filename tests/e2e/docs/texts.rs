@@ -1,4 +1,4 @@
-//! What the documents say, held against the code and against each other. No servers.
+//! Compares the documents with the code and with each other. No servers.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::{blocks, root, succeeded, text};
 use crate::rig::output;
 
-/// Blocks that no test here runs, and who does instead.
+/// Blocks that no test here runs, and what runs them instead.
 const NOT_RUN: &[(&str, &str)] = &[
     ("make", ".ci/run runs the first two"),
     ("enable", "the tests' servers are started with it"),
@@ -119,7 +119,7 @@ fn errors_of_the_list_are_those_of_the_code() {
     assert_eq!(sorted, code, "left: OPERATIONS.md, right: the code");
 }
 
-/// A supervisor restarts what a restart can mend.
+/// A supervisor restarts what a restart can repair.
 #[test]
 fn exit_codes_and_supervisors_agree() {
     let rows = table("docs/OPERATIONS.md", "exit codes");
