@@ -44,8 +44,7 @@ fn a_newcomer_needs() {
     for fine in ["configuration: fine", "postgres: fine", "kafka: fine"] {
         assert!(check.contains(fine), "{check}");
     }
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     db.batch(
         "INSERT INTO outbox (aggregatetype, aggregateid, type, payload) \
          VALUES ('order', 'key', 'OrderPlaced', '{\"number\": 1}')",
@@ -95,7 +94,7 @@ fn the_migration_prepares() {
 /// A dry run's script makes the role that the URL names, and goes on after a failure in its middle.
 #[test]
 fn the_script_of_a_dry_run_makes_the_role_of_the_url() {
-    let rig = Rig::with(servers::postgres(18), String::from("127.0.0.1:9"));
+    let rig = Rig::without_broker(18);
     let owner = rig.postgres.url();
     let url = rig
         .postgres
@@ -127,7 +126,7 @@ fn the_script_of_a_dry_run_makes_the_role_of_the_url() {
 /// `check` says beforehand what `run` would end with.
 #[test]
 fn check_knows_who_may_create_the_publication() {
-    let rig = Rig::with(servers::postgres(15), String::from("127.0.0.1:9"));
+    let rig = Rig::without_broker(15);
     rig.workload().create_tables();
     let db = Db::connect(&rig.postgres.url());
     db.batch("CREATE ROLE relay LOGIN REPLICATION PASSWORD 'hunter2'");
@@ -171,8 +170,7 @@ fn check_knows_who_may_create_the_publication() {
 /// What a run says of itself: the first event, nothing when nothing was ever streamed.
 #[test]
 fn a_run_says_that_it_is_well() {
-    let rig = Rig::new(15);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(15);
     let relay = rig.relay();
     assert!(!relay.log().contains("the first event is relayed"));
     rig.workload().rows(100).run();
@@ -201,7 +199,7 @@ fn a_run_says_that_it_is_well() {
 /// One trouble with the brokers is one line, of both producers and of librdkafka's two channels.
 #[test]
 fn a_broker_that_is_away_is_named_once() {
-    let rig = Rig::with(servers::postgres(15), String::from("127.0.0.1:9"));
+    let rig = Rig::without_broker(15);
     rig.workload().create_tables();
     let relay = rig.relay();
     rig.workload().rows(100).run();
@@ -217,7 +215,7 @@ fn a_broker_that_is_away_is_named_once() {
 /// The remedy of a table without a column that the preset reads works when it is followed.
 #[test]
 fn the_remedy_of_a_missing_column_works() {
-    let rig = Rig::with(servers::postgres(15), String::from("127.0.0.1:9"));
+    let rig = Rig::without_broker(15);
     let db = Db::connect(&rig.postgres.url());
     db.batch(
         "CREATE TABLE outbox (id uuid PRIMARY KEY, aggregate_type text, aggregate_id text, \
@@ -256,7 +254,7 @@ fn the_remedy_of_a_missing_column_works() {
 
 #[test]
 fn a_dry_run_connects_to_nothing() {
-    let rig = Rig::with(servers::postgres(15), String::from("127.0.0.1:9"));
+    let rig = Rig::without_broker(15);
     let config = rig.config_with("postgres://nobody@127.0.0.1:9/nowhere", "");
     let sql = stdout(&[
         "init",
@@ -307,7 +305,7 @@ impl Printing {
 /// Asked to, it confirms: one JSON object a line, confirmed when it is written.
 #[test]
 fn standard_output_is_a_sink() {
-    let rig = Rig::with(servers::postgres(15), String::from("127.0.0.1:9"));
+    let rig = Rig::without_broker(15);
     rig.workload().create_tables();
     let printing = Printing::start(&rig, &rig.config(), &["--set", "sink.stdout.confirm=true"]);
     printing.relay.streaming();
@@ -325,8 +323,7 @@ fn standard_output_is_a_sink() {
 
 /// A try-out takes nothing away: Kafka gets every event that was printed.
 fn printing_confirms_nothing(major: u32) {
-    let rig = Rig::new(major);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(major);
     let state = rig.path("state");
     let config = rig.config();
     let with_state = format!("source.state_file={}", state.display());
@@ -381,7 +378,7 @@ fn standard_output_confirms_nothing_on_18() {
 /// Nothing that outlives the try-out is created.
 #[test]
 fn standard_output_needs_no_slot() {
-    let rig = Rig::with(servers::postgres(15), String::from("127.0.0.1:9"));
+    let rig = Rig::without_broker(15);
     rig.workload().create_tables();
     let config = rig.config();
     let db = Db::connect(&rig.postgres.url());

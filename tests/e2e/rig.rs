@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use walrelay_testkit::{
-    History, Kafka, SlotWatch, Verdict, Workload, eventually, eventually_some, servers,
+    Db, History, Kafka, SlotWatch, Verdict, Workload, eventually, eventually_some, servers,
 };
 use walrelay_throwaway::{ChildGuard, Postgres, Signal, end_with_owner};
 
@@ -48,6 +48,18 @@ impl Rig {
         let mut rig = Self::with(servers::postgres(major), bootstrap);
         rig.kafka = Some(kafka);
         rig
+    }
+
+    /// With the shared broker and the table `public.outbox`.
+    pub(crate) fn with_outbox(major: u32) -> Self {
+        let rig = Self::new(major);
+        rig.workload().create_tables();
+        rig
+    }
+
+    /// With a broker's address where nothing listens.
+    pub(crate) fn without_broker(major: u32) -> Self {
+        Self::with(servers::postgres(major), "127.0.0.1:9".to_owned())
     }
 
     /// With servers of the test's own.
@@ -109,7 +121,13 @@ impl Rig {
 
     /// Starts `walrelay run` and waits until the slot is read.
     pub(crate) fn relay(&self) -> Relay {
-        let relay = self.start(&self.config());
+        self.streaming(&self.config())
+    }
+
+    /// The same with this configuration.
+    #[track_caller]
+    pub(crate) fn streaming(&self, config: &Path) -> Relay {
+        let relay = self.start(config);
         relay.streaming();
         relay
     }
@@ -180,6 +198,13 @@ pub(crate) fn walrelay(args: &[&str]) -> Command {
         .env("NO_COLOR", "1");
     end_with_owner(&mut command).expect("a shell");
     command
+}
+
+/// Inserts an event whose payload is `{"number": …}`.
+pub(crate) fn insert(db: &Db, number: u32) {
+    db.batch(&format!(
+        "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'key', 'T', '{{\"number\": {number}}}')"
+    ));
 }
 
 /// Runs a command to its end.

@@ -40,9 +40,7 @@ pub fn probe(config: &KafkaConfig, timeout: Duration) -> Result<ClusterInfo, Kaf
             heard: Mutex::default(),
             config: config.clone(),
         })
-        .map_err(|error| KafkaError::Create {
-            reason: config.creation_reason(&error),
-        })?;
+        .map_err(|error| KafkaError::of_creation(config, &error))?;
     config
         .authorise(producer.client())
         .map_err(|reason| KafkaError::Token { reason })?;

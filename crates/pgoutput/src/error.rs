@@ -64,11 +64,11 @@ pub enum Fault {
         /// The number found.
         found: i32,
     },
-    /// A byte that must be one of a few dead letters and is not.
+    /// A byte that must be one of a few letters and is not.
     UnknownTag {
         /// The byte found.
         found: u8,
-        /// The dead letters that are known there.
+        /// The letters that are known there.
         known: &'static str,
     },
     /// Flags of which some have no meaning in protocol version 1.

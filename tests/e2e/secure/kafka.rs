@@ -39,8 +39,7 @@ fn events_arrive_by_each_login() {
         let said = String::from_utf8_lossy(&checked.stdout);
         assert!(said.contains("kafka: fine"), "{lines}\n{checked:?}");
         assert!(!said.contains("note: "), "nothing to warn about: {said}");
-        let relay = rig.start(&config);
-        relay.streaming();
+        let relay = rig.streaming(&config);
         for _ in 0..10 {
             number += 1;
             secured.insert(number);
@@ -227,8 +226,7 @@ fn a_running_relay_waits_for_a_better_certificate() {
     let secured = Secured::new();
     let lines = login("PLAIN", USER, PASSWORD);
     let config = secured.config(&secured.broker.kafka.listener("EXPIRED"), &lines);
-    let mut relay = secured.rig.start(&config);
-    relay.streaming();
+    let mut relay = secured.rig.streaming(&config);
     let slot = secured.rig.slot();
     let before = slot.read().expect("the slot").confirmed_flush;
     secured.insert(1);
@@ -242,8 +240,7 @@ fn a_running_relay_waits_for_a_better_certificate() {
     assert_eq!(relay.ended().code(), Some(75), "{}", relay.log());
 
     let config = secured.config(&secured.secure(), &lines);
-    let relay = secured.rig.start(&config);
-    relay.streaming();
+    let relay = secured.rig.streaming(&config);
     secured.rig.caught_up();
     secured.rig.verdict().assert_clean();
     relay.ends_well();
@@ -263,8 +260,7 @@ fn access_that_is_granted_late() {
     }
     secured.broker.allow(&open, &["WRITE", "DESCRIBE"]);
     let lines = login("PLAIN", SecureKafka::LIMITED, SecureKafka::LIMITED_PASSWORD);
-    let relay = rig.start(&secured.config(&secured.secure(), &lines));
-    relay.streaming();
+    let relay = rig.streaming(&secured.config(&secured.secure(), &lines));
     secured.insert_of("open", 1);
     rig.caught_up();
     for number in 2..=10 {
@@ -292,8 +288,7 @@ fn a_topic_whose_creation_is_allowed_late() {
         "{login}\n[sink.topics]\ncreate = true\npartitions = 1\n\n\
          [poison]\nrejected = \"skip\"\nretry_for = \"2m\"\n\n[delivery]\nbackoff_max = \"200ms\"\n"
     );
-    let relay = rig.start(&secured.config(&secured.secure(), &lines));
-    relay.streaming();
+    let relay = rig.streaming(&secured.config(&secured.secure(), &lines));
     secured.insert_of("late", 1);
     relay.says_often("the topic is missing and could not be created", 2);
     assert!(!relay.log().contains("skipped"), "{}", relay.log());

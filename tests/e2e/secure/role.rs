@@ -67,8 +67,7 @@ fn of(major: u32) {
     let config_name = config.to_str().expect("text");
     let checked = output(&["check", "--config", config_name]);
     assert!(checked.status.success(), "{checked:?}");
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     for number in 1..=10 {
         db.batch(&format!(
             "INSERT INTO outbox VALUES \

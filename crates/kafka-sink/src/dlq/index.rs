@@ -3,9 +3,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-use walrelay_sink::{EventPosition, letter};
+use walrelay_sink::{EventPosition, dlq_headers};
 
-use super::{DlqRecord, Entry, Outcome, Position};
+use super::entry::{DlqRecord, Entry, Outcome, Position};
 
 /// Which letter: names of slots in order, then the order of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -144,7 +144,7 @@ impl DlqIndex {
                     outcome: None,
                     open: Some(Box::new(Open {
                         place,
-                        parked: letter.class == letter::PARKED,
+                        parked: letter.class == dlq_headers::PARKED,
                         bytes: letter.payload_bytes(),
                     })),
                 });

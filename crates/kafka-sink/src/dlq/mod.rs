@@ -1,6 +1,6 @@
 //! The topic of dead letters: reads it, and writes what became of them.
 //!
-//! What a letter looks like is said in [`walrelay_sink::letter`]. The relay writes dead letters as it
+//! What a letter looks like is said in [`walrelay_sink::dlq_headers`]. The relay writes dead letters as it
 //! writes any record; this is the other half.
 //!
 //! # Contents
@@ -16,7 +16,6 @@
 //! - Records that are no dead letters are counted and passed over, never fatal.
 //! - No `Debug`, error or log line shows key, value or headers.
 
-pub(crate) mod client;
 mod entry;
 mod index;
 mod reader;

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use walrelay_sink::{DeliveryError, Disposition, Header, Poison, Record, letter};
+use walrelay_sink::{DeliveryError, Disposition, Header, Poison, Record, dlq_headers};
 
-use super::index::{Due, Place, Places};
+use super::entry::{DlqRecord, Outcome};
+use super::index::{DlqIndex, DlqRecordId, Due, Listed, OutOfOrder, Place, Places};
+use super::reader::DlqReader;
 use super::sender::{NotSent, Sender};
-use super::{DlqIndex, DlqReader, DlqRecord, DlqRecordId, Listed, OutOfOrder, Outcome};
 use crate::{KafkaConfig, KafkaError};
 
 /// Dead letters that are fetched at once: so many, and so many bytes.
@@ -287,8 +288,9 @@ impl DlqReplayer {
         report: &mut impl FnMut(Step<'_>),
     ) -> Result<(), ReplayError> {
         work.over.insert(due.name.clone());
-        let redriving = matches!(work.options.action, Action::Redrive { .. });
-        if redriving && let Some(behind) = work.blocked.before(&due.place) {
+        if work.options.action != Action::Drop
+            && let Some(behind) = work.blocked.before(&due.place)
+        {
             work.summary.held_back += 1;
             report(Step::HeldBack {
                 letter: &due.name,
@@ -296,29 +298,27 @@ impl DlqReplayer {
             });
             return Ok(());
         }
-        let done = match letter {
-            None => Err(NotRedriven::Gone),
-            Some(letter) => match &work.options.action {
-                Action::Drop => Ok(Outcome::Dropped),
-                Action::Redrive { topic, .. } => self
-                    .redrive(&due.name, letter, topic.as_deref(), work)?
-                    .map(|()| Outcome::Redriven),
-            },
+        let Some(letter) = letter else {
+            work.failed(due, None, NotRedriven::Gone, report);
+            return Ok(());
         };
-        match (done, letter) {
-            (Ok(outcome), Some(letter)) => {
+        let (outcome, sent) = match &work.options.action {
+            Action::Drop => (Outcome::Dropped, Ok(())),
+            Action::Redrive { topic, .. } => {
+                let topic = topic.as_deref();
+                let sent = self.redrive(&due.name, letter, topic, work)?;
+                (Outcome::Redriven, sent)
+            }
+        };
+        match sent {
+            Ok(()) => {
                 self.record(&due.name, letter, outcome, work.options.patience)?;
                 self.index.resolve(&due.name, outcome);
                 work.taken.add(&due.place, &due.name);
                 work.summary.done += 1;
                 report(Step::Done(letter));
             }
-            (Err(why), letter) => {
-                work.blocked.add(&due.place, &due.name);
-                work.summary.failed += 1;
-                report(Step::Failed(&due.name, letter, why));
-            }
-            (Ok(_), None) => unreachable!("nothing is done with a letter that is gone"),
+            Err(why) => work.failed(due, Some(letter), why, report),
         }
         Ok(())
     }
@@ -386,11 +386,11 @@ impl DlqReplayer {
         let resolves = format!("{} {}", of.slot, of.id);
         let headers = [
             Header {
-                name: letter::RESOLVES,
+                name: dlq_headers::RESOLVES,
                 value: Some(resolves.as_bytes()),
             },
             Header {
-                name: letter::RESOLUTION,
+                name: dlq_headers::RESOLUTION,
                 value: Some(outcome.name().as_bytes()),
             },
         ];
@@ -452,6 +452,19 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
+    /// A letter stays open, and with it those of its key behind it.
+    fn failed(
+        &mut self,
+        due: &Due,
+        letter: Option<&DlqRecord>,
+        why: NotRedriven,
+        report: &mut impl FnMut(Step<'_>),
+    ) {
+        self.blocked.add(&due.place, &due.name);
+        self.summary.failed += 1;
+        report(Step::Failed(&due.name, letter, why));
+    }
+
     /// How many dead letters may still be taken.
     fn left(&self) -> usize {
         let limit = self.options.limit.unwrap_or(usize::MAX);

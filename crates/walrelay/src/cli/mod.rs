@@ -20,7 +20,8 @@ mod route;
 pub use args::{CheckArgs, Cli, Command, ConfigArgs, DemoArgs, InitArgs, RunArgs, completions};
 pub use bench::{BenchArgs, BenchPart};
 pub use dlq::{
-    DlqArgs, DlqCommand, DropArgs, FilterArgs, LetterArgs, ListArgs, Output, RedriveArgs, ShowArgs,
+    CloseArgs, DlqArgs, DlqCommand, DlqTopicArgs, DropArgs, FilterArgs, ListArgs, Output,
+    RedriveArgs, ShowArgs,
 };
 pub use exit::Exit;
 pub use failure::{Failure, colours, report};

@@ -16,24 +16,24 @@ const SEGMENT: u64 = 16 << 20;
 
 /// What the server keeps for the slot, as of the last look.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Retention {
+pub(crate) struct Retention {
     /// Bytes of log from the slot's `restart_lsn` to the end: what may not be removed.
-    pub retained: u64,
+    pub(crate) retained: u64,
     /// Bytes of log from the slot's `confirmed_flush_lsn` to the end: what is still to be relayed,
     /// or is not the outbox's.
-    pub unconfirmed: u64,
+    pub(crate) unconfirmed: u64,
     /// `wal_status`: `reserved`, `extended`, `unreserved` or `lost`.
-    pub wal_status: Option<String>,
+    pub(crate) wal_status: Option<String>,
     /// Bytes that may still be written before the slot is in danger; `None` without
     /// `max_slot_wal_keep_size`.
-    pub safe: Option<u64>,
+    pub(crate) safe: Option<u64>,
     /// `max_slot_wal_keep_size` in bytes; `None` where it is switched off.
-    pub limit: Option<u64>,
+    pub(crate) limit: Option<u64>,
 }
 
 impl Retention {
     /// From what the catalogs say.
-    pub fn of(server: &ServerFacts, slot: &SlotFacts) -> Self {
+    pub(crate) fn of(server: &ServerFacts, slot: &SlotFacts) -> Self {
         let behind = |position: Option<walrelay_lsn::Lsn>| {
             server
                 .wal_end
@@ -50,7 +50,7 @@ impl Retention {
     }
 
     /// What deserves a word; `warn_above` bytes are much, 0 for never.
-    pub fn concern(&self, warn_above: u64) -> Option<&'static str> {
+    pub(crate) fn concern(&self, warn_above: u64) -> Option<&'static str> {
         match self.danger(warn_above) {
             Danger::None => None,
             danger => Some(danger.words()),
