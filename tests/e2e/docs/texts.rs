@@ -273,6 +273,36 @@ fn links_lead_somewhere() {
     }
 }
 
+/// Sources that a document names in code spans, from the root or from `crates`.
+#[test]
+fn sources_of_the_documents_exist() {
+    let mut wrong = Vec::new();
+    for document in documents() {
+        let all = text(&document);
+        for code in all.split('`').skip(1).step_by(2) {
+            let path = code.split("::").next().unwrap_or_default();
+            let is_source = Path::new(path).extension().is_some_and(|end| end == "rs");
+            if !is_source || path.contains(char::is_whitespace) || path.contains('{') {
+                continue;
+            }
+            let Some((top, _)) = path.split_once('/') else {
+                continue;
+            };
+            let known = root().join("crates").join(top).is_dir();
+            let path = if known {
+                format!("crates/{path}")
+            } else {
+                path.to_owned()
+            };
+            let from_root = known || matches!(top, "crates" | "tests" | "fuzz");
+            if from_root && !root().join(&path).exists() {
+                wrong.push(format!("{document}: {path}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// As GitHub makes an anchor of a heading.
 fn slug(heading: &str) -> String {
     heading
