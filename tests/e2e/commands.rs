@@ -2,8 +2,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
+use walrelay_lab::servers::PostgresBinaries;
 use walrelay_testkit::{Db, eventually, servers};
-use walrelay_throwaway::PostgresBinaries;
 
 use crate::rig::{PATIENCE, Relay, Rig, SLOT, ends, eventually_or, output, walrelay};
 

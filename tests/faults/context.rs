@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use serde_json::json;
+use walrelay_lab::servers::{Builder, Postgres};
 use walrelay_lsn::Lsn;
 use walrelay_testkit::{
     CommitLog, Committed, Db, Delivered, EarlyWatch, History, Kafka, KafkaCluster, LoggedRow,
     Running, Sighting, SlotWatch, Workload, check, confirmed_early, eventually, millis_now,
     servers,
 };
-use walrelay_throwaway::{Builder, Postgres};
 
 use crate::outcome::Outcome;
 use crate::rig::{PATIENCE, Relay};

@@ -111,15 +111,13 @@ impl Verdict {
             && self.reordered.is_empty()
     }
 
-    /// # Panics
-    /// With a report, unless [`is_clean`](Self::is_clean).
+    /// Panics with a report, unless [`is_clean`](Self::is_clean).
     #[track_caller]
     pub fn assert_clean(&self) {
         assert!(self.is_clean(), "the history is not clean: {self}");
     }
 
-    /// # Panics
-    /// With a report, unless [`is_clean_but_for_ragged`](Self::is_clean_but_for_ragged).
+    /// Panics with a report, unless [`is_clean_but_for_ragged`](Self::is_clean_but_for_ragged).
     #[track_caller]
     pub fn assert_clean_but_for_ragged(&self) {
         assert!(
@@ -188,11 +186,8 @@ fn offenders<T>(
 }
 
 /// Compares what was committed with what was read. Records may be given in any order: what counts is
-/// their offsets.
-///
-/// # Panics
-/// If two committed rows have the same id, or two of a key the same number: then the test's own data
-/// prove nothing.
+/// their offsets. Panics if two committed rows have the same id, or two of a key the same number: then
+/// the test's own data prove nothing.
 pub fn check(committed: &[Committed], records: &[Delivered]) -> Verdict {
     let mut rows: HashMap<&str, &Committed> = HashMap::with_capacity(committed.len());
     let mut numbers = BTreeSet::new();
@@ -343,9 +338,6 @@ impl History {
     /// [`check`] to say.
     ///
     /// Read it when nothing more is being written.
-    ///
-    /// # Panics
-    /// If the table or the broker cannot be read.
     #[track_caller]
     pub fn collect(
         db_url: &str,
@@ -361,9 +353,6 @@ impl History {
 
     /// The rows of an outbox table that a [`Workload`](crate::Workload) wrote; a topic is the prefix
     /// and the aggregate type.
-    ///
-    /// # Panics
-    /// If the table cannot be read.
     #[track_caller]
     pub fn committed(db_url: &str, table: &str, topic_prefix: &str) -> Vec<Committed> {
         let sql = format!(
@@ -385,9 +374,6 @@ impl History {
 
     /// The records of all topics whose names begin with `topic_prefix`: until `distinct` different
     /// ids were seen and the end as of that moment is reached, or `limit` has passed.
-    ///
-    /// # Panics
-    /// If the broker cannot be read.
     #[track_caller]
     pub fn records(
         bootstrap_servers: &str,

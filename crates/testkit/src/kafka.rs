@@ -7,7 +7,7 @@ use rdkafka::{
     },
     client::DefaultClientContext,
 };
-use walrelay_throwaway::{Signal, ThrowawayError};
+use walrelay_lab::servers::{Signal, ThrowawayError};
 
 use crate::ChaosProxy;
 
@@ -90,9 +90,6 @@ impl KafkaBuilder {
 
     /// A broker of one's own, ready. (`WALRELAY_TEST_KAFKA` does not count here: who builds, wants
     /// these settings.)
-    ///
-    /// # Panics
-    /// If the servers were not fetched, there is no Java 17, or it does not start.
     #[track_caller]
     pub fn start(self) -> Kafka {
         match Own::start(&self) {
@@ -143,9 +140,6 @@ impl Kafka {
 
     /// The running broker that `WALRELAY_TEST_KAFKA` names (`host:port`), else one of its own with
     /// the builder's defaults.
-    ///
-    /// # Panics
-    /// As [`KafkaBuilder::start`].
     #[track_caller]
     pub fn start() -> Self {
         match env::var("WALRELAY_TEST_KAFKA") {
@@ -170,9 +164,6 @@ impl Kafka {
     }
 
     /// `localhost` and the port of a listener that [`KafkaBuilder::listener`] added.
-    ///
-    /// # Panics
-    /// If there is none of that name.
     #[track_caller]
     pub fn listener(&self, name: &str) -> String {
         let listeners = &self.own().listeners;
@@ -182,18 +173,12 @@ impl Kafka {
     }
 
     /// The proxy before the second listener; its address is for `bootstrap.servers` too.
-    ///
-    /// # Panics
-    /// Without [`KafkaBuilder::proxied`].
     #[track_caller]
     pub fn proxy(&self) -> &ChaosProxy {
         self.own().proxy.as_ref().expect("built with proxied()")
     }
 
     /// Stops it in order (SIGTERM) and waits for its end.
-    ///
-    /// # Panics
-    /// If it does not end within a minute.
     #[track_caller]
     pub fn stop(&self) {
         self.own().node.end_by(Signal::Term);
@@ -218,9 +203,6 @@ impl Kafka {
     }
 
     /// Starts it again on the same ports with the same data, and waits until it answers.
-    ///
-    /// # Panics
-    /// If it runs, or does not start.
     #[track_caller]
     pub fn start_again(&self) {
         self.own().node.start_again();
@@ -241,9 +223,6 @@ impl Kafka {
     }
 
     /// Creates a topic with these settings, such as `("max.message.bytes", "1000")`.
-    ///
-    /// # Panics
-    /// If the broker refuses.
     #[track_caller]
     pub fn create_topic(&self, name: &str, partitions: i32, settings: &[(&str, &str)]) {
         let one = TopicReplication::Fixed(1);
@@ -251,9 +230,6 @@ impl Kafka {
     }
 
     /// Changes a setting of a topic.
-    ///
-    /// # Panics
-    /// If the broker refuses.
     #[track_caller]
     pub fn alter_topic(&self, name: &str, key: &str, value: &str) {
         let admin = admin(&self.bootstrap_servers());
@@ -268,9 +244,6 @@ impl Kafka {
     }
 
     /// Deletes a topic.
-    ///
-    /// # Panics
-    /// If the broker refuses.
     #[track_caller]
     pub fn delete_topic(&self, name: &str) {
         let admin = admin(&self.bootstrap_servers());

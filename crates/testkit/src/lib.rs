@@ -22,7 +22,7 @@
 //!   skipped in silence. `WALRELAY_TEST_POSTGRES` and `WALRELAY_TEST_KAFKA` name running servers to
 //!   use instead.
 //! - Everything started ends with its owner, also after a panic or a SIGKILL; see
-//!   `walrelay_throwaway`.
+//!   `walrelay_lab::servers`.
 //! - Nothing here needs an async runtime of its caller's, and nothing breaks inside one.
 //! - This crate is for tests: what goes wrong in the set-up panics with the reason.
 

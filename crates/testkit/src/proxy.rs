@@ -92,9 +92,6 @@ pub struct ChaosProxy {
 impl ChaosProxy {
     /// Listens at a free port of 127.0.0.1 and forwards to `server`, which need not be up yet: a
     /// client that comes while it is not is reset.
-    ///
-    /// # Panics
-    /// If there is no such address, or nothing can be listened at.
     #[track_caller]
     pub fn start(server: impl ToSocketAddrs) -> Self {
         let server = resolve(server);
@@ -137,9 +134,6 @@ impl ChaosProxy {
 
     /// Leads new connections to another server, as an address does that moves. Those that are open stay
     /// where they are: [`cut`](Self::cut) them.
-    ///
-    /// # Panics
-    /// If there is no such address.
     #[track_caller]
     pub fn lead_to(&self, server: impl ToSocketAddrs) {
         let server = resolve(server);

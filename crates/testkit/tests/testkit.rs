@@ -15,11 +15,11 @@ use rdkafka::{
     message::{Header, OwnedHeaders},
     producer::{BaseProducer, BaseRecord, Producer as _},
 };
+use walrelay_lab::servers::Shutdown;
 use walrelay_testkit::{
     ChaosProxy, Committed, Cut, Db, Delivered, Direction, History, Kafka, KafkaCluster, SlotWatch,
     Standby, Workload, eventually, eventually_async, servers,
 };
-use walrelay_throwaway::Shutdown;
 
 const LIMIT: Duration = Duration::from_secs(30);
 

@@ -5,7 +5,7 @@ use rdkafka::{
     consumer::{BaseConsumer, Consumer as _},
     metadata::{Metadata, MetadataPartition, MetadataTopic},
 };
-use walrelay_throwaway::{Signal, ThrowawayError};
+use walrelay_lab::servers::{Signal, ThrowawayError};
 
 use super::{
     create_topic,
@@ -42,9 +42,6 @@ impl KafkaClusterBuilder {
     }
 
     /// Starts it and waits until all three brokers are up.
-    ///
-    /// # Panics
-    /// As [`KafkaBuilder::start`](super::KafkaBuilder::start).
     #[track_caller]
     pub fn start(self) -> KafkaCluster {
         match on_free_ports(|ports| KafkaCluster::on(ports, &self)) {
@@ -156,18 +153,12 @@ impl KafkaCluster {
     }
 
     /// SIGKILL to a broker.
-    ///
-    /// # Panics
-    /// If it does not run.
     #[track_caller]
     pub fn kill(&self, broker: i32) {
         self.node(broker).end_by(Signal::Kill);
     }
 
     /// Stops a broker in order (SIGTERM): it hands over what it leads first. Waits for its end.
-    ///
-    /// # Panics
-    /// If it does not run, or does not end within a minute.
     #[track_caller]
     pub fn stop(&self, broker: i32) {
         self.node(broker).end_by(Signal::Term);
@@ -175,9 +166,6 @@ impl KafkaCluster {
 
     /// Starts a broker again on the same port with the same data, and waits until it is up. Its
     /// replicas need time yet: [`wait_in_sync`](Self::wait_in_sync).
-    ///
-    /// # Panics
-    /// If it runs, or does not start.
     #[track_caller]
     pub fn start_again(&self, broker: i32) {
         self.node(broker).start_again();
@@ -202,9 +190,6 @@ impl KafkaCluster {
     }
 
     /// Creates a topic with three replicas of each partition and these settings.
-    ///
-    /// # Panics
-    /// If the cluster refuses.
     #[track_caller]
     pub fn create_topic(&self, name: &str, partitions: i32, settings: &[(&str, &str)]) {
         let three = TopicReplication::Fixed(3);
@@ -212,9 +197,6 @@ impl KafkaCluster {
     }
 
     /// Creates a topic whose partitions lie on these brokers each, the first of which is to lead.
-    ///
-    /// # Panics
-    /// If the cluster refuses.
     #[track_caller]
     pub fn create_topic_on(&self, name: &str, brokers: &[&[i32]], settings: &[(&str, &str)]) {
         let partitions = i32::try_from(brokers.len()).expect("not as many partitions");
@@ -229,9 +211,6 @@ impl KafkaCluster {
     }
 
     /// The broker that leads this partition, as the brokers that answer know it; waits for one.
-    ///
-    /// # Panics
-    /// If there is none within two minutes.
     #[track_caller]
     pub fn leader_of(&self, topic: &str, partition: i32) -> i32 {
         let client = self.client();
@@ -244,9 +223,6 @@ impl KafkaCluster {
     }
 
     /// Waits until this partition is led by another broker than `former`, and gives that.
-    ///
-    /// # Panics
-    /// If it is not within two minutes.
     #[track_caller]
     pub fn wait_other_leader(&self, topic: &str, partition: i32, former: i32) -> i32 {
         eventually_some(LIMIT, || {
@@ -255,9 +231,6 @@ impl KafkaCluster {
     }
 
     /// Waits until every partition of every topic has a leader and all its replicas in sync.
-    ///
-    /// # Panics
-    /// If that is not so within two minutes.
     #[track_caller]
     pub fn wait_in_sync(&self) {
         self.wait_partitions(|p| p.leader() > 0 && p.isr().len() == p.replicas().len());
@@ -265,9 +238,6 @@ impl KafkaCluster {
 
     /// Waits until no partition has more replicas in sync than this: the cluster has noticed that
     /// brokers are gone.
-    ///
-    /// # Panics
-    /// If that is not so within two minutes.
     #[track_caller]
     pub fn wait_in_sync_at_most(&self, most: usize) {
         self.wait_partitions(|p| p.isr().len() <= most);

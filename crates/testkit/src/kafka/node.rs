@@ -13,7 +13,7 @@ use rdkafka::{
     ClientConfig,
     consumer::{BaseConsumer, Consumer as _},
 };
-use walrelay_throwaway::{Process, Scratch, Signal, ThrowawayError, cache_dir};
+use walrelay_lab::servers::{Process, Scratch, Signal, ThrowawayError, cache_dir};
 
 /// As in `scripts/fetch-servers.sh`.
 const VERSION: &str = "4.1.0";

@@ -38,9 +38,6 @@ impl SecureKafka {
     pub const LIMITED_PASSWORD: &str = "kafka-hunter3";
 
     /// Starts it.
-    ///
-    /// # Panics
-    /// As [`super::KafkaBuilder::start`].
     #[track_caller]
     pub fn start() -> Self {
         let authority = Authority::new("testkit authority");
@@ -115,9 +112,6 @@ impl SecureKafka {
     }
 
     /// Allows [`LIMITED`](Self::LIMITED) these operations (`WRITE`, `CREATE`, `DESCRIBE`) on a topic.
-    ///
-    /// # Panics
-    /// If the broker refuses.
     #[track_caller]
     pub fn allow(&self, topic: &str, operations: &[&str]) {
         let address = self.kafka.bootstrap_servers();
