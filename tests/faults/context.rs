@@ -136,7 +136,7 @@ impl Context {
     /// Three brokers of the scenario's own instead of the lane's one.
     pub(crate) fn own_cluster(&mut self) -> Arc<KafkaCluster> {
         let (name, value) = APPEND_TIME;
-        let cluster = KafkaCluster::builder().setting(name, value).start();
+        let cluster = Kafka::builder().setting(name, value).start_cluster();
         Arc::clone(self.cluster.insert(Arc::new(cluster)))
     }
 

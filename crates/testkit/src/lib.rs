@@ -53,7 +53,7 @@ pub use commits::{CommitLog, LoggedRow};
 pub use db::Db;
 pub use early::{EarlyWatch, Sighting, TooEarly, confirmed_early, millis_now};
 pub use history::{Altered, Committed, Delivered, History, OutOfOrder, Verdict, check};
-pub use kafka::{Kafka, KafkaBuilder, KafkaCluster, KafkaClusterBuilder, SecureKafka};
+pub use kafka::{Kafka, KafkaBuilder, KafkaCluster, SecureKafka};
 pub use proxy::{ChaosProxy, Cut, Direction};
 pub use registry::{Asked, Mishap, SchemaRegistry};
 pub use slot::{SlotState, SlotWatch};

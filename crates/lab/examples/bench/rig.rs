@@ -9,8 +9,6 @@ use std::time::Duration;
 
 use futures_executor::block_on;
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use serde::Serialize;
@@ -61,7 +59,6 @@ pub(crate) struct Rig {
     pub(crate) own: PathBuf,
     /// Held, so that the end offsets do not cost a connection each.
     offsets: BaseConsumer,
-    admin: AdminClient<DefaultClientContext>,
     dir: TempDir,
     files: Cell<u32>,
 }
@@ -161,8 +158,6 @@ impl Rig {
         let recvlogical = running::recvlogical(&programs);
         let authority = Authority::new("benchmark");
         let issued = authority.server(HOST);
-        // As Java's property files have a value of several lines.
-        let one_line = |pem: &str| pem.lines().collect::<Vec<_>>().join("\\n");
         let postgres = Postgres::builder()
             .binaries(programs)
             // What happens by time would fall into one run and not into another.
@@ -181,15 +176,7 @@ impl Rig {
             .partitions(PARTITIONS.unsigned_abs())
             .setting("delete.topic.enable", "true")
             .listener("ENCRYPTED", "SSL")
-            .setting("listener.name.encrypted.ssl.keystore.type", "PEM")
-            .setting(
-                "listener.name.encrypted.ssl.keystore.key",
-                one_line(&issued.key),
-            )
-            .setting(
-                "listener.name.encrypted.ssl.keystore.certificate.chain",
-                one_line(&issued.certificate),
-            )
+            .certificate("ENCRYPTED", &issued)
             .full_speed()
             .start();
         let db = Db::connect(&postgres.url());
@@ -219,7 +206,6 @@ impl Rig {
             recvlogical,
             own: env::current_exe().expect("this program has a path"),
             offsets: client.create().expect("a consumer can be made"),
-            admin: client.create().expect("an admin client can be made"),
             dir,
             files: Cell::new(0),
         }
@@ -384,18 +370,9 @@ impl Rig {
     /// Creates the topics that a run's records go to and breaks them in, so that neither is measured. The
     /// broker's clock says when a record was appended. Gives the number of records in them.
     pub(crate) fn create_topics(&self, topics: &[String], partitions: i32) -> u64 {
-        let new: Vec<NewTopic<'_>> = topics
-            .iter()
-            .map(|name| {
-                NewTopic::new(name, partitions, TopicReplication::Fixed(1))
-                    .set("message.timestamp.type", "LogAppendTime")
-            })
-            .collect();
-        let options = AdminOptions::new().operation_timeout(Some(PATIENCE));
-        let created = block_on(self.admin.create_topics(&new, &options));
-        for topic in created.expect("the broker answers") {
-            topic.expect("a topic can be created");
-        }
+        let names: Vec<&str> = topics.iter().map(String::as_str).collect();
+        let stamped = [("message.timestamp.type", "LogAppendTime")];
+        self.kafka.create_topics(&names, partitions, &stamped);
         self.break_in(topics, partitions)
     }
 
@@ -429,11 +406,7 @@ impl Rig {
     /// Removes them, and what is in them from the disk.
     pub(crate) fn delete_topics(&self, topics: &[String]) {
         let names: Vec<&str> = topics.iter().map(String::as_str).collect();
-        let options = AdminOptions::new().operation_timeout(Some(PATIENCE));
-        let deleted = block_on(self.admin.delete_topics(&names, &options));
-        for topic in deleted.expect("the broker answers") {
-            topic.expect("a topic can be deleted");
-        }
+        self.kafka.delete_topics(&names);
     }
 
     /// Records in a topic, by the broker's word.

@@ -1,11 +1,14 @@
 use std::{env, fmt::Write as _, time::Duration};
 
+use futures_executor::block_on;
 use rdkafka::{
     ClientConfig,
     admin::{
         AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication,
+        TopicResult,
     },
     client::DefaultClientContext,
+    error::KafkaResult,
 };
 use walrelay_lab::servers::{Signal, ThrowawayError};
 
@@ -18,11 +21,13 @@ mod cluster;
 mod node;
 mod secure;
 
-pub use cluster::{KafkaCluster, KafkaClusterBuilder};
+pub use cluster::KafkaCluster;
 pub use secure::SecureKafka;
 
-/// What a [`Kafka`] is to be like.
+/// What a [`Kafka`] or a [`KafkaCluster`] is to be like. Listeners, the proxy and arguments of the format
+/// are of a single broker.
 #[derive(Debug, Clone)]
+#[must_use]
 pub struct KafkaBuilder {
     partitions: u32,
     auto_create: bool,
@@ -38,21 +43,18 @@ const LISTENERS: usize = 6;
 
 impl KafkaBuilder {
     /// How many partitions a topic gets that is created on demand. Default: 3.
-    #[must_use]
     pub fn partitions(mut self, partitions: u32) -> Self {
         self.partitions = partitions;
         self
     }
 
     /// Whether the broker creates topics on demand. Default: yes.
-    #[must_use]
     pub fn auto_create(mut self, auto_create: bool) -> Self {
         self.auto_create = auto_create;
         self
     }
 
     /// With a second listener that is reached, and advertised, through a [`ChaosProxy`].
-    #[must_use]
     pub fn proxied(mut self) -> Self {
         self.proxied = true;
         self
@@ -60,14 +62,12 @@ impl KafkaBuilder {
 
     /// With the JVM's optimising compiler: for measurements. Without, a broker is up in half the
     /// time, which is what tests need.
-    #[must_use]
     pub fn full_speed(mut self) -> Self {
         self.full_speed = true;
         self
     }
 
     /// A line of `server.properties`; overrides what is there by default.
-    #[must_use]
     pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.push((name.into(), value.into()));
         self
@@ -75,14 +75,12 @@ impl KafkaBuilder {
 
     /// One more listener: its name, in upper case, and its security protocol. It is advertised as
     /// `localhost`, see [`Kafka::listener`]; its settings are `listener.name.<name in lower case>.…`.
-    #[must_use]
     pub fn listener(mut self, name: impl Into<String>, protocol: impl Into<String>) -> Self {
         self.listeners.push((name.into(), protocol.into()));
         self
     }
 
     /// An argument of `kafka.tools.StorageTool format`, such as those that make SCRAM's users.
-    #[must_use]
     pub fn format_argument(mut self, argument: impl Into<String>) -> Self {
         self.format.push(argument.into());
         self
@@ -94,10 +92,42 @@ impl KafkaBuilder {
     pub fn start(self) -> Kafka {
         match Own::start(&self) {
             Ok(own) => Kafka {
-                server: Server::Own(Box::new(own)),
+                servers: addresses(&[own.node.port]),
+                own: Some(own),
             },
             Err(error) => panic!("Kafka does not start: {error}"),
         }
+    }
+
+    /// Lines of `server.properties`. Of two equal names Java takes the later.
+    fn properties(
+        &self,
+        node: &Node,
+        (role, id): (&str, i32),
+        replicas: u32,
+        more: &str,
+    ) -> String {
+        let mut text = format!(
+            "process.roles={role}\n\
+             node.id={id}\n\
+             controller.listener.names=CONTROLLER\n\
+             log.dirs={}\n\
+             offsets.topic.replication.factor={replicas}\n\
+             transaction.state.log.replication.factor={replicas}\n\
+             transaction.state.log.min.isr={}\n\
+             group.initial.rebalance.delay.ms=0\n\
+             auto.create.topics.enable={}\n\
+             num.partitions={}\n\
+             {more}",
+            node.data_dir().display(),
+            replicas.div_ceil(2),
+            self.auto_create,
+            self.partitions,
+        );
+        for (name, value) in &self.settings {
+            let _ = writeln!(text, "{name}={value}");
+        }
+        text
     }
 }
 
@@ -106,14 +136,9 @@ impl KafkaBuilder {
 /// Dropping it kills it and removes its data.
 #[derive(Debug)]
 pub struct Kafka {
-    server: Server,
-}
-
-#[derive(Debug)]
-enum Server {
-    Own(Box<Own>),
-    /// Named by `WALRELAY_TEST_KAFKA`.
-    Foreign(String),
+    servers: String,
+    /// `None` if `WALRELAY_TEST_KAFKA` names another.
+    own: Option<Own>,
 }
 
 #[derive(Debug)]
@@ -143,24 +168,19 @@ impl Kafka {
     #[track_caller]
     pub fn start() -> Self {
         match env::var("WALRELAY_TEST_KAFKA") {
-            Ok(servers) if !servers.is_empty() => Self {
-                server: Server::Foreign(servers),
-            },
+            Ok(servers) if !servers.is_empty() => Self { servers, own: None },
             _ => Self::builder().start(),
         }
     }
 
     /// Whether it may be stopped: a broker that the environment names may not.
     pub fn is_own(&self) -> bool {
-        matches!(self.server, Server::Own(_))
+        self.own.is_some()
     }
 
     /// For `bootstrap.servers`.
     pub fn bootstrap_servers(&self) -> String {
-        match &self.server {
-            Server::Own(own) => addresses(&[own.node.port()]),
-            Server::Foreign(servers) => servers.clone(),
-        }
+        self.servers.clone()
     }
 
     /// `localhost` and the port of a listener that [`KafkaBuilder::listener`] added.
@@ -210,10 +230,7 @@ impl Kafka {
 
     /// Its process id, if it is one's own and runs.
     pub fn pid(&self) -> Option<u32> {
-        let Server::Own(own) = &self.server else {
-            return None;
-        };
-        own.node.pid()
+        self.own.as_ref()?.node.pid()
     }
 
     /// What it logged, from WARN upwards.
@@ -225,46 +242,44 @@ impl Kafka {
     /// Creates a topic with these settings, such as `("max.message.bytes", "1000")`.
     #[track_caller]
     pub fn create_topic(&self, name: &str, partitions: i32, settings: &[(&str, &str)]) {
-        let one = TopicReplication::Fixed(1);
-        create_topic(&self.bootstrap_servers(), name, partitions, one, settings);
+        self.create_topics(&[name], partitions, settings);
+    }
+
+    /// Creates several alike.
+    #[track_caller]
+    pub fn create_topics(&self, names: &[&str], partitions: i32, settings: &[(&str, &str)]) {
+        let topics = names.iter();
+        let topics = topics.map(|name| NewTopic::new(name, partitions, TopicReplication::Fixed(1)));
+        create_topics(&self.servers, topics, settings);
     }
 
     /// Changes a setting of a topic.
     #[track_caller]
     pub fn alter_topic(&self, name: &str, key: &str, value: &str) {
-        let admin = admin(&self.bootstrap_servers());
         let change = AlterConfig::new(ResourceSpecifier::Topic(name)).set(key, value);
-        let options = AdminOptions::new();
-        let done = futures_executor::block_on(admin.alter_configs([&change], &options));
+        let admin = admin(&self.servers);
+        let done = block_on(admin.alter_configs([&change], &options()));
         for result in done.expect("the broker answers") {
-            if let Err((_, code)) = result {
-                panic!("topic {name}: {code}");
-            }
+            result.map(drop).expect("the topic is altered");
         }
     }
 
-    /// Deletes a topic.
+    /// Deletes topics.
     #[track_caller]
-    pub fn delete_topic(&self, name: &str) {
-        let admin = admin(&self.bootstrap_servers());
-        let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(10)));
-        let done = futures_executor::block_on(admin.delete_topics(&[name], &options));
-        for result in done.expect("the broker answers") {
-            if let Err((topic, code)) = result {
-                panic!("topic {topic}: {code}");
-            }
-        }
+    pub fn delete_topics(&self, names: &[&str]) {
+        let admin = admin(&self.servers);
+        accepted(block_on(admin.delete_topics(names, &options())));
     }
 
     #[track_caller]
     fn own(&self) -> &Own {
-        match &self.server {
-            Server::Own(own) => own,
-            Server::Foreign(servers) => panic!(
-                "this test controls its broker; it cannot use {servers} of WALRELAY_TEST_KAFKA, \
-                 and starts its own with Kafka::builder()"
-            ),
-        }
+        self.own.as_ref().unwrap_or_else(|| {
+            panic!(
+                "this test controls its broker; it cannot use {} of WALRELAY_TEST_KAFKA, \
+                 and starts its own with Kafka::builder()",
+                self.servers
+            )
+        })
     }
 }
 
@@ -274,30 +289,29 @@ impl Own {
             let [port, controller, behind, others @ ..] = ports;
             let names = builder.listeners.iter().map(|(name, _)| name.clone());
             assert!(names.len() <= LISTENERS, "at most {LISTENERS} listeners");
-            let listeners = names.zip(others).collect();
             let jvm = Jvm {
                 heap: 384,
                 full_speed: builder.full_speed,
             };
-            let node = Node::new("Kafka", port, true, jvm)?;
-            let proxy = builder
-                .proxied
-                .then(|| ChaosProxy::start(("127.0.0.1", behind)));
             let own = Self {
-                node,
-                proxy,
-                listeners,
+                node: Node::new("Kafka", port, true, jvm)?,
+                proxy: builder
+                    .proxied
+                    .then(|| ChaosProxy::start(("127.0.0.1", behind))),
+                listeners: names.zip(others).collect(),
             };
-            let properties = own.server_properties(builder, controller, behind);
+            let more = own.listening(builder, controller, behind);
+            let role = ("broker,controller", 1);
+            let properties = builder.properties(&own.node, role, 1, &more);
             own.node.format(&properties, &builder.format)?;
             own.node.start()?;
             Ok(own)
         })
     }
 
-    fn server_properties(&self, builder: &KafkaBuilder, controller: u16, behind: u16) -> String {
-        let port = self.node.port();
-        let mut listeners = format!("PLAINTEXT://127.0.0.1:{port}");
+    /// The properties that say where it listens, and as what.
+    fn listening(&self, builder: &KafkaBuilder, controller: u16, behind: u16) -> String {
+        let mut listeners = format!("PLAINTEXT://127.0.0.1:{}", self.node.port);
         let mut advertised = listeners.clone();
         if let Some(proxy) = &self.proxy {
             let _ = write!(listeners, ",PROXIED://127.0.0.1:{behind}");
@@ -309,41 +323,14 @@ impl Own {
             let _ = write!(advertised, ",{name}://localhost:{port}");
             let _ = write!(protocols, ",{name}:{protocol}");
         }
-        let _ = write!(listeners, ",CONTROLLER://127.0.0.1:{controller}");
-        let defaults = [
-            ("process.roles", "broker,controller".to_owned()),
-            ("node.id", "1".to_owned()),
-            (
-                "controller.quorum.voters",
-                format!("1@127.0.0.1:{controller}"),
-            ),
-            ("listeners", listeners),
-            ("advertised.listeners", advertised),
-            ("controller.listener.names", "CONTROLLER".to_owned()),
-            ("inter.broker.listener.name", "PLAINTEXT".to_owned()),
-            ("listener.security.protocol.map", protocols),
-            ("log.dirs", self.node.data_dir().display().to_string()),
-            ("offsets.topic.replication.factor", "1".to_owned()),
-            ("transaction.state.log.replication.factor", "1".to_owned()),
-            ("transaction.state.log.min.isr", "1".to_owned()),
-            ("group.initial.rebalance.delay.ms", "0".to_owned()),
-            ("auto.create.topics.enable", builder.auto_create.to_string()),
-            ("num.partitions", builder.partitions.to_string()),
-        ];
-        properties(&defaults, &builder.settings)
+        format!(
+            "controller.quorum.voters=1@127.0.0.1:{controller}\n\
+             listeners={listeners},CONTROLLER://127.0.0.1:{controller}\n\
+             advertised.listeners={advertised}\n\
+             inter.broker.listener.name=PLAINTEXT\n\
+             listener.security.protocol.map={protocols}\n"
+        )
     }
-}
-
-/// Lines of `server.properties`. Of two equal names Java takes the later.
-fn properties(defaults: &[(&str, String)], settings: &[(String, String)]) -> String {
-    let mut text = String::new();
-    for (name, value) in defaults {
-        let _ = writeln!(text, "{name}={value}");
-    }
-    for (name, value) in settings {
-        let _ = writeln!(text, "{name}={value}");
-    }
-    text
 }
 
 fn admin(bootstrap_servers: &str) -> AdminClient<DefaultClientContext> {
@@ -353,22 +340,32 @@ fn admin(bootstrap_servers: &str) -> AdminClient<DefaultClientContext> {
         .expect("an admin client can be made")
 }
 
+fn options() -> AdminOptions {
+    AdminOptions::new().operation_timeout(Some(Duration::from_secs(120)))
+}
+
 #[track_caller]
-fn create_topic(
+fn create_topics<'a>(
     bootstrap_servers: &str,
-    name: &str,
-    partitions: i32,
-    replicas: TopicReplication<'_>,
-    settings: &[(&str, &str)],
+    topics: impl Iterator<Item = NewTopic<'a>>,
+    settings: &'a [(&'a str, &'a str)],
 ) {
-    let admin = admin(bootstrap_servers);
-    let mut topic = NewTopic::new(name, partitions, replicas);
-    for (key, value) in settings {
-        topic = topic.set(key, value);
-    }
-    let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(10)));
-    let done = futures_executor::block_on(admin.create_topics([&topic], &options));
-    for result in done.expect("the broker answers") {
+    let with = |topic| {
+        settings
+            .iter()
+            .fold(topic, |topic: NewTopic<'a>, (key, value)| {
+                topic.set(key, value)
+            })
+    };
+    let topics: Vec<NewTopic<'a>> = topics.map(with).collect();
+    accepted(block_on(
+        admin(bootstrap_servers).create_topics(&topics, &options()),
+    ));
+}
+
+#[track_caller]
+fn accepted(answer: KafkaResult<Vec<TopicResult>>) {
+    for result in answer.expect("the broker answers") {
         if let Err((topic, code)) = result {
             panic!("topic {topic}: {code}");
         }
