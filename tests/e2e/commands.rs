@@ -3,8 +3,8 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::atomic::Ordering;
 
+use walrelay_lab::servers::PostgresBinaries;
 use walrelay_testkit::{Db, eventually, servers};
-use walrelay_throwaway::PostgresBinaries;
 
 use crate::rig::{PATIENCE, Relay, Rig, SLOT, ends, eventually_or, output, output_with, walrelay};
 

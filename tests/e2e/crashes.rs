@@ -1,8 +1,8 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use walrelay_lab::servers::Shutdown;
 use walrelay_testkit::{Cut, Db, Direction, eventually};
-use walrelay_throwaway::Shutdown;
 
 use crate::rig::{PATIENCE, Rig, SLOT, ends, insert};
 

@@ -466,7 +466,7 @@ fn without_their_topic_are_waited_for() {
         let mut relay = rig.streaming(&config);
         letters.insert("NULL", action, 1);
         rig.caught_up();
-        kafka.delete_topic(&letters.topic);
+        kafka.delete_topics(&[&letters.topic]);
         // The broker has deleted it.
         relay.says("dead letters: it cannot be read");
         let (first, end) = letters.insert_good(action, 2);
@@ -482,6 +482,6 @@ fn without_their_topic_are_waited_for() {
         let found = letters.ids(&topic, action, 2 * (round + 1), PATIENCE);
         assert_eq!(found, [first, second], "{action}");
         relay.ends_well();
-        kafka.delete_topic(&letters.topic);
+        kafka.delete_topics(&[&letters.topic]);
     }
 }

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
+use walrelay_lab::servers::{ChildGuard, Signal};
 use walrelay_testkit::{Db, History, eventually, eventually_some, servers};
-use walrelay_throwaway::{ChildGuard, Signal};
 
 use crate::dlq::{Desk, Draft, draft};
 use crate::rig::{PATIENCE, Relay, Rig, ends, output, shared_kafka, walrelay};

@@ -8,11 +8,11 @@ use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tempfile::TempDir;
+use walrelay_lab::servers::{ChildGuard, Postgres, Signal, end_with_owner};
 use walrelay_testkit::{
     ChaosProxy, Db, History, Kafka, SlotWatch, Verdict, Workload, eventually, eventually_some,
     servers,
 };
-use walrelay_throwaway::{ChildGuard, Postgres, Signal, end_with_owner};
 
 /// Long enough for a busy machine; nothing waits for it in vain.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);

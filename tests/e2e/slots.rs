@@ -5,11 +5,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use walrelay_lab::servers::{Postgres, Shutdown};
 use walrelay_lsn::Lsn;
 use walrelay_testkit::{
     ChaosProxy, Cut, Db, Delivered, History, Kafka, Workload, eventually, servers,
 };
-use walrelay_throwaway::{Postgres, Shutdown};
 
 use crate::rig::{PATIENCE, Relay, Rig, SLOT, ends, insert, output_with, shared_kafka};
 

@@ -1,7 +1,7 @@
 use std::fs;
 
+use walrelay_lab::servers::Postgres;
 use walrelay_testkit::{Authority, Db, eventually, servers};
-use walrelay_throwaway::Postgres;
 
 use super::{Recorder, contains, refused};
 use crate::rig::{PATIENCE, Rig, output, shared_kafka};
