@@ -9,8 +9,9 @@ use walrelay_lsn::{Lsn, RelationId, TypeOid};
 use walrelay_pgoutput::{Message, PgTimestamp, decode, encode};
 use walrelay_sink::Poison;
 
-use crate::confluent::encode_json;
-use crate::template::json;
+use crate::plan::TopicName as _;
+use crate::render::registry::encode_json;
+use crate::value::json;
 use crate::{
     Event, Lookups, Member, Messages, Object, Options, Place, Router, Template, Templates,
     TopicTemplate, TopicTemplateError, ValueSchema, ValueTemplate,
@@ -87,7 +88,7 @@ pub fn avro(bytes: &[u8]) {
     if let Err(schema_mismatch) = encode_json(&compiled, json.as_bytes(), &mut out) {
         let shown = format!("{schema_mismatch} {schema_mismatch:?}");
         // Names of the schema are shown, and shorter.
-        let is_value = json.len() >= 12 && json::find(json.as_bytes(), &[]).is_ok();
+        let is_value = json.len() >= 12 && json::is_json(json.as_bytes());
         return assert!(
             schema.is_some() || !is_value || !shown.contains(json),
             "{shown}"
@@ -222,7 +223,7 @@ fn in_place(template: &Template, place: Place, lookups: &Lookups, value: &str) {
     }
     for type_oid in TYPES {
         // Postgres has seen to it that a column of JSON is JSON.
-        if type_oid != 3802 || json::find(value.as_bytes(), &[]).is_ok() {
+        if type_oid != 3802 || json::is_json(value.as_bytes()) {
             rows(&templates, place, &names, type_oid, value);
         }
     }
@@ -259,7 +260,7 @@ fn rows(templates: &Templates, place: Place, names: &[&str], type_oid: u32, valu
                 assert!(record.partition.is_none_or(|partition| partition >= 0));
                 assert!(record.timestamp_ms.is_none_or(|millis| millis >= 0));
                 let object = record.value.unwrap_or_default();
-                let json = place != Place::Member || json::find(object, &[]).is_ok();
+                let json = place != Place::Member || json::is_json(object);
                 assert!(json, "{templates:?} of {value:?}");
             }
             Err(error) => assert!(error.poison().is_some(), "{error}"),

@@ -64,48 +64,31 @@
 
 #![forbid(unsafe_code)]
 
-mod calendar;
-mod cloud_event;
-mod column_type;
-mod columns;
-mod confluent;
-mod connect;
-mod debezium;
 #[doc(hidden)]
 pub mod fuzzing;
 mod message;
-mod part;
 mod plan;
-mod position;
-mod preset;
+mod render;
 mod route;
-mod route_error;
 mod router;
-mod template;
-mod topic;
-mod topics;
+mod value;
 
-pub use cloud_event::{CloudEventMode, CloudEvents};
-pub use confluent::{
-    SchemaMismatch, SchemaMismatchAt, SchemaProblem, SubjectNames, ValueFormat, ValueSchema,
-    WireFormat,
-};
-pub use connect::{
+pub use message::{MessageError, MessageHeaders, MessageMember, MessageRow, Messages};
+pub use plan::{PlanError, Role, RouteError, SchemaMismatch, SchemaMismatchAt, Target};
+pub use render::cloudevents::{CloudEventMode, CloudEvents};
+pub use render::connect::{
     BinaryHandling, ColumnFacts, Converter, DecimalHandling, Handling, HstoreHandling,
     IntervalHandling, JsonOptions, TableFacts, TimePrecision, TypeFacts, TypeKind,
 };
-pub use debezium::{
+pub use render::debezium::{
     Additional, Expand, JavaRegexError, NameAdjustment, Options, Placement, PlacementError,
     RegexProblem, TopicTemplate, TopicTemplateError,
 };
-pub use message::{MessageError, MessageHeaders, MessageMember, MessageRow, Messages};
-pub use part::{Event, ValueError};
-pub use plan::PlanError;
-pub use preset::{Preset, PresetValue};
-pub use route::{Role, Route};
-pub use route_error::RouteError;
-pub use router::{PartialRow, Routed, Router, Row};
-pub use template::{
-    Lookups, Member, Object, Place, Scalar, Target, Template, TemplateError, TemplateProblem,
-    Templates, ValueTemplate,
+pub use render::registry::{SchemaProblem, SubjectNames, ValueFormat, ValueSchema, WireFormat};
+pub use render::template::{
+    Lookups, Member, Object, Place, Preset, PresetValue, Scalar, Template, TemplateError,
+    TemplateProblem, Templates, ValueTemplate,
 };
+pub use route::Route;
+pub use router::{PartialRow, Routed, Router, Row};
+pub use value::{Event, ValueError};
