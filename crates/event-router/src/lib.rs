@@ -17,6 +17,20 @@
 //!  row ──────▶ values by slot ──▶ Parts: bytes of the row, or of the scratch buffer ──▶ Routed
 //! ```
 //!
+//! # Rooms
+//! A room uses only rooms above it in this table.
+//!
+//! | room | what it is |
+//! |---|---|
+//! | `value` | bytes of a part, values of a row, JSON, decimals, dates and times |
+//! | `plan` | the plan of a table: parts, columns, what is wrong with a table or a row |
+//! | `render::connect` | Kafka Connect's data and converters, as Debezium makes it of columns |
+//! | `render::debezium` | the rules of Debezium's outbox event router |
+//! | `render::template` | templates over columns, and presets |
+//! | `render::cloudevents`, `render::registry` | CloudEvents; values in a schema registry's wire format |
+//! | `route`, `router` | the choice of rules; rows to records |
+//! | `message` | events of `pg_logical_emit_message`, as rows |
+//!
 //! # What a row becomes, by Debezium's defaults
 //! | part | made of | Debezium option |
 //! |---|---|---|

@@ -104,7 +104,7 @@ impl<'t> Part<'t> {
 }
 
 /// The byte that two hexadecimal digits are.
-pub(crate) fn hex_byte(digits: &[u8; 2]) -> Option<u8> {
+pub(crate) fn hex_byte(digits: [u8; 2]) -> Option<u8> {
     let [high, low] = digits.map(|digit| char::from(digit).to_digit(16));
     u8::try_from(high? << 4 | low?).ok()
 }

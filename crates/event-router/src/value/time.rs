@@ -80,14 +80,13 @@ pub(crate) fn iso(text: &[u8], out: &mut Vec<u8>) -> bool {
 /// Without an offset, UTC is meant. `None` where it is neither, or before 1970, for Kafka's
 /// timestamps are not negative.
 pub(crate) fn millis(text: &[u8]) -> Option<i64> {
-    let number = || std::str::from_utf8(text).ok()?.parse::<i64>().ok();
-    let millis = match number() {
-        Some(millis) => millis,
-        None => {
-            let printed = parse(text)?;
-            let nanos = printed.clock.map_or(0, |clock| clock.nanos);
-            printed.seconds() * 1000 + nanos / 1_000_000
-        }
+    let number = std::str::from_utf8(text).ok().map(str::parse);
+    let millis = if let Some(Ok(millis)) = number {
+        millis
+    } else {
+        let printed = parse(text)?;
+        let nanos = printed.clock.map_or(0, |clock| clock.nanos);
+        printed.seconds() * 1000 + nanos / 1_000_000
     };
     (millis >= 0).then_some(millis)
 }

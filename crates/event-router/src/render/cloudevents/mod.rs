@@ -91,6 +91,9 @@ const BINARY: [&str; 7] = [
     CONTENT_TYPE,
 ];
 
+/// The attributes that events differ in, in the order of their headers.
+const ATTRIBUTES: [&str; 5] = ["id", "source", "type", "time", "subject"];
+
 /// The header of the media type, in both modes.
 const CONTENT_TYPE: &str = "content-type";
 
@@ -177,14 +180,8 @@ impl Data {
     }
 }
 
-/// The attributes of one event; `None` is one that it has not.
-struct Attributes<'t> {
-    id: Part<'t>,
-    source: Part<'t>,
-    kind: Part<'t>,
-    time: Part<'t>,
-    subject: Part<'t>,
-}
+/// The values of the [`ATTRIBUTES`] of one event; absent is one that it has not.
+type Attributes<'t> = [Part<'t>; ATTRIBUTES.len()];
 
 /// The headers that come of an event: their names, by place in [`CloudPlan::header`], and values.
 pub(crate) type CloudHeaders<'t> = SmallVec<[Part<'t>; BINARY.len()]>;
@@ -211,24 +208,10 @@ impl CloudPlan {
         let attributes = self.attributes(&values, event, scratch)?;
         match self.mode {
             CloudEventMode::Binary => {
-                let Attributes {
-                    id,
-                    source,
-                    kind,
-                    time,
-                    subject,
-                } = attributes;
-                let version = Part::appended(SPEC_VERSION, scratch);
-                let content_type = Part::appended(self.content_type.as_bytes(), scratch);
-                Ok(smallvec![
-                    version,
-                    id,
-                    source,
-                    kind,
-                    time,
-                    subject,
-                    content_type
-                ])
+                let mut headers = smallvec![Part::appended(SPEC_VERSION, scratch)];
+                headers.extend(attributes);
+                headers.push(Part::appended(self.content_type.as_bytes(), scratch));
+                Ok(headers)
             }
             CloudEventMode::Structured => {
                 let data = self
@@ -280,13 +263,7 @@ impl CloudPlan {
                 timestamp(text, values, scratch).map_err(fault)?
             }
         };
-        Ok(Attributes {
-            id,
-            source,
-            kind,
-            time,
-            subject,
-        })
+        Ok([id, source, kind, time, subject])
     }
 
     /// The value as it stands in the object.
@@ -310,13 +287,7 @@ impl CloudPlan {
     ) -> Part<'t> {
         let start = scratch.len();
         scratch.extend_from_slice(b"{\"specversion\":\"1.0\"");
-        for (name, part) in [
-            ("id", &attributes.id),
-            ("source", &attributes.source),
-            ("type", &attributes.kind),
-            ("time", &attributes.time),
-            ("subject", &attributes.subject),
-        ] {
+        for (name, part) in ATTRIBUTES.into_iter().zip(attributes) {
             if !matches!(part, Part::Absent) {
                 member(name, scratch);
                 json::string(part, scratch);

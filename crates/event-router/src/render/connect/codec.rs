@@ -134,7 +134,7 @@ impl Codec {
 fn bytea(input: &str) -> Result<Cow<'_, [u8]>, Malformed> {
     if let Some(hex) = input.strip_prefix("\\x") {
         let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
-        let bytes: Option<Vec<u8>> = pairs.iter().map(hex_byte).collect();
+        let bytes: Option<Vec<u8>> = pairs.iter().copied().map(hex_byte).collect();
         return bytes
             .filter(|_| rest.is_empty())
             .map(Cow::Owned)

@@ -38,39 +38,11 @@ fn quoted(text: &str) -> Result<(String, &str), Malformed> {
     Err(Malformed)
 }
 
-/// As JSON, as Jackson writes it to characters: nothing but quotes, backslashes and controls is
-/// escaped.
+/// As JSON, as Jackson writes it to characters.
 pub(crate) fn json(entries: &[(String, Option<String>)]) -> String {
     let mut out = Vec::new();
-    let mut text = String::from("{");
-    for (at, (key, value)) in entries.iter().enumerate() {
-        if at > 0 {
-            text.push(',');
-        }
-        push(key, &mut out, &mut text);
-        text.push(':');
-        match value {
-            Some(value) => push(value, &mut out, &mut text),
-            None => text.push_str("null"),
-        }
-    }
-    text.push('}');
-    text
-}
-
-fn push(value: &str, scratch: &mut Vec<u8>, text: &mut String) {
-    text.push('"');
-    for c in value.chars() {
-        if u32::from(c) > 0xffff {
-            text.push(c);
-            continue;
-        }
-        scratch.clear();
-        json::string(c.encode_utf8(&mut [0; 4]), scratch);
-        let escaped = std::str::from_utf8(scratch).unwrap_or_default();
-        text.push_str(escaped.get(1..escaped.len() - 1).unwrap_or_default());
-    }
-    text.push('"');
+    json::map(entries, json::characters, &mut out);
+    String::from_utf8_lossy(&out).into_owned()
 }
 
 #[cfg(test)]

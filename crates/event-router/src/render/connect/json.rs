@@ -72,12 +72,9 @@ impl JsonOptions {
             )),
             Kind::Struct(fields) => {
                 kind("\"struct\",\"fields\":[");
-                for (at, (name, schema)) in fields.iter().enumerate() {
-                    if at > 0 {
-                        out.push(b',');
-                    }
+                separated(fields, b",", out, |(name, schema), out| {
                     self.schema(schema, Some(name), out);
-                }
+                });
                 out.push(b']');
             }
         }
@@ -96,14 +93,11 @@ impl JsonOptions {
         }
         if !schema.parameters.is_empty() {
             out.extend_from_slice(b",\"parameters\":{");
-            for (at, (name, value)) in schema.parameters.iter().enumerate() {
-                if at > 0 {
-                    out.push(b',');
-                }
+            separated(&schema.parameters, b",", out, |(name, value), out| {
                 string(name, out);
                 out.push(b':');
                 string(value, out);
-            }
+            });
             out.push(b'}');
         }
         if let Some(default) = &schema.default {
@@ -157,43 +151,55 @@ impl JsonOptions {
                     _ => None,
                 };
                 out.push(b'[');
-                for (at, data) in items.iter().enumerate() {
-                    if at > 0 {
-                        out.push(b',');
-                    }
-                    self.value(item, data, out);
-                }
+                separated(items, b",", out, |data, out| self.value(item, data, out));
                 out.push(b']');
             }
-            Data::Map(entries) => {
-                out.push(b'{');
-                for (at, (key, value)) in entries.iter().enumerate() {
-                    if at > 0 {
-                        out.push(b',');
-                    }
-                    string(key, out);
-                    out.push(b':');
-                    match value {
-                        Some(value) => string(value, out),
-                        None => text("null", out),
-                    }
-                }
-                out.push(b'}');
-            }
+            Data::Map(entries) => map(entries, string, out),
             Data::Struct(values) => {
                 out.push(b'{');
-                for (at, ((name, schema), data)) in fields(schema).iter().zip(values).enumerate() {
-                    if at > 0 {
-                        out.push(b',');
-                    }
+                let values = fields(schema).iter().zip(values);
+                separated(values, b",", out, |((name, schema), data), out| {
                     string(name, out);
                     out.push(b':');
                     self.value(Some(schema), data, out);
-                }
+                });
                 out.push(b'}');
             }
         }
     }
+}
+
+/// Writes each of the items, with a separator between them.
+pub(super) fn separated<T>(
+    items: impl IntoIterator<Item = T>,
+    separator: &[u8],
+    out: &mut Vec<u8>,
+    mut write: impl FnMut(T, &mut Vec<u8>),
+) {
+    for (at, item) in items.into_iter().enumerate() {
+        if at > 0 {
+            out.extend_from_slice(separator);
+        }
+        write(item, out);
+    }
+}
+
+/// A map as a JSON object, with `string` for its texts.
+pub(super) fn map(
+    entries: &[(String, Option<String>)],
+    string: fn(&str, &mut Vec<u8>),
+    out: &mut Vec<u8>,
+) {
+    out.push(b'{');
+    separated(entries, b",", out, |(key, value), out| {
+        string(key, out);
+        out.push(b':');
+        match value {
+            Some(value) => string(value, out),
+            None => out.extend_from_slice(b"null"),
+        }
+    });
+    out.push(b'}');
 }
 
 /// The fields of a struct's schema.
@@ -224,6 +230,17 @@ fn bytes(bytes: &[u8], out: &mut Vec<u8>) {
 /// A string as Jackson writes it to bytes: what is beyond the BMP as two escapes, all else that is
 /// not ASCII as it is.
 pub(crate) fn string(text: &str, out: &mut Vec<u8>) {
+    // The first byte of what is beyond the BMP is 0xF0 or higher.
+    escaped(text, 0xf0, out);
+}
+
+/// A string as Jackson writes it to characters: nothing but quotes, backslashes and controls is escaped.
+pub(super) fn characters(text: &str, out: &mut Vec<u8>) {
+    escaped(text, 0xff, out);
+}
+
+/// In quotes, with escapes for the characters whose first byte is `high` or above.
+fn escaped(text: &str, high: u8, out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     let unit = |unit: u16, out: &mut Vec<u8>| {
         out.extend_from_slice(b"\\u");
@@ -236,8 +253,7 @@ pub(crate) fn string(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     let mut plain = 0;
     for (at, byte) in text.bytes().enumerate() {
-        // The first byte of what is beyond the BMP is 0xF0 or higher.
-        if byte >= 0x20 && byte != b'"' && byte != b'\\' && byte < 0xf0 {
+        if byte >= 0x20 && byte != b'"' && byte != b'\\' && byte < high {
             continue;
         }
         out.extend_from_slice(text.as_bytes().get(plain..at).unwrap_or_default());

@@ -4,47 +4,38 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::json::fields;
+use super::json::{fields, map, separated};
 use super::schema::{Data, Schema};
 use super::{java, temporal};
 
 /// `value.toString()`, for what is not null. Bytes are base64, where Java writes the address of an
 /// object.
 pub(crate) fn to_string(schema: Option<&Schema>, data: &Data<'_>, out: &mut Vec<u8>) {
-    let separated = |at: usize, out: &mut Vec<u8>, separator: &[u8]| {
-        if at > 0 {
-            out.extend_from_slice(separator);
-        }
-    };
     match data {
         Data::Instant(millis) => out.extend_from_slice(temporal::date_text(*millis).as_bytes()),
         Data::List(items) => {
             out.push(b'[');
-            for (at, item) in items.iter().enumerate() {
-                separated(at, out, b", ");
-                to_string(None, item, out);
-            }
+            separated(items, b", ", out, |item, out| to_string(None, item, out));
             out.push(b']');
         }
         Data::Map(entries) => {
             out.push(b'{');
-            for (at, (key, value)) in entries.iter().enumerate() {
-                separated(at, out, b", ");
+            separated(entries, b", ", out, |(key, value), out| {
                 out.extend_from_slice(key.as_bytes());
                 out.push(b'=');
                 out.extend_from_slice(value.as_deref().unwrap_or("null").as_bytes());
-            }
+            });
             out.push(b'}');
         }
         Data::Struct(values) => {
             out.extend_from_slice(b"Struct{");
             let set = fields(schema).iter().zip(values);
-            for (at, ((name, schema), value)) in set.filter(|(_, it)| !it.is_null()).enumerate() {
-                separated(at, out, b",");
+            let set = set.filter(|(_, value)| !value.is_null());
+            separated(set, b",", out, |((name, schema), value), out| {
                 out.extend_from_slice(name.as_bytes());
                 out.push(b'=');
                 to_string(Some(schema), value, out);
-            }
+            });
             out.push(b'}');
         }
         other => scalar(other, out),
@@ -68,39 +59,18 @@ pub(crate) fn simple(schema: Option<&Schema>, data: &Data<'_>, embedded: bool, o
         Data::Instant(millis) => out.extend_from_slice(temporal::connect_text(*millis).as_bytes()),
         Data::List(items) => {
             out.push(b'[');
-            for (at, item) in items.iter().enumerate() {
-                if at > 0 {
-                    out.push(b',');
-                }
-                simple(None, item, true, out);
-            }
+            separated(items, b",", out, |item, out| simple(None, item, true, out));
             out.push(b']');
         }
-        Data::Map(entries) => {
-            out.push(b'{');
-            for (at, (key, value)) in entries.iter().enumerate() {
-                if at > 0 {
-                    out.push(b',');
-                }
-                string(key, out);
-                out.push(b':');
-                match value {
-                    Some(value) => string(value, out),
-                    None => out.extend_from_slice(b"null"),
-                }
-            }
-            out.push(b'}');
-        }
+        Data::Map(entries) => map(entries, string, out),
         Data::Struct(values) => {
             out.push(b'{');
-            for (at, ((name, schema), value)) in fields(schema).iter().zip(values).enumerate() {
-                if at > 0 {
-                    out.push(b',');
-                }
+            let values = fields(schema).iter().zip(values);
+            separated(values, b",", out, |((name, schema), value), out| {
                 string(name, out);
                 out.push(b':');
                 simple(Some(schema), value, true, out);
-            }
+            });
             out.push(b'}');
         }
         other => scalar(other, out),

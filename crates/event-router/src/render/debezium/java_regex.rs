@@ -3,8 +3,6 @@
 //! The pattern is translated, so that what is in it means what it means in Java: classes are those
 //! of ASCII, the dot takes no line terminator. What cannot be had without backtracking is refused.
 
-use std::fmt;
-
 use regex::Regex;
 
 /// A Java pattern that is not understood, or that this program refuses.
@@ -18,43 +16,33 @@ pub struct JavaRegexError {
 }
 
 /// What is wrong with a pattern.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegexProblem {
     /// A group that looks ahead or behind.
+    #[error(
+        "looking ahead or behind, as in (?=…), (?!…) and (?<=…), is not supported: it takes a matcher that goes back over the text; write the groups that you want to keep"
+    )]
     LookAround,
     /// A reference to a group.
+    #[error(
+        "references to groups, as \\1 and \\k<name>, are not supported in the expression: they take a matcher that goes back over the text"
+    )]
     BackReference,
     /// A quantifier or a group that gives nothing back.
+    #[error(
+        "possessive quantifiers and atomic groups, as in *+, ++ and (?>…), are not supported; write the plain quantifier"
+    )]
     Possessive,
     /// A flag other than `s`.
+    #[error("the flag {0:?} is not supported; there is s, at the beginning: (?s)")]
     Flag(char),
     /// An escape that Java does not have, or that is not translated.
+    #[error("{0} is not supported")]
     Escape(String),
     /// Not closed, empty where it must not be, or another mistake: what the parser says.
+    #[error("{0}")]
     Syntax(String),
-}
-
-impl fmt::Display for RegexProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::LookAround => f.write_str(
-                "looking ahead or behind, as in (?=…), (?!…) and (?<=…), is not supported: it takes a matcher that goes back over the text; write the groups that you want to keep",
-            ),
-            Self::BackReference => f.write_str(
-                "references to groups, as \\1 and \\k<name>, are not supported in the expression: they take a matcher that goes back over the text",
-            ),
-            Self::Possessive => f.write_str(
-                "possessive quantifiers and atomic groups, as in *+, ++ and (?>…), are not supported; write the plain quantifier",
-            ),
-            Self::Flag(flag) => write!(
-                f,
-                "the flag {flag:?} is not supported; there is s, at the beginning: (?s)"
-            ),
-            Self::Escape(escape) => write!(f, "{escape} is not supported"),
-            Self::Syntax(message) => f.write_str(message),
-        }
-    }
 }
 
 /// A pattern that is applied as Kafka Connect's `RegexRouter` does: it must match the whole text,
@@ -143,8 +131,8 @@ const POSIX: [&str; 12] = [
     "XDigit", "Space",
 ];
 
-/// What ends a line in Java.
-const LINE_ENDS: &str = r"\n\r\x{85}\x{2028}\x{2029}";
+/// The dot: no end of a line of Java.
+const DOT: &str = r"[^\n\r\x{85}\x{2028}\x{2029}]";
 
 impl Translator {
     fn peek(&self, ahead: usize) -> Option<char> {
@@ -169,6 +157,12 @@ impl Translator {
         Self::error(at, RegexProblem::Syntax(message.to_owned()))
     }
 
+    /// Writes this in place of the next character.
+    fn next(&mut self, translated: &str) {
+        self.out.push_str(translated);
+        self.at += 1;
+    }
+
     fn translate(mut self) -> Result<String, JavaRegexError> {
         while let Some(c) = self.peek(0) {
             let start = self.at;
@@ -176,31 +170,14 @@ impl Translator {
                 '\\' => self.escape(false)?,
                 '[' => self.class()?,
                 '(' => self.group()?,
-                '.' => {
-                    self.at += 1;
-                    if self.dot_all {
-                        self.out.push_str("(?s:.)");
-                    } else {
-                        self.out.push_str("[^");
-                        self.out.push_str(LINE_ENDS);
-                        self.out.push(']');
-                    }
-                }
+                '.' if self.dot_all => self.next("(?s:.)"),
+                '.' => self.next(DOT),
                 '*' | '+' | '?' | '{' => self.quantifier()?,
                 // `$` matches before a final line terminator too.
-                '$' => {
-                    self.at += 1;
-                    self.out.push_str(r"(?:\z)");
-                }
-                '^' => {
-                    self.at += 1;
-                    self.out.push_str(r"\A");
-                }
-                ']' | '}' => {
-                    self.at += 1;
-                    self.out.push('\\');
-                    self.out.push(c);
-                }
+                '$' => self.next(r"(?:\z)"),
+                '^' => self.next(r"\A"),
+                ']' => self.next(r"\]"),
+                '}' => self.next(r"\}"),
                 '\0' => return Self::syntax(start, "a NUL character"),
                 c => {
                     self.at += 1;
@@ -361,24 +338,15 @@ impl Translator {
             return Self::syntax(start, "nothing follows the backslash");
         };
         self.at += 2;
-        let class = |translator: &mut Self, inner: &str, negated: bool| {
-            let not = if negated { "^" } else { "" };
-            translator.out.push_str(&["[", not, inner, "]"].concat());
-        };
         match c {
-            'd' | 'D' => class(self, "0-9", c == 'D'),
-            'w' | 'W' => class(self, "a-zA-Z0-9_", c == 'W'),
-            's' | 'S' => class(self, r" \t\n\x0B\x0C\r", c == 'S'),
-            't' | 'n' | 'r' | 'f' => self.out.push_str(match c {
-                't' => r"\t",
-                'n' => r"\n",
-                'r' => r"\r",
-                _ => r"\x0C",
-            }),
-            'A' | 'z' if !in_class => {
-                self.out.push('\\');
-                self.out.push(c);
-            }
+            'd' => self.out.push_str("[0-9]"),
+            'D' => self.out.push_str("[^0-9]"),
+            'w' => self.out.push_str("[a-zA-Z0-9_]"),
+            'W' => self.out.push_str("[^a-zA-Z0-9_]"),
+            's' => self.out.push_str(r"[ \t\n\x0B\x0C\r]"),
+            'S' => self.out.push_str(r"[^ \t\n\x0B\x0C\r]"),
+            't' | 'n' | 'r' | 'f' => self.out.extend(['\\', c]),
+            'A' | 'z' if !in_class => self.out.extend(['\\', c]),
             '1'..='9' | 'k' if !in_class => {
                 return Self::error(start, RegexProblem::BackReference);
             }

@@ -58,7 +58,7 @@ pub enum TopicTemplateError {
     /// `${…}` with a name that no group of the expression has.
     #[error(
         "topic template, character {position}: unknown placeholder ${{{name}}}; there is {}",
-        Groups(groups)
+        placeholders(groups)
     )]
     Unknown {
         /// Where the `$` is.
@@ -91,19 +91,12 @@ pub enum TopicTemplateError {
     Regex(#[from] JavaRegexError),
 }
 
-struct Groups<'a>(&'a [String]);
-
-impl fmt::Display for Groups<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, name) in self.0.iter().enumerate() {
-            let comma = if at > 0 { ", " } else { "" };
-            write!(f, "{comma}${{{name}}}")?;
-        }
-        if self.0.is_empty() {
-            f.write_str("none")?;
-        }
-        Ok(())
+fn placeholders(groups: &[String]) -> String {
+    if groups.is_empty() {
+        return "none".to_owned();
     }
+    let groups: Vec<String> = groups.iter().map(|name| format!("${{{name}}}")).collect();
+    groups.join(", ")
 }
 
 impl TopicTemplate {

@@ -255,7 +255,7 @@ impl Ops {
             Kind::Found => quoted(text),
             _ => text.to_owned(),
         };
-        fits.then(|| Op::Filter(Filter::Default(text)))
+        fits.then_some(Op::Filter(Filter::Default(text)))
     }
 }
 

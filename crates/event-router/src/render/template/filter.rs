@@ -125,7 +125,7 @@ fn unhex<'t>(part: &Part<'_>, scratch: &mut Vec<u8>) -> Result<Part<'t>, ValueEr
     };
     let made = fill(part, digits / 2, scratch, |text, made| {
         let (pairs, _) = text.get(2..).unwrap_or_default().as_chunks::<2>();
-        let mut pairs = pairs.iter().map(hex_byte).zip(made);
+        let mut pairs = pairs.iter().copied().map(hex_byte).zip(made);
         pairs.all(|(read, byte)| {
             read.is_some_and(|read| {
                 *byte = read;
@@ -320,7 +320,7 @@ mod tests {
                 ("", ""),
             ],
         );
-        let gone = Op::Filter(Filter::Replace(".".into(), "".into()));
+        let gone = Op::Filter(Filter::Replace(".".into(), String::new()));
         texts(&gone, &[("a.b.c", "abc"), (".", "")]);
         texts(&Op::Boolean, &[("t", "true"), ("f", "false")]);
         texts(

@@ -232,28 +232,36 @@ impl<'t> Scanner<'t> {
         match self.peek() {
             Some(b'{') => self.items(b'}', |scanner| {
                 let name = scanner.name()?;
-                match path {
+                let rest = match path {
                     Some([Step::Member(wanted), rest @ ..]) if same(name, wanted.as_bytes()) => {
-                        found = scanner.value(Some(rest), depth + 1)?;
+                        Some(rest)
                     }
-                    _ => drop(scanner.value(None, depth + 1)?),
+                    _ => None,
+                };
+                let place = scanner.value(rest, depth + 1)?;
+                if rest.is_some() {
+                    found = place;
                 }
                 Ok(())
             })?,
             Some(b'[') => {
                 let mut index = 0;
                 self.items(b']', |scanner| {
-                    match path {
-                        Some([Step::Item(wanted), rest @ ..]) if *wanted == index => {
-                            found = scanner.value(Some(rest), depth + 1)?;
-                        }
-                        _ => drop(scanner.value(None, depth + 1)?),
-                    }
+                    let rest = match path {
+                        Some([Step::Item(wanted), rest @ ..]) if *wanted == index => Some(rest),
+                        _ => None,
+                    };
                     index += 1;
+                    let place = scanner.value(rest, depth + 1)?;
+                    if rest.is_some() {
+                        found = place;
+                    }
                     Ok(())
                 })?;
             }
-            Some(b'"') => drop(self.string()?),
+            Some(b'"') => {
+                self.string()?;
+            }
             Some(b't') => self.word(b"true")?,
             Some(b'f') => self.word(b"false")?,
             Some(b'n') => self.word(b"null")?,

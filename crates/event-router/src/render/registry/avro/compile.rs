@@ -154,8 +154,8 @@ impl Compiler {
             }
         };
         let place = self.push(node);
-        if let Some(name) = name_of(schema) {
-            self.names.insert(name, place);
+        if let Some(name) = schema.name() {
+            self.names.insert(name.fullname(None), place);
         }
         Ok(place)
     }
@@ -185,50 +185,27 @@ impl Compiler {
     }
 }
 
-fn name_of(schema: &Schema) -> Option<String> {
-    let name = match schema {
-        Schema::Enum(schema) => &schema.name,
-        Schema::Fixed(fixed) | Schema::Duration(fixed) | Schema::Uuid(UuidSchema::Fixed(fixed)) => {
-            &fixed.name
-        }
-        Schema::Decimal(decimal) => match &decimal.inner {
-            InnerDecimalSchema::Fixed(fixed) => &fixed.name,
-            InnerDecimalSchema::Bytes => return None,
-        },
-        _ => return None,
-    };
-    Some(name.fullname(None))
-}
-
 /// As Avro's JSON encoding names a branch: by its full name, or by its type; logical types do not count.
 fn tag(schema: &Schema) -> String {
+    if let Some(name) = schema.name() {
+        return name.fullname(None);
+    }
     let kind = match schema {
         Schema::Null => "null",
         Schema::Boolean => "boolean",
         Schema::Int | Schema::Date | Schema::TimeMillis => "int",
-        Schema::Long
-        | Schema::TimeMicros
-        | Schema::TimestampMillis
-        | Schema::TimestampMicros
-        | Schema::TimestampNanos
-        | Schema::LocalTimestampMillis
-        | Schema::LocalTimestampMicros
-        | Schema::LocalTimestampNanos => "long",
         Schema::Float => "float",
         Schema::Double => "double",
-        Schema::Bytes | Schema::BigDecimal | Schema::Uuid(UuidSchema::Bytes) => "bytes",
-        Schema::String | Schema::Uuid(UuidSchema::String) => "string",
+        Schema::Bytes
+        | Schema::BigDecimal
+        | Schema::Decimal(_)
+        | Schema::Uuid(UuidSchema::Bytes) => "bytes",
+        Schema::String | Schema::Uuid(_) => "string",
         Schema::Array(_) => "array",
         Schema::Map(_) => "map",
         Schema::Union(_) => "union",
-        Schema::Record(record) => return record.name.fullname(None),
-        Schema::Ref { name } => return name.fullname(None),
-        Schema::Decimal(decimal) if matches!(decimal.inner, InnerDecimalSchema::Bytes) => "bytes",
-        Schema::Enum(_)
-        | Schema::Fixed(_)
-        | Schema::Duration(_)
-        | Schema::Decimal(_)
-        | Schema::Uuid(UuidSchema::Fixed(_)) => return name_of(schema).unwrap_or_default(),
+        // Times and timestamps; what has a name was named above.
+        _ => "long",
     };
     kind.to_owned()
 }

@@ -400,7 +400,7 @@ fn uuid(text: &str) -> Option<[u8; 16]> {
     let mut bytes = [0; 16];
     let mut digits = text.bytes().filter(|byte| *byte != b'-');
     for byte in &mut bytes {
-        *byte = hex_byte(&[digits.next()?, digits.next()?])?;
+        *byte = hex_byte([digits.next()?, digits.next()?])?;
     }
     Some(bytes)
 }
