@@ -9,21 +9,28 @@ use walrelay_lsn::{Lsn, RelationId, TypeOid};
 use walrelay_pgoutput::{Message, PgTimestamp, decode, encode};
 use walrelay_sink::Poison;
 
-use crate::confluent::encode_json;
-use crate::template::json;
+use crate::plan::TopicName as _;
+use crate::render::registry::encode_json;
+use crate::value::json;
 use crate::{
     Event, Lookups, Member, Messages, Object, Options, Place, Router, Template, Templates,
     TopicTemplate, TopicTemplateError, ValueSchema, ValueTemplate,
+};
+
+/// What rows are routed as.
+const EVENT: Event = Event {
+    commit_lsn: Lsn::new(8),
+    row: 0,
+    commit_time: PgTimestamp::new(0),
 };
 
 /// Any content of a message: what is read is a row of the table that was announced, and says again
 /// what it said; nothing of the content is in an error.
 pub fn messages(bytes: &[u8]) {
     let mut messages = Messages::new("outbox", []);
-    let time = PgTimestamp::new(0);
     let mut router = Router::new(Options::default());
     assert!(messages.announce(&mut router).is_ok());
-    let row = match messages.read(bytes, time) {
+    let row = match messages.read(bytes, EVENT.commit_time) {
         Ok(row) => row,
         Err(error) => {
             let shown = format!("{error} {error:?}");
@@ -34,12 +41,7 @@ pub fn messages(bytes: &[u8]) {
     };
     let headers: Vec<_> = row.headers.iter().map(|header| header.name).collect();
     let named = row.insert.relation == Messages::TABLES[1];
-    let event = Event {
-        commit_lsn: Lsn::new(8),
-        row: 0,
-        commit_time: time,
-    };
-    let routed = router.route(row.insert.relation, &row.insert.tuple, &event);
+    let routed = router.route(row.insert.relation, &row.insert.tuple, &EVENT);
     match routed {
         Ok(mut routed) => {
             routed.add_headers(row.headers.iter());
@@ -87,7 +89,7 @@ pub fn avro(bytes: &[u8]) {
     if let Err(schema_mismatch) = encode_json(&compiled, json.as_bytes(), &mut out) {
         let shown = format!("{schema_mismatch} {schema_mismatch:?}");
         // Names of the schema are shown, and shorter.
-        let is_value = json.len() >= 12 && json::find(json.as_bytes(), &[]).is_ok();
+        let is_value = json.len() >= 12 && json::is_json(json.as_bytes());
         return assert!(
             schema.is_some() || !is_value || !shown.contains(json),
             "{shown}"
@@ -146,16 +148,6 @@ pub fn topic_templates(bytes: &[u8]) {
     }
 }
 
-const PLACES: [Place; 7] = [
-    Place::Topic,
-    Place::Key,
-    Place::Value,
-    Place::Member,
-    Place::Header,
-    Place::Partition,
-    Place::Timestamp,
-];
-
 /// text, uuid, bigint, double, boolean, bytea, timestamptz, jsonb
 const TYPES: [u32; 8] = [25, 2950, 20, 701, 16, 17, 1184, 3802];
 
@@ -176,21 +168,12 @@ pub fn templates(bytes: &[u8]) {
     };
     let again = template.to_string();
     assert_eq!(again.parse().as_ref(), Ok(&template), "{text:?}");
-    let rows = [(value.to_owned(), "found".to_owned())];
-    let lookups = Lookups::from([("t".to_owned(), rows.into())]);
-    for place in PLACES {
-        if template.check(place, &lookups).is_ok() {
-            in_place(&template, place, &lookups, value);
-        }
-    }
-}
-
-/// The template in its place, over columns of each type.
-fn in_place(template: &Template, place: Place, lookups: &Lookups, value: &str) {
+    let table = [(value.to_owned(), "found".to_owned())];
+    let lookups = Lookups::from([("t".to_owned(), table.into())]);
     let Ok(fixed) = "x".parse::<Template>() else {
         unreachable!("a text is a template")
     };
-    let mut templates = Templates {
+    let plain = Templates {
         id: None,
         topic: fixed.clone(),
         key: None,
@@ -198,21 +181,24 @@ fn in_place(template: &Template, place: Place, lookups: &Lookups, value: &str) {
         headers: Vec::new(),
         partition: None,
         timestamp: None,
-        lookups: lookups.clone(),
+        lookups,
     };
-    let given = template.clone();
-    match place {
-        Place::Topic => templates.topic = given,
-        Place::Key => templates.key = Some(given),
-        Place::Value => templates.value = ValueTemplate::Text(given),
-        Place::Header => templates.headers = vec![("h".to_owned(), given)],
-        Place::Partition => templates.partition = Some(given),
-        Place::Timestamp => templates.timestamp = Some(given),
-        Place::Member => {
-            let members = vec![("m".to_owned(), Member::Template(given))];
-            templates.value = ValueTemplate::Object(Object { members });
+    let in_place = |place| {
+        let (given, mut templates) = (template.clone(), plain.clone());
+        match place {
+            Place::Topic => templates.topic = given,
+            Place::Key => templates.key = Some(given),
+            Place::Value => templates.value = ValueTemplate::Text(given),
+            Place::Header => templates.headers = vec![("h".to_owned(), given)],
+            Place::Partition => templates.partition = Some(given),
+            Place::Timestamp => templates.timestamp = Some(given),
+            Place::Member => {
+                let members = vec![("m".to_owned(), Member::Template(given))];
+                templates.value = ValueTemplate::Object(Object { members });
+            }
         }
-    }
+        templates
+    };
     let mut names: Vec<&str> = template.columns().collect();
     names.sort_unstable();
     names.dedup();
@@ -220,10 +206,21 @@ fn in_place(template: &Template, place: Place, lookups: &Lookups, value: &str) {
     if names.iter().any(|name| name.contains('\0')) || names.len() > 100 {
         return;
     }
-    for type_oid in TYPES {
-        // Postgres has seen to it that a column of JSON is JSON.
-        if type_oid != 3802 || json::find(value.as_bytes(), &[]).is_ok() {
-            rows(&templates, place, &names, type_oid, value);
+    for place in [
+        Place::Topic,
+        Place::Key,
+        Place::Value,
+        Place::Member,
+        Place::Header,
+        Place::Partition,
+        Place::Timestamp,
+    ] {
+        for type_oid in TYPES {
+            // Postgres has seen to it that a column of JSON is JSON.
+            let is_possible = type_oid != 3802 || json::is_json(value.as_bytes());
+            if is_possible && template.check(place, &plain.lookups).is_ok() {
+                rows(&in_place(place), place, &names, type_oid, value);
+            }
         }
     }
 }
@@ -247,19 +244,14 @@ fn rows(templates: &Templates, place: Place, names: &[&str], type_oid: u32, valu
         let Ok(Message::Insert(insert)) = decode(&row) else {
             unreachable!("an Insert message was made")
         };
-        let event = Event {
-            commit_lsn: Lsn::new(1),
-            row: 0,
-            commit_time: PgTimestamp::new(0),
-        };
-        match router.route(insert.relation, &insert.tuple, &event) {
+        match router.route(insert.relation, &insert.tuple, &EVENT) {
             Ok(routed) => {
                 let record = routed.record();
                 assert!(!record.topic.is_empty());
                 assert!(record.partition.is_none_or(|partition| partition >= 0));
                 assert!(record.timestamp_ms.is_none_or(|millis| millis >= 0));
                 let object = record.value.unwrap_or_default();
-                let json = place != Place::Member || json::find(object, &[]).is_ok();
+                let json = place != Place::Member || json::is_json(object);
                 assert!(json, "{templates:?} of {value:?}");
             }
             Err(error) => assert!(error.poison().is_some(), "{error}"),

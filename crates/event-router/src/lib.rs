@@ -17,6 +17,20 @@
 //!  row ──────▶ values by slot ──▶ Parts: bytes of the row, or of the scratch buffer ──▶ Routed
 //! ```
 //!
+//! # Rooms
+//! A room uses only rooms above it in this table.
+//!
+//! | room | what it is |
+//! |---|---|
+//! | `value` | bytes of a part, values of a row, JSON, decimals, dates and times |
+//! | `plan` | the plan of a table: parts, columns, what is wrong with a table or a row |
+//! | `render::connect` | Kafka Connect's data and converters, as Debezium makes it of columns |
+//! | `render::debezium` | the rules of Debezium's outbox event router |
+//! | `render::template` | templates over columns, and presets |
+//! | `render::cloudevents`, `render::registry` | CloudEvents; values in a schema registry's wire format |
+//! | `route`, `router` | the choice of rules; rows to records |
+//! | `message` | events of `pg_logical_emit_message`, as rows |
+//!
 //! # What a row becomes, by Debezium's defaults
 //! | part | made of | Debezium option |
 //! |---|---|---|
@@ -64,48 +78,31 @@
 
 #![forbid(unsafe_code)]
 
-mod calendar;
-mod cloud_event;
-mod column_type;
-mod columns;
-mod confluent;
-mod connect;
-mod debezium;
 #[doc(hidden)]
 pub mod fuzzing;
 mod message;
-mod part;
 mod plan;
-mod position;
-mod preset;
+mod render;
 mod route;
-mod route_error;
 mod router;
-mod template;
-mod topic;
-mod topics;
+mod value;
 
-pub use cloud_event::{CloudEventMode, CloudEvents};
-pub use confluent::{
-    SchemaMismatch, SchemaMismatchAt, SchemaProblem, SubjectNames, ValueFormat, ValueSchema,
-    WireFormat,
-};
-pub use connect::{
+pub use message::{MessageError, MessageHeaders, MessageMember, MessageRow, Messages};
+pub use plan::{PlanError, Role, RouteError, SchemaMismatch, SchemaMismatchAt, Target};
+pub use render::cloudevents::{CloudEventMode, CloudEvents};
+pub use render::connect::{
     BinaryHandling, ColumnFacts, Converter, DecimalHandling, Handling, HstoreHandling,
     IntervalHandling, JsonOptions, TableFacts, TimePrecision, TypeFacts, TypeKind,
 };
-pub use debezium::{
+pub use render::debezium::{
     Additional, Expand, JavaRegexError, NameAdjustment, Options, Placement, PlacementError,
     RegexProblem, TopicTemplate, TopicTemplateError,
 };
-pub use message::{MessageError, MessageHeaders, MessageMember, MessageRow, Messages};
-pub use part::{Event, ValueError};
-pub use plan::PlanError;
-pub use preset::{Preset, PresetValue};
-pub use route::{Role, Route};
-pub use route_error::RouteError;
-pub use router::{PartialRow, Routed, Router, Row};
-pub use template::{
-    Lookups, Member, Object, Place, Scalar, Target, Template, TemplateError, TemplateProblem,
-    Templates, ValueTemplate,
+pub use render::registry::{SchemaProblem, SubjectNames, ValueFormat, ValueSchema, WireFormat};
+pub use render::template::{
+    Lookups, Member, Object, Place, Preset, PresetValue, Scalar, Template, TemplateError,
+    TemplateProblem, Templates, ValueTemplate,
 };
+pub use route::Route;
+pub use router::{PartialRow, Routed, Router, Row};
+pub use value::{Event, ValueError};

@@ -58,35 +58,6 @@ struct Read<'a> {
     fault: Option<MessageError>,
 }
 
-#[derive(Deserialize)]
-#[serde(field_identifier, rename_all = "lowercase")]
-enum Name {
-    Id,
-    Topic,
-    Aggregate,
-    Key,
-    Type,
-    Payload,
-    Headers,
-    #[serde(other)]
-    Unknown,
-}
-
-impl Name {
-    fn member(&self) -> Option<MessageMember> {
-        Some(match self {
-            Self::Id => MessageMember::Id,
-            Self::Topic => MessageMember::Topic,
-            Self::Aggregate => MessageMember::Aggregate,
-            Self::Key => MessageMember::Key,
-            Self::Type => MessageMember::Type,
-            Self::Payload => MessageMember::Payload,
-            Self::Headers => MessageMember::Headers,
-            Self::Unknown => return None,
-        })
-    }
-}
-
 impl<'de> Deserialize<'de> for Read<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Members;
@@ -101,8 +72,9 @@ impl<'de> Deserialize<'de> for Read<'de> {
                 let mut raw = [None; MessageMember::ALL.len()];
                 let mut seen = [false; MessageMember::ALL.len()];
                 let mut fault = None;
-                while let Some(name) = map.next_key::<Name>()? {
-                    let Some(member) = name.member() else {
+                while let Some(Key(name)) = map.next_key()? {
+                    let known = |member: &MessageMember| member.name() == name;
+                    let Some(member) = MessageMember::ALL.into_iter().find(known) else {
                         map.next_value::<IgnoredAny>()?;
                         fault.get_or_insert(MessageError::UnknownMember);
                         continue;

@@ -1,0 +1,112 @@
+//! What a column is needed for.
+
+use std::fmt;
+
+/// What a column is needed for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Role {
+    /// The header `id`.
+    EventId,
+    /// The record's key.
+    EventKey,
+    /// The record's value.
+    Payload,
+    /// The choice of the topic.
+    RouteBy,
+    /// The record's timestamp.
+    EventTimestamp,
+    /// The version of the envelope's schema.
+    SchemaVersion,
+    /// A header, a field of the envelope, or the partition.
+    Additional,
+    /// A part of the record that a template makes.
+    Template(Target),
+}
+
+/// Which part of a record a template makes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// The event's id.
+    Id,
+    /// Its topic.
+    Topic,
+    /// Its key.
+    Key,
+    /// Its value.
+    Value,
+    /// A member of its value, by its path.
+    Member(Box<str>),
+    /// The header of this name.
+    Header(Box<str>),
+    /// Its partition.
+    Partition,
+    /// Its timestamp.
+    Timestamp,
+    /// The attribute of this name, where it is a CloudEvent.
+    CloudEvent(&'static str),
+    /// The name of the record, where the subject of its schema has it.
+    RecordName,
+}
+
+impl Role {
+    /// The option that names the column: Debezium's, or a key of the configuration.
+    pub const fn option(&self) -> &'static str {
+        self.words().1
+    }
+
+    /// What the column is for, and the option.
+    const fn words(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::EventId => ("the event id", "table.field.event.id"),
+            Self::EventKey => ("the key", "table.field.event.key"),
+            Self::Payload => ("the payload", "table.field.event.payload"),
+            Self::RouteBy => ("the routing value", "route.by.field"),
+            Self::EventTimestamp => ("the timestamp", "table.field.event.timestamp"),
+            Self::SchemaVersion => (
+                "the version of the schema",
+                "table.field.event.schema.version",
+            ),
+            Self::Additional => ("an additional field", "table.fields.additional.placement"),
+            Self::Template(target) => target.words(),
+        }
+    }
+}
+
+impl Target {
+    const fn words(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::Id => ("the event's id", "router.route.id"),
+            Self::Topic => ("the topic", "router.route.topic"),
+            Self::Key => ("the key", "router.route.key"),
+            Self::Value => ("the value", "router.route.value"),
+            Self::Member(_) => ("member", "router.route.value"),
+            Self::Header(_) => ("header", "router.route.headers"),
+            Self::Partition => ("the partition", "router.route.partition"),
+            Self::Timestamp => ("the timestamp", "router.route.timestamp"),
+            Self::CloudEvent(_) => ("the CloudEvents attribute", "router.cloudevents"),
+            Self::RecordName => ("the name of the record", "router.registry.record"),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = self.words().0;
+        match self {
+            Self::Member(name) => write!(f, "{what} {name:?} of the value"),
+            Self::Header(name) => write!(f, "{what} {name:?}"),
+            Self::CloudEvent(name) => write!(f, "{what} {name:?}"),
+            _ => f.write_str(what),
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Template(target) => target.fmt(f),
+            role => f.write_str(role.words().0),
+        }
+    }
+}

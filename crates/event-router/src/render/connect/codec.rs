@@ -1,0 +1,289 @@
+//! From the text of a column to its Connect value.
+
+use std::borrow::Cow;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE};
+
+use super::array::{self, Element};
+use super::interval::Interval;
+use super::options::BinaryHandling;
+use super::schema::Data;
+use super::{hstore, java, temporal};
+use crate::value::decimal::{self, Decimal, Numeric};
+use crate::value::{Malformed, hex_byte};
+
+/// How the text of a column is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Codec {
+    Text,
+    Boolean,
+    Integer,
+    Float,
+    Double,
+    Bytes,
+    BytesText(BinaryHandling),
+    Decimal { scale: i32 },
+    VariableDecimal,
+    NumericDouble,
+    NumericText(Option<i32>),
+    Money { scale: i32 },
+    MoneyDouble,
+    MoneyText,
+    Date(Clock),
+    Time(Clock),
+    ZonedTime,
+    Timestamp(Clock),
+    ZonedTimestamp { digits: Option<usize> },
+    IntervalMicros,
+    IntervalText,
+    Bit,
+    Bits,
+    Point,
+    HstoreJson,
+    HstoreMap,
+    Array(Box<Codec>),
+}
+
+/// What times are counted in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Clock {
+    Millis,
+    Micros,
+    Nanos,
+    Iso,
+    Connect,
+}
+
+fn text(text: String) -> Data<'static> {
+    Data::Text(Cow::Owned(text))
+}
+
+impl Codec {
+    /// The value that `text` stands for; NULL where Debezium has none for it.
+    pub(crate) fn read<'t>(&self, input: &'t str) -> Result<Data<'t>, Malformed> {
+        Ok(match self {
+            Self::Text => Data::Text(Cow::Borrowed(input)),
+            Self::Boolean => Data::Boolean(match input {
+                "t" | "true" => true,
+                "f" | "false" => false,
+                _ => return Err(Malformed),
+            }),
+            Self::Integer => Data::Int(input.parse()?),
+            Self::Float => Data::Float(input.parse()?),
+            Self::Double => Data::Double(input.parse()?),
+            Self::Bytes => Data::Bytes(bytea(input)?),
+            Self::BytesText(handling) => text(bytes_text(&bytea(input)?, *handling)),
+            Self::Decimal { scale } => match input.parse()? {
+                Numeric::Number(number) => Data::Decimal(number.with_scale(*scale)),
+                _ => Data::Null,
+            },
+            Self::VariableDecimal => match input.parse()? {
+                Numeric::Number(number) => variable(number),
+                _ => Data::Null,
+            },
+            Self::NumericDouble => Data::Double(input.parse::<Numeric>()?.double()),
+            Self::NumericText(scale) => text(match (input.parse()?, scale) {
+                (Numeric::Number(number), Some(scale)) => number.with_scale(*scale).plain(),
+                (number, _) => number.string(),
+            }),
+            Self::Money { scale } => Data::Decimal(decimal::money(input)?.with_scale(*scale)),
+            Self::MoneyDouble => Data::Double(decimal::money(input)?.double()),
+            Self::MoneyText => text(decimal::money(input)?.plain()),
+            Self::Date(clock) => date(temporal::date(input)?, *clock),
+            Self::Time(clock) => time(temporal::time(input)?, *clock),
+            Self::ZonedTime => {
+                let micros = temporal::time_with_offset(input)?;
+                text(format!("{}Z", temporal::iso_time(micros, None)))
+            }
+            Self::Timestamp(clock) => timestamp(temporal::timestamp(input)?, *clock),
+            Self::ZonedTimestamp { digits } => match temporal::timestamp(input)? {
+                temporal::Timestamp::Micros(micros) => text(temporal::iso_instant(micros, *digits)),
+                _ => Data::Text(Cow::Borrowed(input)),
+            },
+            Self::IntervalMicros => Data::Int(Interval::parse(input)?.micros()),
+            Self::IntervalText => text(Interval::parse(input)?.iso()),
+            Self::Bit => match input {
+                "0" => Data::Boolean(false),
+                "1" => Data::Boolean(true),
+                "" => Data::Null,
+                _ => return Err(Malformed),
+            },
+            Self::Bits => Data::Bytes(Cow::Owned(bits(input)?)),
+            Self::Point => point(input)?,
+            Self::HstoreJson => text(hstore::json(&ordered(input)?)),
+            Self::HstoreMap => Data::Map(ordered(input)?),
+            Self::Array(element) => Data::List(element.list(array::parse(input, b',')?)?),
+        })
+    }
+
+    fn list<'t>(&self, elements: Vec<Element<'t>>) -> Result<Vec<Data<'t>>, Malformed> {
+        elements
+            .into_iter()
+            .map(|element| match element {
+                Element::Null => Ok(Data::Null),
+                Element::Text(Cow::Borrowed(text)) => self.read(text),
+                Element::Text(Cow::Owned(text)) => Ok(self.read(&text)?.into_owned()),
+                Element::Array(elements) => Ok(Data::List(self.list(elements)?)),
+            })
+            .collect()
+    }
+}
+
+/// `bytea_output` is `hex`, or `escape` where somebody insists.
+fn bytea(input: &str) -> Result<Cow<'_, [u8]>, Malformed> {
+    if let Some(hex) = input.strip_prefix("\\x") {
+        let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
+        let bytes: Option<Vec<u8>> = pairs.iter().copied().map(hex_byte).collect();
+        return bytes
+            .filter(|_| rest.is_empty())
+            .map(Cow::Owned)
+            .ok_or(Malformed);
+    }
+    if !input.contains('\\') {
+        return Ok(Cow::Borrowed(input.as_bytes()));
+    }
+    let mut bytes = Vec::with_capacity(input.len());
+    let mut rest = input.as_bytes();
+    loop {
+        rest = match rest {
+            [] => return Ok(Cow::Owned(bytes)),
+            [b'\\', b'\\', rest @ ..] => {
+                bytes.push(b'\\');
+                rest
+            }
+            [
+                b'\\',
+                a @ b'0'..=b'3',
+                b @ b'0'..=b'7',
+                c @ b'0'..=b'7',
+                rest @ ..,
+            ] => {
+                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest
+            }
+            [b'\\', ..] => return Err(Malformed),
+            [byte, rest @ ..] => {
+                bytes.push(*byte);
+                rest
+            }
+        };
+    }
+}
+
+fn bytes_text(bytes: &[u8], handling: BinaryHandling) -> String {
+    match handling {
+        BinaryHandling::Bytes | BinaryHandling::Base64 => STANDARD.encode(bytes),
+        BinaryHandling::Base64UrlSafe => URL_SAFE.encode(bytes),
+        BinaryHandling::Hex => {
+            let nibble = |nibble: u8| char::from_digit(nibble.into(), 16).unwrap_or('0');
+            let pairs = bytes
+                .iter()
+                .map(|byte| [nibble(byte >> 4), nibble(byte & 0xf)]);
+            pairs.flatten().collect()
+        }
+    }
+}
+
+fn variable(number: Decimal) -> Data<'static> {
+    let number = number.stripped();
+    Data::Struct(vec![
+        Data::Int(number.scale().into()),
+        Data::Bytes(Cow::Owned(number.unscaled_bytes())),
+    ])
+}
+
+fn date(days: i64, clock: Clock) -> Data<'static> {
+    match clock {
+        Clock::Iso => text(format!("{}Z", temporal::iso_date(days))),
+        Clock::Connect => Data::Instant(days * temporal::DAY_MILLIS),
+        _ => Data::Int(days),
+    }
+}
+
+fn time(micros: i64, clock: Clock) -> Data<'static> {
+    match clock {
+        Clock::Millis => Data::Int(micros / 1000),
+        Clock::Micros => Data::Int(micros),
+        Clock::Nanos => Data::Int(micros * 1000),
+        Clock::Iso => {
+            let clock = temporal::iso_time(micros % temporal::DAY_MICROS, None);
+            text(format!("{clock}Z"))
+        }
+        Clock::Connect => Data::Instant(micros / 1000),
+    }
+}
+
+fn timestamp(timestamp: temporal::Timestamp, clock: Clock) -> Data<'static> {
+    let micros = timestamp.micros();
+    let millis = micros.div_euclid(1000) as i64;
+    let saturated = |count: i128| {
+        let count = count.clamp(i64::MIN.into(), i64::MAX.into());
+        Data::Int(count as i64)
+    };
+    match clock {
+        Clock::Millis => Data::Int(millis),
+        Clock::Micros => saturated(micros),
+        Clock::Nanos => match (timestamp, i64::try_from(micros * 1000)) {
+            (_, Ok(nanos)) => Data::Int(nanos),
+            // Debezium has no value for a time that does not fit.
+            (temporal::Timestamp::Micros(_), _) => Data::Null,
+            _ => saturated(micros * 1000),
+        },
+        Clock::Iso => text(temporal::iso_instant(micros, None)),
+        Clock::Connect => Data::Instant(millis),
+    }
+}
+
+/// Least significant byte first, no more bytes than are needed.
+fn bits(input: &str) -> Result<Vec<u8>, Malformed> {
+    let mut bytes = vec![0u8; input.len().div_ceil(8)];
+    for (at, bit) in input.bytes().rev().enumerate() {
+        let byte = bytes.get_mut(at / 8).ok_or(Malformed)?;
+        match bit {
+            b'0' => {}
+            b'1' => *byte |= 1 << (at % 8),
+            _ => return Err(Malformed),
+        }
+    }
+    while bytes.last() == Some(&0) {
+        bytes.pop();
+    }
+    Ok(bytes)
+}
+
+fn point(input: &str) -> Result<Data<'static>, Malformed> {
+    let inner = input
+        .strip_prefix('(')
+        .and_then(|rest| rest.strip_suffix(')'));
+    let (x, y) = inner
+        .and_then(|inner| inner.split_once(','))
+        .ok_or(Malformed)?;
+    let (x, y): (f64, f64) = (x.parse()?, y.parse()?);
+    // Well-known binary: little endian, a point.
+    let mut wkb = vec![1, 1, 0, 0, 0];
+    wkb.extend_from_slice(&x.to_le_bytes());
+    wkb.extend_from_slice(&y.to_le_bytes());
+    Ok(Data::Struct(vec![
+        Data::Double(x),
+        Data::Double(y),
+        Data::Bytes(Cow::Owned(wkb)),
+        Data::Null,
+    ]))
+}
+
+/// The entries in the order of Java's `HashMap`.
+fn ordered(input: &str) -> Result<Vec<(String, Option<String>)>, Malformed> {
+    let mut entries: Vec<Option<(String, Option<String>)>> =
+        hstore::parse(input)?.into_iter().map(Some).collect();
+    let keys: Vec<&str> = entries
+        .iter()
+        .flatten()
+        .map(|(key, _)| key.as_str())
+        .collect();
+    let order = java::hash_map_order(&keys);
+    let entries = order
+        .into_iter()
+        .filter_map(|at| entries.get_mut(at)?.take());
+    Ok(entries.collect())
+}

@@ -1,0 +1,71 @@
+//! Kafka Connect's converters: a value and its schema to bytes.
+
+use super::json::JsonOptions;
+use super::schema::{Data, Kind, Schema};
+use super::text;
+use crate::value::{Part, ValueError};
+
+/// How a key, a value or a header becomes bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Converter {
+    /// `StringConverter`.
+    String,
+    /// `JsonConverter`.
+    Json(JsonOptions),
+    /// `ByteArrayConverter`: bytes, and nothing else.
+    ByteArray,
+    /// Debezium's `BinaryDataConverter`: bytes, and all else by `delegate.converter.type`.
+    BinaryData(Option<Box<Converter>>),
+    /// `SimpleHeaderConverter`.
+    Simple,
+}
+
+impl Converter {
+    /// Whether it writes a text as it is.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self, Self::String | Self::Simple)
+    }
+
+    /// What always stands before a value of this schema: written once per table.
+    pub(crate) fn prefix(&self, schema: Option<&Schema>) -> Vec<u8> {
+        let mut out = Vec::new();
+        match self {
+            Self::Json(options) => options.prefix(schema, &mut out),
+            Self::BinaryData(Some(delegate)) => out = delegate.prefix(schema),
+            _ => {}
+        }
+        out
+    }
+
+    /// Appends a value, whose `prefix` was made of the same schema. No schema and null is a
+    /// tombstone.
+    pub(crate) fn convert<'t>(
+        &self,
+        prefix: &[u8],
+        schema: Option<&Schema>,
+        data: &Data<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Part<'t>, ValueError> {
+        let start = out.len();
+        match (self, data) {
+            (_, Data::Null) if schema.is_none() => return Ok(Part::Null),
+            (Self::String | Self::Simple, Data::Null) => return Ok(Part::Null),
+            (Self::Json(options), data) => {
+                out.extend_from_slice(prefix);
+                options.value(schema, data, out);
+                options.suffix(out);
+            }
+            (Self::String, data) => text::to_string(schema, data, out),
+            (Self::Simple, data) => text::simple(schema, data, false, out),
+            (_, Data::Bytes(bytes)) => out.extend_from_slice(bytes),
+            (_, Data::Null) if schema.is_some_and(|schema| schema.kind == Kind::Bytes) => {
+                return Ok(Part::Null);
+            }
+            (Self::BinaryData(Some(delegate)), data) => {
+                return delegate.convert(prefix, schema, data, out);
+            }
+            (Self::ByteArray | Self::BinaryData(None), _) => return Err(ValueError::NotBytes),
+        }
+        Ok(Part::since(start, out))
+    }
+}

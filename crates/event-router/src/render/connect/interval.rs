@@ -1,0 +1,135 @@
+//! Intervals in `IntervalStyle = postgres`: `1 year 2 mons -3 days -04:05:06.789`.
+
+use super::java;
+use crate::value::Malformed;
+use crate::value::decimal::Decimal;
+
+/// The parts of an interval as the Postgres driver of Java reads them.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Interval {
+    years: i64,
+    months: i64,
+    days: i64,
+    hours: i64,
+    minutes: i64,
+    seconds: f64,
+}
+
+impl Interval {
+    pub(crate) fn parse(text: &str) -> Result<Self, Malformed> {
+        let mut interval = Self::default();
+        let mut words = text.split_ascii_whitespace();
+        let mut any = false;
+        while let Some(word) = words.next() {
+            any = true;
+            if word.contains(':') {
+                interval.clock(word)?;
+                continue;
+            }
+            let count: i64 = word.parse().map_err(|_| Malformed)?;
+            *match words.next() {
+                Some("year" | "years") => &mut interval.years,
+                Some("mon" | "mons" | "month" | "months") => &mut interval.months,
+                Some("day" | "days") => &mut interval.days,
+                _ => return Err(Malformed),
+            } = count;
+        }
+        if any { Ok(interval) } else { Err(Malformed) }
+    }
+
+    fn clock(&mut self, word: &str) -> Result<(), Malformed> {
+        let (sign, clock) = match word.strip_prefix('-') {
+            Some(clock) => (-1, clock),
+            None => (1, word.strip_prefix('+').unwrap_or(word)),
+        };
+        let mut parts = clock.split(':');
+        let mut whole = || {
+            let part = parts.next().ok_or(Malformed)?;
+            part.parse::<i64>().map_err(|_| Malformed)
+        };
+        self.hours = sign * whole()?;
+        self.minutes = sign * whole()?;
+        let seconds = parts.next().ok_or(Malformed)?;
+        let seconds: f64 = seconds.parse().map_err(|_| Malformed)?;
+        if parts.next().is_some() || !seconds.is_finite() {
+            return Err(Malformed);
+        }
+        // No negative zero: it would be written with its sign.
+        self.seconds = if sign < 0 && seconds != 0.0 {
+            -seconds
+        } else {
+            seconds
+        };
+        Ok(())
+    }
+
+    /// Microseconds, with months of 30.4375 days, computed in floating point as Debezium does.
+    pub(crate) fn micros(&self) -> i64 {
+        const DAYS_PER_MONTH: f64 = 365.25 / 12.0;
+        let months = self.years as f64 * 12.0 + self.months as f64;
+        let days = months * DAYS_PER_MONTH + self.days as f64;
+        let minutes = (days * 24.0 + self.hours as f64) * 60.0 + self.minutes as f64;
+        let seconds = minutes * 60.0 + self.seconds;
+        (seconds * 1e6) as i64
+    }
+
+    /// ISO 8601, every part written.
+    pub(crate) fn iso(&self) -> String {
+        format!(
+            "P{}Y{}M{}DT{}H{}M{}S",
+            self.years,
+            self.months,
+            self.days,
+            self.hours,
+            self.minutes,
+            plain(self.seconds)
+        )
+    }
+}
+
+/// As `BigDecimal.valueOf` and then `stripTrailingZeros().toPlainString()` write it.
+fn plain(value: f64) -> String {
+    let text = java::double_text(value);
+    match text.parse::<Decimal>() {
+        Ok(decimal) => decimal.stripped().plain(),
+        Err(Malformed) => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_debezium_recorded_them() {
+        for (text, micros, iso) in [
+            (
+                "1 year 2 mons -3 days -04:05:06.789",
+                36_543_293_211_000,
+                "P1Y2M-3DT-4H-5M-6.789S",
+            ),
+            ("5 years 3 mons", 165_677_400_000_000, "P5Y3M0DT0H0M0S"),
+            ("-1 mons", -2_629_800_000_000, "P0Y-1M0DT0H0M0S"),
+            ("00:00:00", 0, "P0Y0M0DT0H0M0S"),
+            (
+                "100 years 11 mons 29 days 23:59:59.999999",
+                3_187_279_799_999_999,
+                "P100Y11M29DT23H59M59.999999S",
+            ),
+            ("-00:00:00.000001", -1, "P0Y0M0DT0H0M-0.000001S"),
+            ("178000000 years", i64::MAX, "P178000000Y0M0DT0H0M0S"),
+            (
+                "1 mon -1 days +25:00:00.1",
+                2_633_400_100_000,
+                "P0Y1M-1DT25H0M0.1S",
+            ),
+        ] {
+            let interval = Interval::parse(text).unwrap();
+            assert_eq!(interval.micros(), micros, "{text}");
+            assert_eq!(interval.iso(), iso, "{text}");
+        }
+        for text in ["", "1", "1 week", "01:02", "1:2:3:4", "x:y:z", "1 day x"] {
+            assert_eq!(Interval::parse(text), Err(Malformed), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Kafka Connect's data as Debezium makes it of Postgres' columns, and the converters that make
+//! bytes of it.
+//!
+//! ```text
+//!  type oid, modifier, facts ──▶ ColumnType: a schema, and a codec that reads the column's text
+//!  text ──▶ codec ──▶ Data ──▶ converter ──▶ bytes
+//! ```
+//!
+//! What each does is that of Debezium 3.6.3 and Kafka Connect 4.3 on Java 17, held against
+//! recordings of them.
+
+mod array;
+mod catalog;
+mod codec;
+mod column;
+mod converter;
+mod defaults;
+mod hstore;
+mod interval;
+pub(crate) mod java;
+pub(crate) mod json;
+mod options;
+pub(crate) mod schema;
+pub(crate) mod temporal;
+mod text;
+
+pub use catalog::{ColumnFacts, TableFacts, TypeFacts, TypeKind};
+pub(crate) use codec::{Clock, Codec};
+pub(crate) use column::ColumnType;
+pub use converter::Converter;
+pub use json::JsonOptions;
+pub use options::{
+    BinaryHandling, DecimalHandling, Handling, HstoreHandling, IntervalHandling, TimePrecision,
+};

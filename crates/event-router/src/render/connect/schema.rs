@@ -1,0 +1,141 @@
+//! Kafka Connect's schemas and values.
+
+use std::borrow::Cow;
+
+use crate::value::decimal::Decimal;
+
+/// A Connect schema.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Schema {
+    pub(crate) kind: Kind,
+    pub(crate) optional: bool,
+    pub(crate) name: Option<Cow<'static, str>>,
+    pub(crate) version: Option<i32>,
+    pub(crate) doc: Option<&'static str>,
+    pub(crate) parameters: Vec<(&'static str, String)>,
+    /// Takes the place of null, as Connect's structs have it.
+    pub(crate) default: Option<Data<'static>>,
+}
+
+/// A Connect type.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Kind {
+    Boolean,
+    Int16,
+    Int32,
+    Int64,
+    Float32,
+    Float64,
+    String,
+    Bytes,
+    Array(Box<Schema>),
+    /// From strings to optional strings: there is no other.
+    Map,
+    Struct(Vec<(String, Schema)>),
+}
+
+/// A Connect value, borrowed from a row where it can be.
+#[derive(Clone, PartialEq)]
+pub(crate) enum Data<'a> {
+    Null,
+    Boolean(bool),
+    /// Of the width that the schema says.
+    Int(i64),
+    Float(f32),
+    Double(f64),
+    Text(Cow<'a, str>),
+    Bytes(Cow<'a, [u8]>),
+    Decimal(Decimal),
+    /// A `java.util.Date`, in milliseconds.
+    Instant(i64),
+    List(Vec<Data<'a>>),
+    /// In the order in which it is written.
+    Map(Vec<(String, Option<String>)>),
+    /// As many as the schema has fields.
+    Struct(Vec<Data<'a>>),
+}
+
+/// What kind of value, without the value.
+impl std::fmt::Debug for Data<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Data::Null => "Null",
+            Data::Boolean(_) => "Boolean",
+            Data::Int(_) => "Int",
+            Data::Float(_) => "Float",
+            Data::Double(_) => "Double",
+            Data::Text(_) => "Text",
+            Data::Bytes(_) => "Bytes",
+            Data::Decimal(_) => "Decimal",
+            Data::Instant(_) => "Instant",
+            Data::List(_) => "List",
+            Data::Map(_) => "Map",
+            Data::Struct(_) => "Struct",
+        })
+    }
+}
+
+pub(crate) const DECIMAL: &str = "org.apache.kafka.connect.data.Decimal";
+pub(crate) const CONNECT_DATE: &str = "org.apache.kafka.connect.data.Date";
+
+impl Schema {
+    pub(crate) const fn of(kind: Kind) -> Self {
+        Self {
+            kind,
+            optional: false,
+            name: None,
+            version: None,
+            doc: None,
+            parameters: Vec::new(),
+            default: None,
+        }
+    }
+
+    /// A semantic type, version 1.
+    pub(crate) fn named(kind: Kind, name: &'static str) -> Self {
+        let mut schema = Self::of(kind);
+        schema.name = Some(Cow::Borrowed(name));
+        schema.version = Some(1);
+        schema
+    }
+
+    #[must_use]
+    pub(crate) fn optional(mut self) -> Self {
+        self.optional = true;
+        self
+    }
+
+    #[must_use]
+    pub(crate) fn parameter(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.parameters.push((name, value.into()));
+        self
+    }
+
+    pub(crate) fn is(&self, name: &str) -> bool {
+        self.name.as_deref() == Some(name)
+    }
+}
+
+impl Data<'_> {
+    /// The same on its own.
+    pub(crate) fn into_owned(self) -> Data<'static> {
+        match self {
+            Data::Null => Data::Null,
+            Data::Boolean(it) => Data::Boolean(it),
+            Data::Int(it) => Data::Int(it),
+            Data::Float(it) => Data::Float(it),
+            Data::Double(it) => Data::Double(it),
+            Data::Text(it) => Data::Text(Cow::Owned(it.into_owned())),
+            Data::Bytes(it) => Data::Bytes(Cow::Owned(it.into_owned())),
+            Data::Decimal(it) => Data::Decimal(it),
+            Data::Instant(it) => Data::Instant(it),
+            Data::List(it) => Data::List(it.into_iter().map(Data::into_owned).collect()),
+            Data::Map(it) => Data::Map(it),
+            Data::Struct(it) => Data::Struct(it.into_iter().map(Data::into_owned).collect()),
+        }
+    }
+
+    pub(crate) fn is_null(&self) -> bool {
+        matches!(self, Data::Null)
+    }
+}

@@ -1,0 +1,465 @@
+//! `table.expand.json.payload`: a JSON text becomes a Connect value with a schema inferred from it.
+//!
+//! Types are Debezium's: 32 bits or 64 as the number is large, doubles for all else; objects are
+//! structs named by their path. What has no schema keeps the form of a text, and that is decided
+//! before anything is replaced: Debezium replaces the schema first and then dies of the value.
+
+use std::borrow::Cow;
+
+use crate::render::connect::schema::{Data, Kind, Schema};
+use crate::value::json::tree::{self, Tree};
+
+/// `field.name.adjustment.mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NameAdjustment {
+    /// Names stay as they are.
+    #[default]
+    None,
+    /// What Avro does not allow in a name becomes `_`.
+    Avro,
+    /// What Avro does not allow in a name, and `_`, becomes its code unit in hex, as in `_u002d`.
+    AvroUnicode,
+}
+
+/// How JSON payloads are expanded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Expand {
+    /// Whether null members stay, as optional bytes
+    /// (`table.json.payload.null.behavior=optional_bytes`).
+    pub keep_nulls: bool,
+    /// Whether empty arrays stay, as arrays of optional strings
+    /// (`table.json.payload.empty.array.behavior=optional_string`).
+    pub keep_empty_arrays: bool,
+    /// `field.name.adjustment.mode`.
+    pub names: NameAdjustment,
+}
+
+/// What became of a text.
+pub(crate) enum Expanded {
+    /// A value, and its schema.
+    Value(Schema, Data<'static>),
+    /// `[]`: the text stays, without a schema.
+    NoSchema,
+    /// The text stays as it was.
+    Text,
+}
+
+/// There is no schema for it: it stays a text.
+struct NoSchema;
+
+/// Half of what Jackson takes: what is nested deeper stays a text.
+const MAX_DEPTH: u16 = 500;
+
+/// A number as Jackson reads it.
+#[derive(Clone, Copy)]
+enum Number {
+    Int(i32),
+    Long(i64),
+    /// A whole number beyond 64 bits.
+    Big,
+    Double(f64),
+}
+
+impl Number {
+    fn of(text: &str) -> Self {
+        if text.contains(['.', 'e', 'E']) {
+            return text.parse().map_or(Self::Big, Self::Double);
+        }
+        match (text.parse(), text.parse()) {
+            (Ok(int), _) => Self::Int(int),
+            (_, Ok(long)) => Self::Long(long),
+            _ => Self::Big,
+        }
+    }
+}
+
+/// Of several members by one name, leaves the last value at the first place.
+fn keep_last(tree: &mut Tree<'_>) {
+    match tree {
+        Tree::Array(items) => items.iter_mut().for_each(keep_last),
+        Tree::Object(members) => {
+            let mut kept: Vec<(Cow<'_, str>, Tree<'_>)> = Vec::with_capacity(members.len());
+            for (name, mut value) in members.drain(..) {
+                keep_last(&mut value);
+                match kept.iter_mut().find(|(known, _)| *known == name) {
+                    Some((_, known)) => *known = value,
+                    None => kept.push((name, value)),
+                }
+            }
+            *members = kept;
+        }
+        _ => {}
+    }
+}
+
+/// Whether an array of both is one of a kind.
+fn is_like(left: &Tree<'_>, right: &Tree<'_>) -> bool {
+    use std::mem::discriminant;
+
+    match (left, right) {
+        (Tree::Number(a), Tree::Number(b)) => {
+            discriminant(&Number::of(a)) == discriminant(&Number::of(b))
+        }
+        (a, b) => discriminant(a) == discriminant(b),
+    }
+}
+
+impl Expand {
+    /// Expands `text`, the value of the column `name`.
+    pub(crate) fn expand(self, name: &str, text: &str) -> Expanded {
+        if !text.starts_with(['{', '[']) {
+            return Expanded::Text;
+        }
+        match tree::parse(text, MAX_DEPTH) {
+            Ok(Tree::Array(items)) if items.is_empty() && !self.keep_empty_arrays => {
+                Expanded::NoSchema
+            }
+            Ok(mut tree @ Tree::Object(_)) => {
+                keep_last(&mut tree);
+                let Ok(Some(schema)) = self.schema(Some(name), &tree) else {
+                    return Expanded::Text;
+                };
+                match self.data(&tree, &schema) {
+                    Ok(data) => Expanded::Value(schema, data),
+                    Err(NoSchema) => Expanded::Text,
+                }
+            }
+            _ => Expanded::Text,
+        }
+    }
+
+    /// The schema of a value, or none for one that is left out.
+    fn schema(self, path: Option<&str>, tree: &Tree<'_>) -> Result<Option<Schema>, NoSchema> {
+        let kind = match tree {
+            Tree::Null if self.keep_nulls => Kind::Bytes,
+            Tree::Null => return Ok(None),
+            Tree::Boolean(_) => Kind::Boolean,
+            Tree::Number(text) => match Number::of(text) {
+                Number::Int(_) => Kind::Int32,
+                Number::Long(_) => Kind::Int64,
+                // More than a double can hold exactly: Debezium has no value for it.
+                Number::Big => return Err(NoSchema),
+                Number::Double(_) => Kind::Float64,
+            },
+            Tree::String(_) => Kind::String,
+            Tree::Array(items) if items.is_empty() => {
+                if !self.keep_empty_arrays {
+                    return Ok(None);
+                }
+                Kind::Array(Box::new(Schema::of(Kind::String).optional()))
+            }
+            Tree::Array(items) => Kind::Array(Box::new(self.item_schema(path, items)?)),
+            Tree::Object(members) => {
+                let mut fields: Vec<(String, Schema)> = Vec::with_capacity(members.len());
+                for (name, member) in members {
+                    let name = self.names.adjust(name);
+                    let path = match path {
+                        Some(path) if !path.trim().is_empty() => format!("{path}.{name}"),
+                        _ => name.to_string(),
+                    };
+                    let schema = self.schema(Some(&path), member)?;
+                    let known = fields.iter().any(|(known, _)| *known == name);
+                    if let Some(schema) = schema.filter(|_| !known) {
+                        // Connect has no fields without a name.
+                        if name.is_empty() {
+                            return Err(NoSchema);
+                        }
+                        fields.push((name.into_owned(), schema));
+                    }
+                }
+                let mut schema = Schema::of(Kind::Struct(fields));
+                schema.name = path.map(|path| Cow::Owned(path.to_owned()));
+                return Ok(Some(schema.optional()));
+            }
+        };
+        Ok(Some(Schema::of(kind).optional()))
+    }
+
+    /// What all items of an array have in common.
+    fn item_schema(self, path: Option<&str>, items: &[Tree<'_>]) -> Result<Schema, NoSchema> {
+        let set = || items.iter().filter(|item| !matches!(item, Tree::Null));
+        let Some(first) = set().next() else {
+            return self.schema(None, &Tree::Null)?.ok_or(NoSchema);
+        };
+        if set().any(|item| !is_like(item, first)) {
+            return Err(NoSchema);
+        }
+        if !matches!(first, Tree::Object(_)) {
+            return self.schema(None, first)?.ok_or(NoSchema);
+        }
+        let mut schemas: Vec<Schema> = Vec::new();
+        for item in set() {
+            let schema = self.schema(path, item)?.ok_or(NoSchema)?;
+            if !schemas.contains(&schema) {
+                schemas.push(schema);
+            }
+        }
+        let mut schemas = schemas.into_iter();
+        let mut merged = schemas.next().ok_or(NoSchema)?;
+        for schema in schemas {
+            merged = merge(merged, schema);
+            // Debezium copies all of a schema but this.
+            merged.optional = false;
+        }
+        Ok(merged)
+    }
+
+    /// The value by its schema: Connect checks each against it, and so does this.
+    fn data(self, tree: &Tree<'_>, schema: &Schema) -> Result<Data<'static>, NoSchema> {
+        Ok(match (tree, &schema.kind) {
+            (Tree::Null, _) if schema.optional => Data::Null,
+            (Tree::Boolean(it), Kind::Boolean) => Data::Boolean(*it),
+            (Tree::Number(text), kind) => match (Number::of(text), kind) {
+                (Number::Int(it), Kind::Int32) => Data::Int(it.into()),
+                (Number::Long(it), Kind::Int64) => Data::Int(it),
+                (Number::Double(it), Kind::Float64) => Data::Double(it),
+                _ => return Err(NoSchema),
+            },
+            (Tree::String(it), Kind::String) => Data::Text(Cow::Owned(it.to_string())),
+            (Tree::Array(items), Kind::Array(item)) => {
+                let items = items.iter().map(|tree| self.data(tree, item));
+                Data::List(items.collect::<Result<_, _>>()?)
+            }
+            (Tree::Object(members), Kind::Struct(fields)) => {
+                let values = fields.iter().map(|(field, schema)| {
+                    let member = members
+                        .iter()
+                        .find(|(name, _)| self.names.adjust(name) == *field);
+                    match member {
+                        Some((_, tree)) => self.data(tree, schema),
+                        None => Ok(Data::Null),
+                    }
+                });
+                let data = Data::Struct(values.collect::<Result<_, _>>()?);
+                // Members that the common schema does not know would be lost.
+                if self.loses(members, fields) {
+                    return Err(NoSchema);
+                }
+                data
+            }
+            _ => return Err(NoSchema),
+        })
+    }
+
+    /// Whether a member that is to be kept has no field.
+    fn loses(self, members: &[(Cow<'_, str>, Tree<'_>)], fields: &[(String, Schema)]) -> bool {
+        members.iter().any(|(name, tree)| {
+            let left_out = match tree {
+                Tree::Null => !self.keep_nulls,
+                Tree::Array(items) => items.is_empty() && !self.keep_empty_arrays,
+                _ => false,
+            };
+            let name = self.names.adjust(name);
+            !left_out && !fields.iter().any(|(field, _)| *field == name)
+        })
+    }
+}
+
+/// The schema that has room for the values of both: the fields of both objects, and the other schema
+/// where one stands for a null or for an empty array. Where they contradict each other, the left one:
+/// the values of the right one do not fit it then.
+///
+/// Debezium takes the schemas in the order of their hash codes, which differs from one start to the
+/// next. Of an object or an array within the objects it takes the first schema as it is.
+fn merge(left: Schema, right: Schema) -> Schema {
+    let Schema { kind, .. } = right;
+    let kind = match (left.kind, kind) {
+        (Kind::Struct(mut fields), Kind::Struct(more)) => {
+            for (name, schema) in more {
+                match fields.iter_mut().find(|(known, _)| *known == name) {
+                    None => fields.push((name, schema)),
+                    Some((_, known)) => *known = merge(known.clone(), schema),
+                }
+            }
+            Kind::Struct(fields)
+        }
+        (Kind::Array(left), Kind::Array(right)) => Kind::Array(match (&left.kind, &right.kind) {
+            // As of an empty array.
+            (Kind::String, _) => right,
+            (_, Kind::String) => left,
+            _ => Box::new(merge(*left, *right)),
+        }),
+        // As of a null.
+        (Kind::Bytes, kind) | (kind, _) => kind,
+    };
+    Schema { kind, ..left }
+}
+
+impl NameAdjustment {
+    fn adjust(self, name: &str) -> Cow<'_, str> {
+        let letter = |c: char| c.is_ascii_alphabetic() || (self == Self::Avro && c == '_');
+        let valid = |at: usize, c: char| letter(c) || (at > 0 && c.is_ascii_digit());
+        if self == Self::None || name.char_indices().all(|(at, c)| valid(at, c)) {
+            return Cow::Borrowed(name);
+        }
+        let mut adjusted = String::with_capacity(name.len() + 8);
+        for (at, c) in name.char_indices() {
+            if valid(at, c) {
+                adjusted.push(c);
+                continue;
+            }
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                match self {
+                    Self::AvroUnicode => {
+                        let hex = format!("{unit:x}");
+                        let zeros = if hex.len() <= 2 { "00" } else { "" };
+                        adjusted.push_str("_u");
+                        adjusted.push_str(zeros);
+                        adjusted.push_str(&hex);
+                    }
+                    _ => adjusted.push('_'),
+                }
+            }
+            if at == 0 && self == Self::Avro && c.is_numeric() {
+                adjusted.push(c);
+            }
+        }
+        Cow::Owned(adjusted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::connect::{Converter, JsonOptions};
+
+    fn json(expand: Expand, text: &str) -> Option<String> {
+        let converter = Converter::Json(JsonOptions {
+            schemas: false,
+            ..JsonOptions::default()
+        });
+        let mut out = Vec::new();
+        match expand.expand("payload", text) {
+            Expanded::Value(schema, data) => {
+                converter
+                    .convert(&[], Some(&schema), &data, &mut out)
+                    .unwrap();
+                Some(String::from_utf8(out).unwrap())
+            }
+            Expanded::NoSchema | Expanded::Text => None,
+        }
+    }
+
+    #[test]
+    fn nulls_and_empty_arrays_go_or_stay() {
+        let text = r#"{"a":null,"b":[],"c":{"d":null},"e":[null,1],"a2":{}}"#;
+        assert_eq!(
+            json(Expand::default(), text).as_deref(),
+            Some(r#"{"c":{},"e":[null,1],"a2":{}}"#)
+        );
+        let keep = Expand {
+            keep_nulls: true,
+            keep_empty_arrays: true,
+            ..Expand::default()
+        };
+        assert_eq!(json(keep, text).as_deref(), Some(text));
+    }
+
+    #[test]
+    fn what_has_no_schema_stays_a_text() {
+        for text in [
+            "[1,2]",
+            "[{\"a\":1}]",
+            "{\"a\":[1,\"x\"]}",
+            "{\"a\":[1,2.5]}",
+            "{\"a\":[1,10000000000]}",
+            "{\"a\":[null]}",
+            "{\"a\":123456789012345678901234567890}",
+            "{\"a\":[{\"b\":1},{\"b\":\"x\"}]}",
+            "{\"a\":[{\"x\":1},{\"y\":\"z\"},null]}",
+            "{\"a\":[{\"b\":[]},{\"b\":1}]}",
+            "{\"\":1}",
+            "{\"a\":1",
+            " {}",
+            "1",
+        ] {
+            assert_eq!(json(Expand::default(), text), None, "{text}");
+        }
+        assert!(matches!(
+            Expand::default().expand("p", "[]"),
+            Expanded::NoSchema
+        ));
+    }
+
+    /// In any order of the objects, whatever is kept of nulls and empty arrays.
+    #[test]
+    fn unlike_objects_share_the_fields_of_all() {
+        let keep = Expand {
+            keep_nulls: true,
+            keep_empty_arrays: true,
+            ..Expand::default()
+        };
+        for (text, expected) in [
+            (
+                r#"{"a":[{"x":1},{"y":"z"}]}"#,
+                r#"{"a":[{"x":1,"y":null},{"x":null,"y":"z"}]}"#,
+            ),
+            (
+                r#"{"a":[{"x":1},{"x":null,"y":"z"},{"c":[]},{"c":[1]}],"n":[null,1]}"#,
+                r#"{"a":[{"x":1,"y":null,"c":null},{"x":null,"y":"z","c":null},{"x":null,"y":null,"c":[]},{"x":null,"y":null,"c":[1]}],"n":[null,1]}"#,
+            ),
+            (
+                r#"{"a":[{"c":[1]},{"c":[]}]}"#,
+                r#"{"a":[{"c":[1]},{"c":[]}]}"#,
+            ),
+            (
+                r#"{"a":[{"b":{"c":null}},{"b":{"c":1}}]}"#,
+                r#"{"a":[{"b":{"c":null}},{"b":{"c":1}}]}"#,
+            ),
+            (
+                r#"{"a":[{"b":{"c":[[]]}},{"b":{"c":[[2],[]],"d":1}}]}"#,
+                r#"{"a":[{"b":{"c":[[]],"d":null}},{"b":{"c":[[2],[]],"d":1}}]}"#,
+            ),
+        ] {
+            assert_eq!(json(keep, text).as_deref(), Some(expected), "{text}");
+        }
+        let nested = r#"{"a":[{"b":{"c":null}},{"b":{"c":1}},{"b":{"e":[]}},{"b":{"e":[1]}}]}"#;
+        assert_eq!(
+            json(Expand::default(), nested).as_deref(),
+            Some(
+                r#"{"a":[{"b":{"c":null,"e":null}},{"b":{"c":1,"e":null}},{"b":{"c":null,"e":[]}},{"b":{"c":null,"e":[1]}}]}"#
+            )
+        );
+    }
+
+    #[test]
+    fn names_are_adjusted_and_keep_their_values() {
+        let adjusted = |names, text| {
+            let expand = Expand {
+                names,
+                ..Expand::default()
+            };
+            json(expand, text)
+        };
+        let text = r#"{"a.b":1,"$x-y":2,"3":3,"ok_":4}"#;
+        assert_eq!(
+            adjusted(NameAdjustment::Avro, text).as_deref(),
+            Some(r#"{"a_b":1,"_x_y":2,"_3":3,"ok_":4}"#)
+        );
+        assert_eq!(
+            adjusted(NameAdjustment::AvroUnicode, text).as_deref(),
+            Some(r#"{"a_u002eb":1,"_u0024x_u002dy":2,"_u0033":3,"ok_u005f":4}"#)
+        );
+    }
+
+    #[test]
+    fn numbers_and_members_are_those_of_jackson() {
+        let text = r#"{"a": -0 ,"b":9223372036854775807,"c":1e2,"a":3}"#;
+        assert_eq!(
+            json(Expand::default(), text).as_deref(),
+            Some(r#"{"a":3,"b":9223372036854775807,"c":100.0}"#)
+        );
+        assert_eq!(
+            json(Expand::default(), r#"{"b":9223372036854775808}"#),
+            None
+        );
+        for depth in [499, 500] {
+            let text = format!("{{\"a\":{}{}}}", "[".repeat(depth), "]".repeat(depth));
+            let keep = Expand {
+                keep_empty_arrays: true,
+                ..Expand::default()
+            };
+            assert_eq!(json(keep, &text).is_some(), depth == 499);
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The options of Debezium's outbox event router.
+
+use super::expand::Expand;
+use super::topic_template::TopicTemplate;
+use crate::render::connect::{Converter, Handling};
+
+/// The header that carries the event's id. Debezium names it so whatever the column is called.
+pub(crate) const ID_HEADER: &str = "id";
+
+/// What of an outbox table means what, where its rows go, and what bytes they become: the options of
+/// Debezium's outbox event router, of its Postgres connector as far as they decide bytes, and Kafka
+/// Connect's converters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Column of the event's id, sent as the header `id` (`table.field.event.id`).
+    pub event_id: String,
+    /// Column of the record's key (`table.field.event.key`).
+    pub event_key: String,
+    /// Column of the event's type (`table.field.event.type`). Debezium declares it and never reads
+    /// it, so the column need not exist.
+    pub event_type: String,
+    /// Column of the record's value (`table.field.event.payload`).
+    pub payload: String,
+    /// Column of the record's timestamp (`table.field.event.timestamp`).
+    pub event_timestamp: Option<String>,
+    /// Column of the version of an envelope's schema (`table.field.event.schema.version`).
+    pub schema_version: Option<String>,
+    /// Column whose text chooses the topic (`route.by.field`).
+    pub route_by: String,
+    /// The topic, with that text in it (`route.topic.regex`, `route.topic.replacement`).
+    pub topic: TopicTemplate,
+    /// More columns (`table.fields.additional.placement`), in this order.
+    pub additional: Vec<Additional>,
+    /// Whether an additional column that the table does not have is passed over
+    /// (`table.field.additional.missing=ignore`).
+    pub ignore_missing: bool,
+    /// Whether an empty payload makes a tombstone (`route.tombstone.on.empty.payload`).
+    pub tombstone_on_empty: bool,
+    /// Whether and how a JSON payload becomes a structure (`table.expand.json.payload`).
+    pub expand: Option<Expand>,
+    /// Debezium's `topic.prefix`, with which the schemas of envelopes begin.
+    pub topic_prefix: String,
+    /// Headers that every record has before all others, with these texts: Debezium's context headers
+    /// (`extended.headers.enabled`).
+    pub context_headers: Vec<(String, String)>,
+    /// What column values become.
+    pub handling: Handling,
+    /// `key.converter`.
+    pub key_converter: Converter,
+    /// `value.converter`.
+    pub value_converter: Converter,
+    /// `header.converter`.
+    pub header_converter: Converter,
+}
+
+impl Default for Options {
+    /// Debezium's defaults, but without context headers, with `StringConverter` for key and value and
+    /// `SimpleHeaderConverter` for headers.
+    fn default() -> Self {
+        Self {
+            event_id: "id".to_owned(),
+            event_key: "aggregateid".to_owned(),
+            event_type: "type".to_owned(),
+            payload: "payload".to_owned(),
+            event_timestamp: None,
+            schema_version: None,
+            route_by: "aggregatetype".to_owned(),
+            topic: TopicTemplate::default(),
+            additional: Vec::new(),
+            ignore_missing: false,
+            tombstone_on_empty: false,
+            expand: None,
+            topic_prefix: String::new(),
+            context_headers: Vec::new(),
+            handling: Handling::default(),
+            key_converter: Converter::String,
+            value_converter: Converter::String,
+            header_converter: Converter::Simple,
+        }
+    }
+}
+
+/// A column of `table.fields.additional.placement`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Additional {
+    /// The column.
+    pub column: String,
+    /// Where it goes.
+    pub placement: Placement,
+    /// Under which name.
+    pub alias: String,
+}
+
+/// Where an additional column goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// A header.
+    Header,
+    /// A field beside the payload.
+    Envelope,
+    /// The number of the partition.
+    Partition,
+}
+
+/// Why a text is no `table.fields.additional.placement`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlacementError {
+    /// Nothing between two commas, or nothing at all.
+    #[error(
+        "there is an empty entry; write column:placement or column:placement:alias, separated by commas"
+    )]
+    Empty,
+    /// An entry of one part, or of more than three.
+    #[error("{entry:?} is not column:placement or column:placement:alias")]
+    Parts {
+        /// The entry.
+        entry: String,
+    },
+    /// A placement that there is not.
+    #[error("{word:?} is no placement; there are header, envelope and partition")]
+    Unknown {
+        /// What was written.
+        word: String,
+    },
+    /// Two fields of the envelope with one name.
+    #[error("the envelope would have two fields named {name:?}")]
+    Twice {
+        /// The name.
+        name: String,
+    },
+    /// Two columns for the one partition.
+    #[error("more than one column is placed as the partition")]
+    Partitions,
+}
+
+impl Additional {
+    /// Reads `table.fields.additional.placement`.
+    pub fn parse(text: &str) -> Result<Vec<Self>, PlacementError> {
+        let mut all: Vec<Self> = Vec::new();
+        for entry in text.split(',') {
+            let entry = entry.trim();
+            if entry.is_empty() {
+                return Err(PlacementError::Empty);
+            }
+            let parts: Vec<&str> = entry.split(':').map(str::trim).collect();
+            let (column, word, alias) = match parts.as_slice() {
+                // An alias of nothing is none: this is how Java splits.
+                [column, word] | [column, word, ""] => (*column, *word, *column),
+                [column, word, alias] => (*column, *word, *alias),
+                _ => {
+                    return Err(PlacementError::Parts {
+                        entry: entry.to_owned(),
+                    });
+                }
+            };
+            if column.is_empty() {
+                return Err(PlacementError::Parts {
+                    entry: entry.to_owned(),
+                });
+            }
+            let placement = match word.to_ascii_lowercase().as_str() {
+                "header" => Placement::Header,
+                "envelope" => Placement::Envelope,
+                "partition" => Placement::Partition,
+                _ => {
+                    return Err(PlacementError::Unknown {
+                        word: word.to_owned(),
+                    });
+                }
+            };
+            let of = |wanted| {
+                all.iter()
+                    .filter(move |other: &&Self| other.placement == wanted)
+            };
+            let twice = of(Placement::Envelope).any(|other| other.alias == alias);
+            if placement == Placement::Envelope && (twice || alias == "payload") {
+                return Err(PlacementError::Twice {
+                    name: alias.to_owned(),
+                });
+            }
+            if placement == Placement::Partition && of(Placement::Partition).next().is_some() {
+                return Err(PlacementError::Partitions);
+            }
+            all.push(Self {
+                column: column.to_owned(),
+                placement,
+                alias: alias.to_owned(),
+            });
+        }
+        Ok(all)
+    }
+}
+
+impl Options {
+    /// Whether records have a header of this name: the id's, or that of an additional column.
+    pub fn has_header(&self, name: &str) -> bool {
+        let placed = |additional: &Additional| {
+            additional.placement == Placement::Header && additional.alias == name
+        };
+        name == ID_HEADER || self.additional.iter().any(placed)
+    }
+
+    /// The columns that a table must have.
+    pub fn columns(&self) -> Vec<String> {
+        let needed = [
+            &self.event_id,
+            &self.event_key,
+            &self.route_by,
+            &self.payload,
+        ];
+        let version = self.schema_version.iter().filter(|_| self.has_envelope());
+        let additional = self.additional.iter().filter(|_| !self.ignore_missing);
+        let additional = additional.map(|additional| &additional.column);
+        let all = needed.into_iter().chain(&self.event_timestamp);
+        all.chain(version).chain(additional).cloned().collect()
+    }
+
+    /// Whether there is an envelope around the payload.
+    pub fn has_envelope(&self) -> bool {
+        self.additional
+            .iter()
+            .any(|additional| additional.placement == Placement::Envelope)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placements_are_read_as_debezium_reads_them() {
+        let all =
+            Additional::parse("type:header:eventType, a:ENVELOPE ,p:partition,b:header:").unwrap();
+        let all: Vec<_> = all
+            .iter()
+            .map(|it| (it.column.as_str(), it.placement, it.alias.as_str()))
+            .collect();
+        assert_eq!(
+            all,
+            [
+                ("type", Placement::Header, "eventType"),
+                ("a", Placement::Envelope, "a"),
+                ("p", Placement::Partition, "p"),
+                ("b", Placement::Header, "b")
+            ]
+        );
+    }
+
+    #[test]
+    fn mistakes_are_refused() {
+        for text in [
+            "",
+            "type",
+            "a:header,",
+            "a:header:b:c",
+            ":header",
+            "a:foo",
+            "a:",
+            "a:envelope:x,b:envelope:x",
+            "a:envelope:payload",
+            "a:partition,b:partition",
+        ] {
+            assert!(Additional::parse(text).is_err(), "{text}");
+        }
+    }
+}

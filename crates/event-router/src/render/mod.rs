@@ -1,0 +1,9 @@
+//! What makes the parts of a record: one room for each set of rules.
+//!
+//! `connect` is below `debezium`, and `template` below `cloudevents` and `registry`.
+
+pub(crate) mod cloudevents;
+pub(crate) mod connect;
+pub(crate) mod debezium;
+pub(crate) mod registry;
+pub(crate) mod template;

@@ -1,0 +1,211 @@
+//! From a schema to what encodes by it.
+
+use std::collections::HashMap;
+
+use apache_avro::Schema;
+use apache_avro::schema::{InnerDecimalSchema, RecordSchema, UuidSchema};
+
+use super::encode::{self, Mode};
+use super::{Branch, Field, Node, Plan, Unit, Uuid};
+
+/// A schema that cannot be encoded by.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SchemaProblem {
+    /// It is no schema.
+    #[error("it is not an Avro schema: {0}")]
+    Unreadable(String),
+    /// It names a type that it does not define.
+    #[error("it does not define the type {0:?}")]
+    UnknownName(String),
+    /// A field's default is no value of the field's type.
+    #[error("the default of field {field:?} does not fit: it {why}")]
+    Default {
+        /// The field.
+        field: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// It is larger, or nested deeper, than any that people write.
+    #[error("it is nested too deep")]
+    TooDeep,
+}
+
+/// How deep types may be nested in each other; references aside.
+const MAX_DEPTH: usize = 100;
+
+pub(super) fn plan(text: &str) -> Result<Plan, SchemaProblem> {
+    let schema = Schema::parse_str(text);
+    let schema = schema.map_err(|error| SchemaProblem::Unreadable(error.to_string()))?;
+    let mut compiler = Compiler::default();
+    let root = compiler.node(&schema, MAX_DEPTH)?;
+    let mut plan = Plan {
+        nodes: compiler.nodes,
+        root,
+        name: schema.name().map(|name| name.fullname(None).into()),
+    };
+    // A default may be of a type that was not known yet when its field was.
+    for (record, fields) in compiler.defaults {
+        for (index, json) in fields {
+            let default = default_of(&plan, record, index, &json.to_string())?;
+            if let Some(Node::Record(fields)) = plan.nodes.get_mut(record)
+                && let Some(field) = fields.get_mut(index)
+            {
+                field.default = Some(default);
+            }
+        }
+    }
+    Ok(plan)
+}
+
+fn default_of(
+    plan: &Plan,
+    record: usize,
+    index: usize,
+    json: &str,
+) -> Result<Box<[u8]>, SchemaProblem> {
+    let field = match plan.nodes.get(record) {
+        Some(Node::Record(fields)) => fields.get(index),
+        _ => None,
+    };
+    let Some(field) = field else {
+        return Ok(Box::default());
+    };
+    let mut out = Vec::new();
+    encode::encode(plan, field.node, json, Mode::Default, &mut out).map_err(|mismatch| {
+        SchemaProblem::Default {
+            field: field.name.to_string(),
+            why: mismatch.to_string(),
+        }
+    })?;
+    Ok(out.into())
+}
+
+#[derive(Default)]
+struct Compiler {
+    nodes: Vec<Node>,
+    names: HashMap<String, usize>,
+    /// By record, the fields that have a default.
+    defaults: Vec<(usize, Vec<(usize, serde_json::Value)>)>,
+}
+
+impl Compiler {
+    fn push(&mut self, node: Node) -> usize {
+        self.nodes.push(node);
+        self.nodes.len() - 1
+    }
+
+    fn node(&mut self, schema: &Schema, depth: usize) -> Result<usize, SchemaProblem> {
+        let depth = depth.checked_sub(1).ok_or(SchemaProblem::TooDeep)?;
+        let node = match schema {
+            Schema::Null => Node::Null,
+            Schema::Boolean => Node::Boolean,
+            Schema::Int => Node::Int,
+            Schema::Long => Node::Long,
+            Schema::Float => Node::Float,
+            Schema::Double => Node::Double,
+            Schema::Bytes | Schema::BigDecimal => Node::Bytes,
+            Schema::String => Node::String,
+            Schema::Array(array) => Node::Array(self.node(&array.items, depth)?),
+            Schema::Map(map) => Node::Map(self.node(&map.types, depth)?),
+            Schema::Union(union) => {
+                let mut branches = Vec::with_capacity(union.variants().len());
+                for variant in union.variants() {
+                    branches.push(Branch {
+                        tag: tag(variant).into(),
+                        node: self.node(variant, depth)?,
+                    });
+                }
+                Node::Union(branches.into())
+            }
+            Schema::Record(record) => return self.record(record, depth),
+            Schema::Enum(symbols) => Node::Enum(
+                symbols
+                    .symbols
+                    .iter()
+                    .map(|symbol| symbol.as_str().into())
+                    .collect(),
+            ),
+            Schema::Fixed(fixed) | Schema::Duration(fixed) => Node::Fixed(fixed.size),
+            Schema::Decimal(decimal) => Node::Decimal {
+                precision: decimal.precision,
+                scale: decimal.scale,
+                size: match &decimal.inner {
+                    InnerDecimalSchema::Bytes => None,
+                    InnerDecimalSchema::Fixed(fixed) => Some(fixed.size),
+                },
+            },
+            Schema::Uuid(UuidSchema::String) => Node::Uuid(Uuid::Text),
+            Schema::Uuid(UuidSchema::Bytes) => Node::Uuid(Uuid::Bytes),
+            Schema::Uuid(UuidSchema::Fixed(_)) => Node::Uuid(Uuid::Fixed),
+            Schema::Date => Node::Date,
+            Schema::TimeMillis => Node::Time(Unit::Millis),
+            Schema::TimeMicros => Node::Time(Unit::Micros),
+            Schema::TimestampMillis => Node::Timestamp(Unit::Millis, false),
+            Schema::TimestampMicros => Node::Timestamp(Unit::Micros, false),
+            Schema::TimestampNanos => Node::Timestamp(Unit::Nanos, false),
+            Schema::LocalTimestampMillis => Node::Timestamp(Unit::Millis, true),
+            Schema::LocalTimestampMicros => Node::Timestamp(Unit::Micros, true),
+            Schema::LocalTimestampNanos => Node::Timestamp(Unit::Nanos, true),
+            Schema::Ref { name } => {
+                let name = name.fullname(None);
+                let known = self.names.get(&name).copied();
+                return known.ok_or(SchemaProblem::UnknownName(name));
+            }
+        };
+        let place = self.push(node);
+        if let Some(name) = schema.name() {
+            self.names.insert(name.fullname(None), place);
+        }
+        Ok(place)
+    }
+
+    /// The record has its place before its fields have theirs: they may refer to it.
+    fn record(&mut self, record: &RecordSchema, depth: usize) -> Result<usize, SchemaProblem> {
+        let place = self.push(Node::Record(Box::default()));
+        self.names.insert(record.name.fullname(None), place);
+        let mut fields = Vec::with_capacity(record.fields.len());
+        let mut defaults = Vec::new();
+        for (index, field) in record.fields.iter().enumerate() {
+            fields.push(Field {
+                name: field.name.as_str().into(),
+                node: self.node(&field.schema, depth)?,
+                default: None,
+            });
+            if let Some(default) = &field.default {
+                defaults.push((index, default.clone()));
+            }
+        }
+        if let Some(node) = self.nodes.get_mut(place) {
+            *node = Node::Record(fields.into());
+        }
+        // Those of the records within come first, as far as one default needs another.
+        self.defaults.push((place, defaults));
+        Ok(place)
+    }
+}
+
+/// As Avro's JSON encoding names a branch: by its full name, or by its type; logical types do not count.
+fn tag(schema: &Schema) -> String {
+    if let Some(name) = schema.name() {
+        return name.fullname(None);
+    }
+    let kind = match schema {
+        Schema::Null => "null",
+        Schema::Boolean => "boolean",
+        Schema::Int | Schema::Date | Schema::TimeMillis => "int",
+        Schema::Float => "float",
+        Schema::Double => "double",
+        Schema::Bytes
+        | Schema::BigDecimal
+        | Schema::Decimal(_)
+        | Schema::Uuid(UuidSchema::Bytes) => "bytes",
+        Schema::String | Schema::Uuid(_) => "string",
+        Schema::Array(_) => "array",
+        Schema::Map(_) => "map",
+        Schema::Union(_) => "union",
+        // Times and timestamps; what has a name was named above.
+        _ => "long",
+    };
+    kind.to_owned()
+}

@@ -1,0 +1,89 @@
+//! Why a text is no template.
+
+use super::ast::FILTERS;
+use crate::plan::did_you_mean;
+
+/// Why a text is not a [`Template`](super::Template), or not one for the place where it stands.
+///
+/// Positions count characters of the text from 1.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("character {position}: {problem}")]
+pub struct TemplateError {
+    /// Where in the text.
+    pub position: usize,
+    /// What is wrong there.
+    pub problem: TemplateProblem,
+}
+
+/// What is wrong at a place of a template.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TemplateProblem {
+    /// Nothing in it, where something must be.
+    #[error("it is empty")]
+    Empty,
+    /// `{` without its `}`.
+    #[error("{{ is not closed by a }}; write {{{{ for the character itself")]
+    Unclosed,
+    /// A `}` that closes nothing.
+    #[error("a }} without its {{; write }}}} for the character itself")]
+    Stray,
+    /// `${type}`, as in shells and in Debezium's `${routedByValue}`.
+    #[error(
+        "a column is written {{name}}, without a dollar sign; write {{'$'}} for the character itself"
+    )]
+    Dollar,
+    /// A quote that is not closed.
+    #[error("the quote is not closed by another {0}")]
+    Quote(char),
+    /// Something else was to come.
+    #[error("expected {0}")]
+    Expected(&'static str),
+    /// A filter that there is not.
+    #[error("there is no filter {name:?}{}; filters are {}", did_you_mean(nearest.as_deref()), FILTERS.map(|(name, _)| name).join(", "))]
+    UnknownFilter {
+        /// As written.
+        name: String,
+        /// The filter that is nearest in spelling, where one is near.
+        nearest: Option<String>,
+    },
+    /// The wrong number or kind of arguments.
+    #[error("{filter} is written {usage}")]
+    Arguments {
+        /// The filter.
+        filter: &'static str,
+        /// How it is written.
+        usage: &'static str,
+    },
+    /// A lookup table that the configuration does not have.
+    #[error(
+        "there is no lookup table {name:?}{}; {}",
+        did_you_mean(nearest.as_deref()),
+        tables(known)
+    )]
+    UnknownTable {
+        /// As written.
+        name: String,
+        /// The table that is nearest in spelling, where one is near.
+        nearest: Option<String>,
+        /// The tables that there are.
+        known: Vec<String>,
+    },
+    /// `optional` somewhere before the end.
+    #[error("optional must be the last filter")]
+    OptionalNotLast,
+    /// `optional` where nothing can be left out.
+    #[error("optional leaves out what is NULL; {0} cannot be left out")]
+    NothingToLeaveOut(&'static str),
+    /// `optional` in a text with other parts.
+    #[error("optional can only stand where the column is all there is")]
+    OptionalInText,
+}
+
+fn tables(known: &[String]) -> String {
+    if known.is_empty() {
+        "none is configured".to_owned()
+    } else {
+        format!("tables are {}", known.join(", "))
+    }
+}

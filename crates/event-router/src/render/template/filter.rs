@@ -1,0 +1,450 @@
+//! What filters do to a value. Each takes a part and gives one: bytes of the row stay where they are
+//! as long as they can, everything else is appended to the scratch buffer. What a filter leaves
+//! behind there is the caller's to clear away.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::ast::{Filter, Otherwise};
+use crate::value::json;
+use crate::value::{Part, ValueError, hex_byte};
+
+/// A filter, ready to run.
+#[derive(Debug)]
+pub(super) enum Op {
+    /// Postgres' `t` and `f` to `true` and `false`.
+    Boolean,
+    /// Postgres' `\x…` to the bytes it stands for.
+    Unhex,
+    /// Bytes to their base64 text.
+    Base64,
+    /// From JSON to text: a string to its content.
+    Unquote,
+    /// By a table.
+    Lookup(BTreeMap<String, String>, Otherwise),
+    /// As it is written.
+    Filter(Filter),
+}
+
+impl Op {
+    pub(super) fn apply<'t>(
+        &self,
+        part: Part<'t>,
+        scratch: &mut Vec<u8>,
+    ) -> Result<Part<'t>, ValueError> {
+        let Some(bytes) = part.resolve(scratch) else {
+            return Ok(match (self, part) {
+                (Self::Filter(Filter::Default(text)), Part::Null) => {
+                    Part::appended(text.as_bytes(), scratch)
+                }
+                (_, part) => part,
+            });
+        };
+        let filter = match self {
+            Self::Filter(filter) => filter,
+            Self::Boolean => {
+                return match bytes {
+                    b"t" => Ok(Part::Row(b"true")),
+                    b"f" => Ok(Part::Row(b"false")),
+                    _ => Err(ValueError::NotBoolean),
+                };
+            }
+            Self::Unhex => return unhex(&part, scratch),
+            Self::Base64 => return Ok(base64(&part, scratch)),
+            Self::Unquote => return unquote(part, scratch),
+            Self::Lookup(table, otherwise) => {
+                let found = str::from_utf8(bytes).ok().and_then(|text| table.get(text));
+                return match (found, otherwise) {
+                    (Some(text), _) | (None, Otherwise::Text(text)) => {
+                        Ok(Part::appended(text.as_bytes(), scratch))
+                    }
+                    (None, Otherwise::Keep) => Ok(part),
+                    (None, Otherwise::Refuse) => Err(ValueError::NotInTable),
+                };
+            }
+        };
+        match filter {
+            Filter::Lower => case(part, scratch, Case::Lower),
+            Filter::Upper => case(part, scratch, Case::Upper),
+            Filter::Before(separator) => {
+                let end = find(bytes, separator.as_bytes()).unwrap_or(bytes.len());
+                Ok(part.sub(0..end))
+            }
+            Filter::After(separator) => {
+                let length = bytes.len();
+                let found = find(bytes, separator.as_bytes());
+                let start = found.map_or(0, |at| at + separator.len());
+                Ok(part.sub(start..length))
+            }
+            Filter::Replace(old, new) => Ok(replace(part, scratch, old.as_bytes(), new.as_bytes())),
+            Filter::Json(path) => {
+                let found = json::find(bytes, path).map_err(|_| ValueError::NotJson)?;
+                Ok(match found {
+                    Some(range) if bytes.get(range.clone()) == Some(b"null") => Part::Null,
+                    Some(range) => part.sub(range),
+                    None => Part::Null,
+                })
+            }
+            // A default of what is there, and those that are compiled to other operations or to none.
+            Filter::Default(_) | Filter::Lookup { .. } | Filter::Text | Filter::Optional => {
+                Ok(part)
+            }
+        }
+    }
+}
+
+fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+    match wanted {
+        [byte] => bytes.iter().position(|other| other == byte),
+        _ => bytes
+            .windows(wanted.len())
+            .position(|window| window == wanted),
+    }
+}
+
+/// Appends `length` bytes that `fill` makes of the part's.
+fn fill<'t>(
+    part: &Part<'_>,
+    length: usize,
+    scratch: &mut Vec<u8>,
+    fill: impl FnOnce(&[u8], &mut [u8]) -> bool,
+) -> Option<Part<'t>> {
+    let start = scratch.len();
+    scratch.resize(start + length, 0);
+    let (before, made) = scratch.split_at_mut(start);
+    let filled = fill(part.resolve(before).unwrap_or_default(), made);
+    filled.then(|| Part::Scratch(start..start + length))
+}
+
+fn unhex<'t>(part: &Part<'_>, scratch: &mut Vec<u8>) -> Result<Part<'t>, ValueError> {
+    let digits = match part.resolve(scratch) {
+        Some([b'\\', b'x', digits @ ..]) if digits.len() % 2 == 0 => digits.len(),
+        _ => return Err(ValueError::NotHex),
+    };
+    let made = fill(part, digits / 2, scratch, |text, made| {
+        let (pairs, _) = text.get(2..).unwrap_or_default().as_chunks::<2>();
+        let mut pairs = pairs.iter().copied().map(hex_byte).zip(made);
+        pairs.all(|(read, byte)| {
+            read.is_some_and(|read| {
+                *byte = read;
+                true
+            })
+        })
+    });
+    made.ok_or(ValueError::NotHex)
+}
+
+/// RFC 4648, section 4: the standard alphabet, with padding.
+pub(crate) fn base64<'t>(part: &Part<'_>, scratch: &mut Vec<u8>) -> Part<'t> {
+    let length = part.len().div_ceil(3) * 4;
+    let made = fill(part, length, scratch, |bytes, encoded| {
+        // The slice has the encoded length, the only thing that can fail.
+        STANDARD.encode_slice(bytes, encoded).is_ok()
+    });
+    made.unwrap_or_default()
+}
+
+#[derive(Clone, Copy)]
+enum Case {
+    Lower,
+    Upper,
+}
+
+fn case<'t>(part: Part<'t>, scratch: &mut Vec<u8>, case: Case) -> Result<Part<'t>, ValueError> {
+    let bytes = part.resolve(scratch).unwrap_or_default();
+    let changes = |byte: &u8| match case {
+        Case::Lower => byte.is_ascii_uppercase(),
+        Case::Upper => byte.is_ascii_lowercase(),
+    };
+    if bytes.is_ascii() {
+        if !bytes.iter().any(changes) {
+            return Ok(part);
+        }
+        let copy = match part {
+            Part::Row(bytes) => Part::appended(bytes, scratch),
+            other => other,
+        };
+        if let Part::Scratch(range) = &copy
+            && let Some(text) = scratch.get_mut(range.clone())
+        {
+            match case {
+                Case::Lower => text.make_ascii_lowercase(),
+                Case::Upper => text.make_ascii_uppercase(),
+            }
+        }
+        return Ok(copy);
+    }
+    let length = std::str::from_utf8(bytes)
+        .map_err(|_| ValueError::NotUtf8)?
+        .len();
+    let start = scratch.len();
+    let mut at = 0;
+    while at < length {
+        let rest = part.resolve(scratch).and_then(|bytes| bytes.get(at..));
+        let Some(c) = rest.and_then(first_char) else {
+            return Err(ValueError::NotUtf8);
+        };
+        at += c.len_utf8();
+        let mut push = |c: char| {
+            scratch.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+        };
+        match case {
+            Case::Lower => c.to_lowercase().for_each(&mut push),
+            Case::Upper => c.to_uppercase().for_each(&mut push),
+        }
+    }
+    Ok(Part::since(start, scratch))
+}
+
+/// The first character of a UTF-8 text, without a look at the rest.
+fn first_char(bytes: &[u8]) -> Option<char> {
+    let length = match bytes.first()? {
+        0..0x80 => 1,
+        0x80..0xe0 => 2,
+        0xe0..0xf0 => 3,
+        0xf0.. => 4,
+    };
+    std::str::from_utf8(bytes.get(..length)?)
+        .ok()?
+        .chars()
+        .next()
+}
+
+fn replace<'t>(part: Part<'t>, scratch: &mut Vec<u8>, old: &[u8], new: &[u8]) -> Part<'t> {
+    let start = scratch.len();
+    let mut from = 0;
+    loop {
+        let bytes = part.resolve(scratch).unwrap_or_default();
+        let rest = bytes.get(from..).unwrap_or_default();
+        let Some(at) = find(rest, old) else {
+            if from == 0 {
+                return part;
+            }
+            let end = bytes.len();
+            part.copy(from..end, scratch);
+            return Part::since(start, scratch);
+        };
+        part.copy(from..from + at, scratch);
+        scratch.extend_from_slice(new);
+        from += at + old.len();
+    }
+}
+
+fn unquote<'t>(part: Part<'t>, scratch: &mut Vec<u8>) -> Result<Part<'t>, ValueError> {
+    let text = part.resolve(scratch).unwrap_or_default();
+    let [b'"', inner @ .., b'"'] = text else {
+        // An object, an array, a number, a truth value: its JSON is its text.
+        return Ok(part);
+    };
+    if !inner.contains(&b'\\') {
+        let end = 1 + inner.len();
+        return Ok(part.sub(1..end));
+    }
+    let start = scratch.len();
+    json::unescape(&part, scratch).map_err(|_| ValueError::NotJson)?;
+    Ok(Part::since(start, scratch))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::value::json::Step;
+
+    /// What `op` makes of `text`, told of a text of the row and of one in the scratch buffer.
+    fn applied(op: &Op, text: &[u8]) -> Result<Option<Vec<u8>>, ValueError> {
+        let mut scratch = b"before".to_vec();
+        let part = op.apply(Part::Row(text), &mut scratch);
+        let of_row = part.map(|part| part.resolve(&scratch).map(<[u8]>::to_vec));
+        let mut scratch = b"before".to_vec();
+        scratch.extend_from_slice(text);
+        scratch.extend_from_slice(b"after");
+        let part = op.apply(Part::Scratch(6..6 + text.len()), &mut scratch);
+        let of_scratch = part.map(|part| part.resolve(&scratch).map(<[u8]>::to_vec));
+        assert_eq!(of_row, of_scratch);
+        assert!(scratch.starts_with(b"before"));
+        of_row
+    }
+
+    fn texts(op: &Op, cases: &[(&str, &str)]) {
+        for (text, expected) in cases {
+            let found = applied(op, text.as_bytes()).unwrap().unwrap();
+            assert_eq!(
+                String::from_utf8(found).unwrap(),
+                *expected,
+                "{op:?} of {text:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn each_does_what_it_says() {
+        texts(
+            &Op::Filter(Filter::Lower),
+            &[
+                ("OrderPlaced", "orderplaced"),
+                ("ÄÖ-İ", "äö-i\u{307}"),
+                ("", ""),
+            ],
+        );
+        texts(
+            &Op::Filter(Filter::Upper),
+            &[
+                ("order", "ORDER"),
+                ("straße", "STRASSE"),
+                ("ORDER", "ORDER"),
+            ],
+        );
+        let before = Op::Filter(Filter::Before(".".into()));
+        texts(
+            &before,
+            &[
+                ("order.placed.now", "order"),
+                ("order", "order"),
+                (".x", ""),
+                ("", ""),
+            ],
+        );
+        let after = Op::Filter(Filter::After("::".into()));
+        texts(&after, &[("a::b::c", "b::c"), ("a:b", "a:b"), ("a::", "")]);
+        let replace = Op::Filter(Filter::Replace("ab".into(), "abab".into()));
+        texts(
+            &replace,
+            &[
+                ("xaby", "xababy"),
+                ("abab", "abababab"),
+                ("ba", "ba"),
+                ("", ""),
+            ],
+        );
+        let gone = Op::Filter(Filter::Replace(".".into(), String::new()));
+        texts(&gone, &[("a.b.c", "abc"), (".", "")]);
+        texts(&Op::Boolean, &[("t", "true"), ("f", "false")]);
+        texts(
+            &Op::Filter(Filter::Default("x".into())),
+            &[("", ""), ("a", "a")],
+        );
+        texts(&Op::Unhex, &[("\\x", ""), ("\\x616Bc3a9", "aké")]);
+        texts(
+            &Op::Base64,
+            &[
+                ("", ""),
+                ("f", "Zg=="),
+                ("fo", "Zm8="),
+                ("foo", "Zm9v"),
+                ("foobar", "Zm9vYmFy"),
+            ],
+        );
+        texts(
+            &Op::Unquote,
+            &[
+                (r#""a""#, "a"),
+                (r#""""#, ""),
+                (r#""a\n\u00e9\ud83d\ude00b""#, "a\né😀b"),
+                ("1.5", "1.5"),
+            ],
+        );
+        let json = Op::Filter(Filter::Json([Step::Member("a".to_owned())].into()));
+        texts(
+            &json,
+            &[
+                (r#"{"a": {"b": 1}}"#, r#"{"b": 1}"#),
+                (r#" {"a":"x"}"#, r#""x""#),
+            ],
+        );
+        assert_eq!(applied(&json, br#"{"b": 1}"#), Ok(None));
+        assert_eq!(applied(&json, br#"{"a": null}"#), Ok(None));
+        assert_eq!(applied(&json, b"x"), Err(ValueError::NotJson));
+    }
+
+    #[test]
+    fn null_stays_null_but_for_the_default() {
+        let mut scratch = Vec::new();
+        for op in [
+            Op::Filter(Filter::Lower),
+            Op::Unhex,
+            Op::Boolean,
+            Op::Filter(Filter::Json([].into())),
+            Op::Filter(Filter::Before(".".into())),
+        ] {
+            assert!(
+                matches!(op.apply(Part::Null, &mut scratch), Ok(Part::Null)),
+                "{op:?}"
+            );
+        }
+        let part = Op::Filter(Filter::Default("x".into()))
+            .apply(Part::Null, &mut scratch)
+            .unwrap();
+        assert_eq!(part.resolve(&scratch), Some(b"x".as_slice()));
+    }
+
+    #[test]
+    fn a_table_has_what_it_was_given() {
+        let rows = [("order.placed", "orders"), ("a", "1"), ("", "empty")];
+        let table = rows.map(|(from, to)| (from.to_owned(), to.to_owned()));
+        let with = |otherwise| Op::Lookup(table.clone().into(), otherwise);
+        texts(
+            &with(Otherwise::Refuse),
+            &[("a", "1"), ("order.placed", "orders"), ("", "empty")],
+        );
+        assert_eq!(
+            applied(&with(Otherwise::Refuse), b"b"),
+            Err(ValueError::NotInTable)
+        );
+        texts(&with(Otherwise::Keep), &[("b", "b"), ("a", "1")]);
+        texts(
+            &with(Otherwise::Text("z".into())),
+            &[("b", "z"), ("a", "1")],
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_a_fault() {
+        assert_eq!(
+            applied(&Op::Filter(Filter::Lower), b"\xff"),
+            Err(ValueError::NotUtf8)
+        );
+        assert_eq!(applied(&Op::Boolean, b"yes"), Err(ValueError::NotBoolean));
+        for text in ["", "616b", "\\x6", "\\x6g", "\\y"] {
+            assert_eq!(
+                applied(&Op::Unhex, text.as_bytes()),
+                Err(ValueError::NotHex),
+                "{text}"
+            );
+        }
+        assert_eq!(
+            applied(&Op::Unquote, br#""\ud83d""#),
+            Err(ValueError::NotJson)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn texts_are_changed_as_the_standard_library_does(text: String, old in "[a-zé.]{1,2}", new in "[a-z.]{0,3}") {
+            let made = |op: Op| String::from_utf8(applied(&op, text.as_bytes()).unwrap().unwrap()).unwrap();
+            // str::to_lowercase knows that a sigma at the end of a word is another letter.
+            if !text.contains('Σ') {
+                prop_assert_eq!(made(Op::Filter(Filter::Lower)), text.to_lowercase());
+            }
+            prop_assert_eq!(made(Op::Filter(Filter::Upper)), text.to_uppercase());
+            prop_assert_eq!(made(Op::Filter(Filter::Replace(old.as_str().into(), new.as_str().into()))), text.replace(&old, &new));
+            let (before, after) = text.split_once(&old).unwrap_or((&text, &text));
+            prop_assert_eq!(made(Op::Filter(Filter::Before(old.as_str().into()))), before);
+            prop_assert_eq!(made(Op::Filter(Filter::After(old.as_str().into()))), after);
+        }
+
+        #[test]
+        fn any_bytes_are_taken(bytes: Vec<u8>) {
+            let ops = [
+                Op::Filter(Filter::Lower), Op::Filter(Filter::Upper), Op::Unhex, Op::Base64, Op::Unquote, Op::Boolean,
+                Op::Filter(Filter::Json([Step::Item(0)].into())), Op::Filter(Filter::Replace("a".into(), "b".into())),
+            ];
+            for op in ops {
+                let _ = applied(&op, &bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Records by templates over columns.
+//!
+//! ```text
+//! template   = { literal | "{{" | "}}" | "{" expression "}" }
+//! expression = ( column { "|" filter } ) | text
+//! column     = name | '"' { any | '""' } '"'               as in SQL, but without folding to lower case
+//! text       = "'" { any | "''" } "'"
+//! filter     = "lower" | "upper" | "text" | "optional"
+//!            | "before" "(" text ")" | "after" "(" text ")" | "replace" "(" text "," text ")"
+//!            | "default" "(" text ")" | "json" [ "(" step { "," step } ")" ]
+//!            | "lookup" "(" text [ "," ( text | "keep" ) ] ")"
+//! step       = text | digits                              a member's name, or an item's number from 0
+//! ```
+//!
+//! A template is read once ([`Template`]), compiled to slots once per table (`compile`) and rendered
+//! into the router's scratch buffer for each row; what stands in the row as it is to be is not copied.
+//!
+//! What NULL means is a matter of the [`Place`]. Within a text with other parts it is a fault there,
+//! unless the filter `default` gives something else.
+
+mod ast;
+mod compile;
+mod error;
+mod filter;
+mod parse;
+mod preset;
+mod templates;
+
+pub use ast::{Lookups, Member, Object, Place, Scalar, Template, ValueTemplate};
+pub(crate) use compile::{Compiler, Text};
+pub use error::{TemplateError, TemplateProblem};
+pub(crate) use filter::base64;
+pub use preset::{Preset, PresetValue};
+pub use templates::Templates;

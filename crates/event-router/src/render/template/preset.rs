@@ -1,0 +1,139 @@
+//! The outbox tables that people already have, as texts in the language of templates.
+//!
+//! A preset is nothing but what somebody could have configured: [`Preset::routes`] reads its texts.
+//! It names columns and no table.
+
+use super::ast::{Lookups, Member, Object, Place, Template, ValueTemplate};
+use super::error::TemplateError;
+use super::templates::Templates;
+
+/// Texts that make a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Preset {
+    /// As the configuration names it.
+    pub name: &'static str,
+    /// The column of the event's id.
+    pub id: &'static str,
+    /// A template.
+    pub topic: &'static str,
+    /// A template.
+    pub key: &'static str,
+    /// Templates.
+    pub value: PresetValue,
+    /// Names and templates.
+    pub headers: &'static [(&'static str, &'static str)],
+}
+
+/// The value of a [`Preset`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PresetValue {
+    /// A template.
+    Text(&'static str),
+    /// A JSON object: names and templates.
+    Object(&'static [(&'static str, &'static str)]),
+}
+
+impl Preset {
+    /// `id bigserial, aggregate_id uuid, type text` such as `order.placed`, `payload jsonb,
+    /// created_at, dispatched_at`.
+    pub const EVENTS_OUTBOX: Self = Self {
+        name: "events_outbox",
+        id: "id",
+        topic: "{type | before('.')}",
+        key: "{aggregate_id}",
+        value: PresetValue::Text("{payload}"),
+        headers: &[("event_id", "{id}")],
+    };
+
+    /// `id uuid, aggregate_id, event_type, payload, occurred_at, dispatched_at, attempts,
+    /// last_error`; also `id, aggregate_id, event_type, payload, status, attempts, created_at,
+    /// updated_at, sent_at`.
+    pub const OUTBOX_EVENTS: Self = Self {
+        name: "outbox_events",
+        id: "id",
+        topic: "{event_type | before('.')}",
+        key: "{aggregate_id}",
+        value: PresetValue::Text("{payload}"),
+        headers: &[("x-outbox-event-id", "{id}")],
+    };
+
+    /// `id uuid, aggregate_type, aggregate_id, event_type, payload jsonb, metadata jsonb,
+    /// created_at, …`.
+    pub const OUTBOX: Self = Self {
+        name: "outbox",
+        id: "id",
+        topic: "{aggregate_type | lower}.events",
+        key: "{aggregate_id}",
+        value: PresetValue::Object(&[
+            ("event_id", "{id}"),
+            ("event_type", "{event_type}"),
+            ("aggregate_type", "{aggregate_type}"),
+            ("aggregate_id", "{aggregate_id}"),
+            ("payload", "{payload}"),
+            ("metadata", "{metadata}"),
+            ("timestamp", "{created_at}"),
+        ]),
+        headers: &[
+            ("event-type", "{event_type}"),
+            ("aggregate-id", "{aggregate_id}"),
+        ],
+    };
+
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::EVENTS_OUTBOX, Self::OUTBOX_EVENTS, Self::OUTBOX];
+
+    /// The route that its texts make.
+    ///
+    /// # Errors
+    /// A text is no template: none of those here.
+    pub fn routes(&self) -> Result<Templates, TemplateError> {
+        let none = Lookups::new();
+        let template = |text, place| Template::parse(text, place, &none);
+        let value = match self.value {
+            PresetValue::Text(text) => ValueTemplate::Text(template(text, Place::Value)?),
+            PresetValue::Object(members) => {
+                let members = members.iter().map(|(name, text)| {
+                    let member = Member::Template(template(text, Place::Member)?);
+                    Ok(((*name).to_owned(), member))
+                });
+                ValueTemplate::Object(Object {
+                    members: members.collect::<Result<_, _>>()?,
+                })
+            }
+        };
+        let headers = self
+            .headers
+            .iter()
+            .map(|(name, text)| Ok(((*name).to_owned(), template(text, Place::Header)?)));
+        Ok(Templates {
+            id: Some(self.id.to_owned()),
+            topic: template(self.topic, Place::Topic)?,
+            key: Some(template(self.key, Place::Key)?),
+            value,
+            headers: headers.collect::<Result<_, _>>()?,
+            partition: None,
+            timestamp: None,
+            lookups: none,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_text_of_every_preset_is_a_template() {
+        for preset in Preset::ALL {
+            let routes = preset.routes().unwrap();
+            assert_eq!(routes.topic.to_string(), preset.topic);
+            assert!(
+                routes.columns().contains(&"aggregate_id"),
+                "{}",
+                preset.name
+            );
+        }
+        let names = Preset::ALL.map(|preset| preset.name);
+        assert_eq!(names, ["events_outbox", "outbox_events", "outbox"]);
+    }
+}

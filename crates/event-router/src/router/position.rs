@@ -1,0 +1,63 @@
+//! The value of the position header.
+//!
+//! The value names the event's place in the log of one replication slot. Two values compare as bytes in
+//! the order in which the events were committed, and a repeated delivery has the value of the first.
+
+use crate::value::Event;
+
+/// Bytes of a value: 16 hexadecimal digits, a slash, 8 hexadecimal digits.
+pub(crate) const LENGTH: usize = 25;
+
+/// Digits before the slash: those of a 64-bit LSN.
+const LSN_DIGITS: usize = 16;
+
+const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+
+/// The commit record's LSN, a slash, and the number of the row in its transaction, from 0.
+///
+/// Rows after number 2³² - 1 of one transaction all have that number.
+pub(crate) fn text(event: &Event) -> [u8; LENGTH] {
+    let mut text = [b'/'; LENGTH];
+    let (lsn, row) = text.split_at_mut(LSN_DIGITS);
+    hexadecimal(lsn, event.commit_lsn.get());
+    if let [_, row @ ..] = row {
+        hexadecimal(row, event.row.min(u64::from(u32::MAX)));
+    }
+    text
+}
+
+/// Fills `digits` with the number's lowest hexadecimal digits.
+fn hexadecimal(digits: &mut [u8], mut number: u64) {
+    for digit in digits.iter_mut().rev() {
+        *digit = DIGITS[(number & 15) as usize];
+        number >>= 4;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use walrelay_lsn::Lsn;
+    use walrelay_pgoutput::PgTimestamp;
+
+    use super::*;
+
+    fn of(commit_lsn: u64, row: u64) -> [u8; LENGTH] {
+        text(&Event {
+            commit_lsn: Lsn::new(commit_lsn),
+            row,
+            commit_time: PgTimestamp::new(0),
+        })
+    }
+
+    #[test]
+    fn values_compare_as_bytes_in_the_order_of_the_log() {
+        assert_eq!(&of(0x1_016B_3748, 12), b"00000001016B3748/0000000C");
+        assert_eq!(&of(u64::MAX, u64::MAX), b"FFFFFFFFFFFFFFFF/FFFFFFFF");
+        let numbers = [0, 1, 9, 10, 15, 16, 255, 256, 0xFFFF, 0x1_0000, 0xFFFF_FFFF];
+        let lsns = numbers.into_iter().chain([1 << 32, 1 << 63, u64::MAX]);
+        let events: Vec<(u64, u64)> = lsns.flat_map(|lsn| numbers.map(|row| (lsn, row))).collect();
+        assert!(events.is_sorted());
+        let values: Vec<_> = events.iter().map(|(lsn, row)| of(*lsn, *row)).collect();
+        assert!(values.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+}

@@ -1,0 +1,159 @@
+//! Topics that were rendered, kept: an outbox has few, and its rows say them again and again.
+
+use walrelay_pgoutput::Value;
+
+use crate::plan::Topic;
+use crate::value::{Fault, value};
+
+/// Kept at most; a power of two.
+const PLACES: usize = 128;
+/// Values that are longer are rendered each time: they are no names of topics.
+const LONGEST: usize = 256;
+
+/// The topic of the row that was read last, among those of rows before it.
+///
+/// A value has one place, by its length and some of its bytes; another one that wants the same place
+/// takes it. What is there is compared in full.
+#[derive(Default)]
+pub(crate) struct Topics {
+    places: Vec<Rendered>,
+    last: usize,
+    /// Where what cannot be kept is rendered; its memory is.
+    other: String,
+}
+
+#[derive(Default)]
+struct Rendered {
+    /// The plan that it was rendered by; `None`: nothing is here.
+    plan: Option<usize>,
+    value: Vec<u8>,
+    topic: String,
+}
+
+/// Where the topic for a value is kept.
+fn place(value: &[u8]) -> usize {
+    let byte = |at: usize| value.get(at).map_or(0, |byte| u32::from(*byte));
+    let length = value.len();
+    let some = byte(0) | byte(length / 2) << 8 | byte(length.wrapping_sub(1)) << 16;
+    // Fibonacci hashing: the upper bits of a product with 2³² through the golden ratio.
+    let mixed = (some | (length as u32) << 24).wrapping_mul(0x9E37_79B9);
+    (mixed >> (u32::BITS - PLACES.ilog2())) as usize
+}
+
+impl Topics {
+    /// Renders the topic of a row with these `values`, or finds it.
+    pub(crate) fn render(
+        &mut self,
+        plan: usize,
+        topic: &Topic,
+        values: &[Value<'_>],
+        scratch: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        let routed_by = match topic {
+            Topic::Routed { slot, .. } => value(values, *slot)?,
+            Topic::Made(_) => None,
+        };
+        let Some(routed_by) = routed_by.filter(|value| value.len() <= LONGEST) else {
+            self.last = PLACES;
+            return topic.render(values, scratch, &mut self.other);
+        };
+        let place = place(routed_by);
+        self.last = place;
+        if let Some(known) = self.places.get(place)
+            && known.plan == Some(plan)
+            && known.value == routed_by
+        {
+            return Ok(());
+        }
+        self.places.resize_with(PLACES, Rendered::default);
+        let Some(known) = self.places.get_mut(place) else {
+            return Ok(());
+        };
+        known.plan = None;
+        topic.render(values, scratch, &mut known.topic)?;
+        known.value.clear();
+        known.value.extend_from_slice(routed_by);
+        known.plan = Some(plan);
+        Ok(())
+    }
+
+    /// The one that was rendered or found last.
+    pub(crate) fn last(&self) -> &str {
+        self.places
+            .get(self.last)
+            .map_or(&*self.other, |known| &known.topic)
+    }
+
+    /// What was rendered by other plans than will be.
+    pub(crate) fn forget(&mut self) {
+        for known in &mut self.places {
+            known.plan = None;
+        }
+        self.last = PLACES;
+        self.other.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::render::debezium::TopicTemplate;
+
+    fn routed(template: &str, default: Option<&str>) -> Topic {
+        Topic::Routed {
+            slot: 0,
+            default: default.map(Into::into),
+            name: Some(Box::new(template.parse::<TopicTemplate>().unwrap())),
+        }
+    }
+
+    proptest! {
+        /// Whatever came before, a topic is what it is when nothing is kept.
+        #[test]
+        fn what_is_kept_is_what_would_be_rendered(
+            rows in prop::collection::vec(
+                (0..3_usize, prop::option::of("[a-c]{0,3}|[a-z\u{85}é\n]{0,8}|x{250,260}"), any::<bool>()),
+                1..200,
+            ),
+        ) {
+            let plans = [
+                routed("outbox.event.${routedByValue}", None),
+                routed("${routedByValue}-${routedByValue}", Some("none")),
+                Topic::Routed {
+                    slot: 0,
+                    default: None,
+                    name: None,
+                },
+            ];
+            let mut topics = Topics::default();
+            for (plan, text, forget) in &rows {
+                if *forget && text.is_none() {
+                    topics.forget();
+                }
+                let value = match text {
+                    Some(text) => Value::Text(text.as_bytes()),
+                    None => Value::Null,
+                };
+                let mut expected = String::new();
+                let rendered = plans[*plan].render(&[value], &mut Vec::new(), &mut expected);
+                let found = topics.render(*plan, &plans[*plan], &[value], &mut Vec::new());
+                prop_assert_eq!(found, rendered);
+                if found.is_ok() {
+                    prop_assert_eq!(topics.last(), expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_text_is_refused_each_time() {
+        let mut topics = Topics::default();
+        let topic = routed("t.${routedByValue}", None);
+        for _ in 0..2 {
+            let found = topics.render(0, &topic, &[Value::Text(b"a\xFF")], &mut Vec::new());
+            assert_eq!(found, Err(Fault::new(0, crate::ValueError::NotUtf8)));
+        }
+    }
+}

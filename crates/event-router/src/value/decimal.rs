@@ -1,0 +1,292 @@
+//! Decimal numbers of any size, as `java.math.BigDecimal` has them.
+
+use std::str::FromStr;
+
+use num_bigint::BigInt;
+
+use super::Malformed;
+
+/// `unscaled / 10^scale`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Decimal {
+    unscaled: BigInt,
+    scale: i32,
+}
+
+/// A `numeric`: a number, or one of what is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Numeric {
+    Number(Decimal),
+    NotANumber,
+    Infinity,
+    NegativeInfinity,
+}
+
+/// More digits than any `numeric` has: 131072 before the point, 16383 after it.
+const MAX_DIGITS: usize = 200_000;
+
+impl FromStr for Decimal {
+    type Err = Malformed;
+
+    /// Digits with at most one point, and `E` with an exponent as Java and floats write it.
+    fn from_str(text: &str) -> Result<Self, Malformed> {
+        let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+            Some((mantissa, exponent)) => {
+                let exponent: i32 = exponent.parse().map_err(|_| Malformed)?;
+                (mantissa, exponent)
+            }
+            None => (text, 0),
+        };
+        let unsigned = mantissa.strip_prefix(['-', '+']).unwrap_or(mantissa);
+        let (whole, fraction) = unsigned.split_once('.').unwrap_or((unsigned, ""));
+        let digits = whole.len() + fraction.len();
+        let all = |text: &str| text.bytes().all(|c| c.is_ascii_digit());
+        if digits == 0 || digits > MAX_DIGITS || !all(whole) || !all(fraction) {
+            return Err(Malformed);
+        }
+        let mut text = String::with_capacity(digits + 1);
+        if mantissa.starts_with('-') {
+            text.push('-');
+        }
+        text.push_str(whole);
+        text.push_str(fraction);
+        let scale = i32::try_from(fraction.len()).map_err(|_| Malformed)?;
+        Ok(Self {
+            unscaled: text.parse().map_err(|_| Malformed)?,
+            scale: scale.checked_sub(exponent).ok_or(Malformed)?,
+        })
+    }
+}
+
+impl FromStr for Numeric {
+    type Err = Malformed;
+
+    fn from_str(text: &str) -> Result<Self, Malformed> {
+        Ok(match text {
+            "NaN" => Self::NotANumber,
+            "Infinity" => Self::Infinity,
+            "-Infinity" => Self::NegativeInfinity,
+            number => Self::Number(number.parse()?),
+        })
+    }
+}
+
+impl Decimal {
+    /// Two's complement of the unscaled value, most significant byte first, as few as will do.
+    pub(crate) fn unscaled_bytes(&self) -> Vec<u8> {
+        self.unscaled.to_signed_bytes_be()
+    }
+
+    pub(crate) fn scale(&self) -> i32 {
+        self.scale
+    }
+
+    /// `setScale(scale, HALF_UP)`. Scales that Postgres has no numbers for leave it as it is.
+    pub(crate) fn with_scale(mut self, scale: i32) -> Self {
+        let places = scale - self.scale;
+        if places.unsigned_abs() > 200_000 {
+            return self;
+        }
+        let power = BigInt::from(10u8).pow(places.unsigned_abs());
+        if places >= 0 {
+            self.unscaled *= power;
+        } else {
+            let half = &power / 2u8;
+            let away = if self.unscaled < BigInt::ZERO {
+                -half
+            } else {
+                half
+            };
+            self.unscaled = (self.unscaled + away) / power;
+        }
+        self.scale = scale;
+        self
+    }
+
+    /// The number times `10^scale`, if that is a whole one.
+    pub(crate) fn exactly(&self, scale: i32) -> Option<BigInt> {
+        let places = scale.checked_sub(self.scale)?;
+        if self.unscaled == BigInt::ZERO {
+            return Some(BigInt::ZERO);
+        }
+        let power = BigInt::from(10u8).pow(places.unsigned_abs());
+        if places >= 0 {
+            return Some(&self.unscaled * power);
+        }
+        let whole = &self.unscaled / &power;
+        (&whole * power == self.unscaled).then_some(whole)
+    }
+
+    /// `stripTrailingZeros`, but without a negative scale.
+    pub(crate) fn stripped(mut self) -> Self {
+        if self.unscaled == BigInt::ZERO {
+            self.scale = 0;
+            return self;
+        }
+        let text = self.unscaled.to_string();
+        let zeros = text.len() - text.trim_end_matches('0').len();
+        let zeros = i32::try_from(zeros).unwrap_or(0).min(self.scale.max(0));
+        if zeros > 0 {
+            self.unscaled /= BigInt::from(10u8).pow(zeros.unsigned_abs());
+            self.scale -= zeros;
+        }
+        if self.scale < 0 {
+            self.with_scale(0)
+        } else {
+            self
+        }
+    }
+
+    /// `toPlainString`.
+    pub(crate) fn plain(&self) -> String {
+        let (sign, digits) = self.digits();
+        let Ok(scale) = usize::try_from(self.scale) else {
+            let zeros = if self.unscaled == BigInt::ZERO {
+                0
+            } else {
+                self.scale.unsigned_abs() as usize
+            };
+            return format!("{sign}{digits}{}", "0".repeat(zeros));
+        };
+        if scale == 0 {
+            return format!("{sign}{digits}");
+        }
+        match digits.len().checked_sub(scale) {
+            Some(whole) if whole > 0 => {
+                let (whole, fraction) = digits.split_at(whole);
+                format!("{sign}{whole}.{fraction}")
+            }
+            _ => format!("{sign}0.{digits:0>scale$}"),
+        }
+    }
+
+    /// `toString`: with an exponent where the number is small or the scale negative.
+    pub(crate) fn text(&self) -> String {
+        let (sign, digits) = self.digits();
+        let adjusted = i64::try_from(digits.len()).unwrap_or(0) - 1 - i64::from(self.scale);
+        if self.scale >= 0 && adjusted >= -6 {
+            return self.plain();
+        }
+        let (first, rest) = digits.split_at(1);
+        let point = if rest.is_empty() { "" } else { "." };
+        match adjusted {
+            0 => format!("{sign}{first}{point}{rest}"),
+            _ => format!("{sign}{first}{point}{rest}E{adjusted:+}"),
+        }
+    }
+
+    /// `doubleValue`.
+    pub(crate) fn double(&self) -> f64 {
+        let text = format!("{}e{}", self.unscaled, -i64::from(self.scale));
+        text.parse().unwrap_or(f64::NAN)
+    }
+
+    fn digits(&self) -> (&'static str, String) {
+        let sign = if self.unscaled < BigInt::ZERO {
+            "-"
+        } else {
+            ""
+        };
+        (sign, self.unscaled.magnitude().to_string())
+    }
+}
+
+impl Numeric {
+    /// What `decimal.handling.mode=string` makes of it: names for what is no number.
+    pub(crate) fn string(&self) -> String {
+        match self {
+            Self::Number(number) => number.plain(),
+            Self::NotANumber => "NAN".to_owned(),
+            Self::Infinity => "POSITIVE_INFINITY".to_owned(),
+            Self::NegativeInfinity => "NEGATIVE_INFINITY".to_owned(),
+        }
+    }
+
+    /// What `decimal.handling.mode=double` makes of it.
+    pub(crate) fn double(&self) -> f64 {
+        match self {
+            Self::Number(number) => number.double(),
+            Self::NotANumber => f64::NAN,
+            Self::Infinity => f64::INFINITY,
+            Self::NegativeInfinity => f64::NEG_INFINITY,
+        }
+    }
+}
+
+/// A `money` as Postgres writes it in the locales that group by commas: `-$1,234.56`, `($1.00)`.
+pub(crate) fn money(text: &str) -> Result<Decimal, Malformed> {
+    let digits: String = text
+        .chars()
+        .filter(|c| c.is_ascii_digit() || *c == '.')
+        .collect();
+    let negative = text.contains('-') || text.starts_with('(');
+    let sign = if negative { "-" } else { "" };
+    format!("{sign}{digits}").parse()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decimal(text: &str) -> Decimal {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn texts_are_those_of_a_big_decimal() {
+        for (text, string, plain) in [
+            ("99.90", "99.90", "99.90"),
+            ("-0.05", "-0.05", "-0.05"),
+            ("-0.0000000001", "-1E-10", "-0.0000000001"),
+            ("0.00", "0.00", "0.00"),
+            ("0.0000000", "0E-7", "0.0000000"),
+            (
+                "1234567890123456789.0123456789",
+                "1234567890123456789.0123456789",
+                "1234567890123456789.0123456789",
+            ),
+            ("1.0E20", "1.0E+20", "100000000000000000000"),
+            ("0.00000012", "1.2E-7", "0.00000012"),
+        ] {
+            assert_eq!(decimal(text).text(), string);
+            assert_eq!(decimal(text).plain(), plain);
+        }
+    }
+
+    #[test]
+    fn bytes_scales_and_doubles() {
+        assert_eq!(decimal("99.90").unscaled_bytes(), [0x27, 0x06]);
+        assert_eq!(decimal("-0.05").unscaled_bytes(), [0xfb]);
+        assert_eq!(decimal("0").unscaled_bytes(), [0]);
+        let stripped = decimal("12345.67800").stripped();
+        assert_eq!(
+            (stripped.scale(), stripped.plain()),
+            (3, "12345.678".to_owned())
+        );
+        assert_eq!(decimal("100").stripped().plain(), "100");
+        assert_eq!(decimal("0.000").stripped().scale(), 0);
+        assert_eq!(decimal("0.005").with_scale(2).plain(), "0.01");
+        assert_eq!(decimal("-0.005").with_scale(2).plain(), "-0.01");
+        assert!((decimal("12345.678").double() - 12345.678).abs() < f64::EPSILON);
+        assert_eq!(money("-$1,234.56").unwrap().plain(), "-1234.56");
+        assert_eq!(money("($1.00)").unwrap().plain(), "-1.00");
+    }
+
+    #[test]
+    fn what_is_no_number_is_refused() {
+        for text in [
+            "",
+            "-",
+            ".",
+            "1.2.3",
+            "1e",
+            "0x1",
+            "NaN",
+            "1 ",
+            "1e99999999999",
+        ] {
+            assert_eq!(text.parse::<Decimal>(), Err(Malformed), "{text:?}");
+        }
+        assert_eq!("NaN".parse(), Ok(Numeric::NotANumber));
+    }
+}

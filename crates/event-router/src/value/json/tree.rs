@@ -1,0 +1,164 @@
+//! A JSON text as a tree that borrows it: for what must be looked at in another order than it is
+//! written in.
+
+use std::borrow::Cow;
+
+use super::{Malformed, Part, Scanner, unescape};
+
+/// A value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Tree<'t> {
+    Null,
+    Boolean(bool),
+    /// As it is written.
+    Number(&'t str),
+    /// What it stands for.
+    String(Cow<'t, str>),
+    Array(Vec<Tree<'t>>),
+    /// In the order of the text; a name may come several times.
+    Object(Vec<(Cow<'t, str>, Tree<'t>)>),
+}
+
+/// The value that `text` is, nested at most so deep.
+pub(crate) fn parse(text: &str, max_depth: u16) -> Result<Tree<'_>, Malformed> {
+    let text = text.as_bytes();
+    Scanner { text, at: 0 }.whole(|scanner| scanner.tree(max_depth))
+}
+
+impl<'t> Scanner<'t> {
+    fn tree(&mut self, depth: u16) -> Result<Tree<'t>, Malformed> {
+        let depth = depth.checked_sub(1).ok_or(Malformed)?;
+        let start = self.at;
+        Ok(match self.peek() {
+            Some(b'{') => {
+                let mut members = Vec::new();
+                self.items(b'}', |scanner| {
+                    let name = text(scanner.name()?)?;
+                    members.push((name, scanner.tree(depth)?));
+                    Ok(())
+                })?;
+                Tree::Object(members)
+            }
+            Some(b'[') => {
+                let mut items = Vec::new();
+                self.items(b']', |scanner| {
+                    items.push(scanner.tree(depth)?);
+                    Ok(())
+                })?;
+                Tree::Array(items)
+            }
+            Some(b'"') => {
+                let string = self.string()?;
+                Tree::String(text(self.text.get(string).unwrap_or_default())?)
+            }
+            Some(b't') => {
+                self.word(b"true")?;
+                Tree::Boolean(true)
+            }
+            Some(b'f') => {
+                self.word(b"false")?;
+                Tree::Boolean(false)
+            }
+            Some(b'n') => {
+                self.word(b"null")?;
+                Tree::Null
+            }
+            _ => {
+                self.number()?;
+                let digits = self.text.get(start..self.at).unwrap_or_default();
+                Tree::Number(std::str::from_utf8(digits).map_err(|_| Malformed)?)
+            }
+        })
+    }
+}
+
+/// What a string stands for; borrowed where it has no escape.
+fn text(string: &[u8]) -> Result<Cow<'_, str>, Malformed> {
+    if string.contains(&b'\\') {
+        let mut text = Vec::with_capacity(string.len());
+        unescape(&Part::Row(string), &mut text)?;
+        return String::from_utf8(text)
+            .map(Cow::Owned)
+            .map_err(|_| Malformed);
+    }
+    let inner = string.get(1..string.len().saturating_sub(1));
+    let text = std::str::from_utf8(inner.unwrap_or_default());
+    text.map(Cow::Borrowed).map_err(|_| Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::super::{MAX_DEPTH, find};
+    use super::*;
+
+    /// What serde makes of the same text.
+    fn value(tree: &Tree<'_>) -> Value {
+        match tree {
+            Tree::Null => Value::Null,
+            Tree::Boolean(value) => Value::Bool(*value),
+            Tree::Number(digits) => serde_json::from_str(digits).expect("a number"),
+            Tree::String(string) => Value::String(string.to_string()),
+            Tree::Array(items) => items.iter().map(value).collect(),
+            Tree::Object(members) => members
+                .iter()
+                .map(|(name, member)| (name.to_string(), value(member)))
+                .collect(),
+        }
+    }
+
+    fn document() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            Just(Value::from(0.5)),
+            "\\PC{0,5}|[\"\\\\\n\u{1}]{1,3}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 32, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::btree_map("[a-z\"]{0,3}", inner, 0..4)
+                    .prop_map(|members| Value::Object(members.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_tree_is_the_text(wanted in document()) {
+            for text in [wanted.to_string(), serde_json::to_string_pretty(&wanted).unwrap()] {
+                prop_assert_eq!(value(&parse(&text, MAX_DEPTH).unwrap()), wanted.clone());
+            }
+        }
+
+        #[test]
+        fn what_is_json_is_a_tree(bytes in "[\\[\\]{}:,\"0-9a-e\\\\ .+-]{0,12}|true|fals|nulll") {
+            prop_assert_eq!(parse(&bytes, MAX_DEPTH).is_ok(), find(bytes.as_bytes(), &[]).is_ok());
+        }
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        assert!(parse(&nested(128), MAX_DEPTH).is_ok());
+        assert!(parse(&nested(129), MAX_DEPTH).is_err());
+        assert!(parse(&"[".repeat(1_000_000), MAX_DEPTH).is_err());
+    }
+
+    #[test]
+    fn strings_are_texts() {
+        let parsed = |text| parse(text, MAX_DEPTH);
+        let text = r#""\u00e9\ud83d\ude00\n\/""#;
+        assert_eq!(parsed(text), Ok(Tree::String("é😀\n/".into())));
+        let members = vec![("a".into(), Tree::Number("1")), ("a".into(), Tree::Null)];
+        assert_eq!(
+            parsed(r#"{"a":1,"\u0061":null}"#),
+            Ok(Tree::Object(members))
+        );
+        assert_eq!(parsed(r#""\ud800""#), Err(Malformed));
+        assert_eq!(parsed("\"\n\""), Err(Malformed));
+    }
+}

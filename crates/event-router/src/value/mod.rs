@@ -1,0 +1,198 @@
+//! Values of a row, and the bytes that are made of them.
+
+pub(crate) mod decimal;
+pub(crate) mod json;
+pub(crate) mod time;
+pub(crate) mod types;
+
+use std::ops::Range;
+
+use walrelay_lsn::Lsn;
+use walrelay_pgoutput::{PgTimestamp, Value};
+
+/// What a row's transaction says about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// Where the transaction's commit record starts.
+    pub commit_lsn: Lsn,
+    /// Which of the transaction's rows it is, from 0.
+    pub row: u64,
+    /// When it committed, by the server's clock.
+    pub commit_time: PgTimestamp,
+}
+
+/// Bytes of a record before they are put together: those of the row stay where they are.
+#[derive(Clone, Default)]
+pub(crate) enum Part<'t> {
+    /// Kafka's null.
+    #[default]
+    Null,
+    /// Not there at all: a header that is left out.
+    Absent,
+    /// As they stand in the row, or in the plan's literals.
+    Row(&'t [u8]),
+    /// Rendered, at this place of the router's scratch buffer.
+    Scratch(Range<usize>),
+}
+
+impl<'t> Part<'t> {
+    /// The bytes, with what was rendered found in `scratch`.
+    pub(crate) fn resolve<'a>(&self, scratch: &'a [u8]) -> Option<&'a [u8]>
+    where
+        't: 'a,
+    {
+        match self {
+            Self::Null | Self::Absent => None,
+            Self::Row(bytes) => Some(bytes),
+            Self::Scratch(range) => Some(scratch.get(range.clone()).unwrap_or_default()),
+        }
+    }
+
+    /// What was rendered since `scratch` was `start` long.
+    pub(crate) fn since(start: usize, scratch: &[u8]) -> Self {
+        Self::Scratch(start..scratch.len())
+    }
+
+    /// A copy of `bytes` at the end of `scratch`.
+    pub(crate) fn appended(bytes: &[u8], scratch: &mut Vec<u8>) -> Self {
+        let start = scratch.len();
+        scratch.extend_from_slice(bytes);
+        Self::since(start, scratch)
+    }
+
+    /// What `number` prints as, at the end of `scratch`.
+    pub(crate) fn printed(number: impl std::fmt::Display, scratch: &mut Vec<u8>) -> Self {
+        use std::io::Write as _;
+
+        let start = scratch.len();
+        // Writing to a Vec does not fail.
+        let _ = write!(scratch, "{number}");
+        Self::since(start, scratch)
+    }
+
+    /// How many bytes it has; none where it is null.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Null | Self::Absent => 0,
+            Self::Row(bytes) => bytes.len(),
+            Self::Scratch(range) => range.len(),
+        }
+    }
+
+    /// A range of the part, by its own bytes.
+    #[must_use]
+    pub(crate) fn sub(self, range: Range<usize>) -> Self {
+        match self {
+            Self::Row(bytes) => Self::Row(bytes.get(range).unwrap_or_default()),
+            Self::Scratch(whole) => {
+                Self::Scratch(whole.start + range.start..whole.start + range.end)
+            }
+            other => other,
+        }
+    }
+
+    /// Appends the bytes of a range of the part to `scratch`, in which the part itself may lie.
+    pub(crate) fn copy(&self, range: Range<usize>, scratch: &mut Vec<u8>) {
+        match self {
+            Self::Row(bytes) => scratch.extend_from_slice(bytes.get(range).unwrap_or_default()),
+            Self::Scratch(whole) => {
+                scratch.extend_from_within(whole.start + range.start..whole.start + range.end);
+            }
+            Self::Null | Self::Absent => {}
+        }
+    }
+}
+
+/// The byte that two hexadecimal digits are.
+pub(crate) fn hex_byte(digits: [u8; 2]) -> Option<u8> {
+    let [high, low] = digits.map(|digit| char::from(digit).to_digit(16));
+    u8::try_from(high? << 4 | low?).ok()
+}
+
+/// The text in a slot, `None` for NULL.
+pub(crate) fn value<'t>(values: &[Value<'t>], slot: usize) -> Result<Option<&'t [u8]>, Fault> {
+    match values.get(slot) {
+        Some(Value::Text(text)) => Ok(Some(text)),
+        // A row has as many values as its table has columns: this is compared before.
+        Some(Value::Null) | None => Ok(None),
+        Some(Value::UnchangedToast) => Err(Fault::new(slot, ValueError::UnchangedToast)),
+        Some(Value::Binary(_)) => Err(Fault::new(slot, ValueError::Binary)),
+    }
+}
+
+/// The value in a slot is not what it is needed for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) slot: usize,
+    pub(crate) why: ValueError,
+}
+
+impl Fault {
+    pub(crate) const fn new(slot: usize, why: ValueError) -> Self {
+        Self { slot, why }
+    }
+}
+
+/// A text is not written as Postgres writes values of its type, or is not JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+impl From<std::num::ParseIntError> for Malformed {
+    fn from(_: std::num::ParseIntError) -> Self {
+        Self
+    }
+}
+
+impl From<std::num::ParseFloatError> for Malformed {
+    fn from(_: std::num::ParseFloatError) -> Self {
+        Self
+    }
+}
+
+/// What is wrong with a value, without the value. Completes "column … ".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ValueError {
+    /// Something is needed.
+    #[error("is NULL")]
+    Null,
+    /// A text is needed.
+    #[error("is not UTF-8")]
+    NotUtf8,
+    /// Nothing is left of it, and something is needed.
+    #[error("is empty")]
+    Empty,
+    /// The row says that it did not change instead of giving it. An inserted row cannot: this is
+    /// another kind of row.
+    #[error("is left out as unchanged")]
+    UnchangedToast,
+    /// It was asked for as text.
+    #[error("is in binary format")]
+    Binary,
+    /// A boolean that is neither `t` nor `f`.
+    #[error("is boolean and neither t nor f")]
+    NotBoolean,
+    /// It is not a number, or too large a one.
+    #[error("is not a number in the range that is needed")]
+    NotANumber,
+    /// It is not a point in time since 1970.
+    #[error("is not a point in time since 1970")]
+    NotATime,
+    /// It is not JSON, or nested too deep.
+    #[error("is not JSON, or nested too deep")]
+    NotJson,
+    /// It is not `\\x` and digits.
+    #[error("is not the hexadecimal form of bytes (bytea_output = hex)")]
+    NotHex,
+    /// The lookup table does not have it.
+    #[error("is not in the lookup table")]
+    NotInTable,
+    /// It is not of the form of its type.
+    #[error("is not written as Postgres writes values of its type")]
+    Malformed,
+    /// The converter writes nothing but bytes.
+    #[error(
+        "is not bytes, and the converter writes nothing else: use a column of the type bytea, or a converter for texts"
+    )]
+    NotBytes,
+}

@@ -1,0 +1,75 @@
+//! Types of columns by their OIDs, which are those of `pg_type.dat`, fixed for ever below 16384.
+
+/// How a column's text becomes a record's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// As it is.
+    Verbatim,
+    /// Postgres writes `t` and `f`, Java `true` and `false`.
+    Boolean,
+}
+
+/// `boolean`.
+const BOOL: u32 = 16;
+
+/// How to read a column of this type for a dead letter about a row that could not be routed.
+pub(crate) const fn reading(type_oid: u32) -> Reading {
+    match type_oid {
+        BOOL => Reading::Boolean,
+        _ => Reading::Verbatim,
+    }
+}
+
+/// A type in an error: its name, or its OID.
+pub(crate) fn described(type_oid: u32) -> String {
+    match name(type_oid) {
+        Some(name) => name.to_owned(),
+        None => format!("{type_oid} (pg_type.oid)"),
+    }
+}
+
+/// The name of a type that people know it by, where it is one they are likely to have tried.
+const fn name(type_oid: u32) -> Option<&'static str> {
+    Some(match type_oid {
+        BOOL => "boolean",
+        17 => "bytea",
+        18 => "\"char\"",
+        20 => "bigint",
+        21 => "smallint",
+        23 => "integer",
+        26 => "oid",
+        650 => "cidr",
+        700 => "real",
+        701 => "double precision",
+        790 => "money",
+        829 => "macaddr",
+        774 => "macaddr8",
+        1082 => "date",
+        1083 => "time",
+        1114 => "timestamp",
+        1184 => "timestamptz",
+        1186 => "interval",
+        1266 => "timetz",
+        1560 => "bit",
+        1562 => "varbit",
+        1700 => "numeric",
+        3220 => "pg_lsn",
+        3614 => "tsvector",
+        3615 => "tsquery",
+        5069 => "xid8",
+        199 => "json[]",
+        1000 => "boolean[]",
+        1001 => "bytea[]",
+        1005 => "smallint[]",
+        1007 => "integer[]",
+        1009 => "text[]",
+        1015 => "varchar[]",
+        1016 => "bigint[]",
+        1115 => "timestamp[]",
+        1185 => "timestamptz[]",
+        1231 => "numeric[]",
+        2951 => "uuid[]",
+        3807 => "jsonb[]",
+        _ => return None,
+    })
+}
