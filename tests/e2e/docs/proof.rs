@@ -214,8 +214,8 @@ const PROMISES: &[Promise] = &[
             (
                 "a promoted standby must continue what was relayed: the rule",
                 &[
-                    "crates/relay/src/continuity.rs::a_promotion_continues_up_to_where_the_timelines_part",
-                    "crates/relay/src/continuity.rs::a_timeline_that_does_not_continue_the_old_one_is_another_log",
+                    "crates/relay/src/pipeline/continuity.rs::a_promotion_continues_up_to_where_the_timelines_part",
+                    "crates/relay/src/pipeline/continuity.rs::a_timeline_that_does_not_continue_the_old_one_is_another_log",
                 ],
             ),
             (
@@ -264,7 +264,7 @@ const PROMISES: &[Promise] = &[
                 ],
             ),
             (
-                "the same with several requests in flight to a broker (ADR 21)",
+                "the same with several requests in flight to a broker (ADR 15)",
                 &[
                     "crates/kafka-sink/src/producer/sink/tests/several.rs::a_first_request_that_is_repeated_is_neither_lost_nor_overtaken",
                     "crates/kafka-sink/src/producer/sink/tests/several.rs::a_record_is_alone_on_its_way_to_a_partition_that_is_not_open",
