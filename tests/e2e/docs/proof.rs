@@ -264,7 +264,7 @@ const PROMISES: &[Promise] = &[
                 ],
             ),
             (
-                "the same with several requests in flight to a broker (ADR 15)",
+                "the same with several requests in flight to a broker (ADR 21)",
                 &[
                     "crates/kafka-sink/src/producer/sink/tests/several.rs::a_first_request_that_is_repeated_is_neither_lost_nor_overtaken",
                     "crates/kafka-sink/src/producer/sink/tests/several.rs::a_record_is_alone_on_its_way_to_a_partition_that_is_not_open",
