@@ -1,7 +1,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use walrelay_testkit::{ChaosProxy, Cut, Db, Direction, eventually};
+use walrelay_testkit::{Cut, Db, Direction, eventually};
 use walrelay_throwaway::Shutdown;
 
 use crate::rig::{PATIENCE, Rig, SLOT, ends, insert};
@@ -153,12 +153,7 @@ fn of_postgres_are_survived() {
 #[test]
 fn of_the_network_are_survived() {
     let rig = Rig::with_outbox(15);
-    let proxy = ChaosProxy::start(("127.0.0.1", rig.postgres.port()));
-    let url = rig.postgres.url_tcp().expect("a TCP port");
-    let url = url.replace(
-        &format!(":{}/", rig.postgres.port()),
-        &format!(":{}/", proxy.port()),
-    );
+    let (proxy, url) = rig.proxy();
     let config = rig.config_with(&url, "\n[delivery]\nbackoff_max = \"500ms\"\n");
     let text = std::fs::read_to_string(&config).expect("the configuration");
     let text = text.replace(
@@ -218,11 +213,7 @@ fn of_the_network_are_survived() {
 fn of_one_relay_let_another_take_over() {
     let rig = Rig::with_outbox(15);
     let first = rig.relay();
-    let proxy = ChaosProxy::start(("127.0.0.1", rig.postgres.port()));
-    let url = rig.postgres.url_tcp().expect("a TCP port").replace(
-        &format!(":{}/", rig.postgres.port()),
-        &format!(":{}/", proxy.port()),
-    );
+    let (proxy, url) = rig.proxy();
     let second = rig.start(&rig.config_with(&url, ""));
     second.says("is being read by server process");
     let load = rig.workload().rows(2_000).rate(1_000.0).run();

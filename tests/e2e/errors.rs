@@ -4,7 +4,7 @@ use std::process::Output;
 
 use walrelay_testkit::{Db, servers};
 
-use crate::rig::{PATIENCE, Rig, ends, insert, output};
+use crate::rig::{PATIENCE, Rig, ends, insert, output, output_with};
 
 struct Refused {
     code: Option<i32>,
@@ -38,9 +38,8 @@ impl Refused {
 #[track_caller]
 fn refused(rig: &Rig, url: &str, more: &str, (id, code): (&str, i32), words: &[&str]) {
     let config = rig.config_with(url, more);
-    let config = config.to_str().expect("text");
     for command in ["run", "check"] {
-        Refused::of(&output(&[command, "--config", config])).is(id, code, words);
+        Refused::of(&output_with(command, &config, &[])).is(id, code, words);
     }
 }
 
@@ -55,17 +54,17 @@ fn rig() -> Rig {
     rig
 }
 
-fn tcp(rig: &Rig, user: &str, password: &str, database: &str) -> String {
-    rig.postgres
-        .url_tcp_for(user, Some(password), database)
-        .expect("a TCP port")
-}
-
 #[test]
 fn of_access() {
     let rig = rig();
     let refused = |user, password, database, error, words: &[&str]| {
-        refused(&rig, &tcp(&rig, user, password, database), "", error, words);
+        refused(
+            &rig,
+            &rig.url_as(user, password, database),
+            "",
+            error,
+            words,
+        );
     };
     let password = ("password", 77);
     refused("relay", "wrong-password", "postgres", password, &["28P01"]);
@@ -163,13 +162,9 @@ fn of_servers_that_are_not_there_are_retried() {
     let rig = rig();
     // Nothing listens on the discard port.
     let config = rig.config_with("postgres://relay:hunter2@127.0.0.1:9/postgres", "");
-    let config = config.to_str().expect("text").to_owned();
-    Refused::of(&output(&["check", "--config", &config])).is(
-        "postgres-unreachable",
-        69,
-        &["127.0.0.1"],
-    );
-    let relay = rig.start(config.as_ref());
+    let check = output_with("check", &config, &[]);
+    Refused::of(&check).is("postgres-unreachable", 69, &["127.0.0.1"]);
+    let relay = rig.start(&config);
     relay.says("trying again");
     let (code, log) = relay.terminate();
     assert_eq!(code, Some(0), "nothing was sent, so nothing is owed: {log}");
@@ -177,8 +172,7 @@ fn of_servers_that_are_not_there_are_retried() {
 
     let away = Rig::without_broker(15);
     away.workload().create_tables();
-    let config = away.config();
-    let check = output(&["check", "--config", config.to_str().expect("text")]);
+    let check = output_with("check", &away.config(), &[]);
     Refused::of(&check).is("kafka-unreachable", 69, &["bootstrap.servers"]);
     let mut relay = away.relay();
     away.workload().rows(100).run();

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use walrelay_testkit::{
-    Db, History, Kafka, SlotWatch, Verdict, Workload, eventually, eventually_some, servers,
+    ChaosProxy, Db, History, Kafka, SlotWatch, Verdict, Workload, eventually, eventually_some,
+    servers,
 };
 use walrelay_throwaway::{ChildGuard, Postgres, Signal, end_with_owner};
 
@@ -87,6 +88,21 @@ impl Rig {
 
     pub(crate) fn slot(&self) -> SlotWatch {
         SlotWatch::new(&self.postgres.url(), SLOT)
+    }
+
+    /// Postgres by TCP, as this role.
+    pub(crate) fn url_as(&self, user: &str, password: &str, database: &str) -> String {
+        let url = self.postgres.url_tcp_for(user, Some(password), database);
+        url.expect("a TCP port")
+    }
+
+    /// A proxy before Postgres, and the URL that leads through it.
+    pub(crate) fn proxy(&self) -> (ChaosProxy, String) {
+        let port = self.postgres.port();
+        let proxy = ChaosProxy::start(("127.0.0.1", port));
+        let url = self.postgres.url_tcp().expect("a TCP port");
+        let url = url.replace(&format!(":{port}/"), &format!(":{}/", proxy.port()));
+        (proxy, url)
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -205,6 +221,12 @@ pub(crate) fn insert(db: &Db, number: u32) {
     db.batch(&format!(
         "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'key', 'T', '{{\"number\": {number}}}')"
     ));
+}
+
+/// Runs a command with this configuration to its end.
+pub(crate) fn output_with(command: &str, config: &Path, more: &[&str]) -> Output {
+    let config = config.to_str().expect("a path that is text");
+    output(&[&[command, "--config", config], more].concat())
 }
 
 /// Runs a command to its end.

@@ -11,7 +11,7 @@ use walrelay_testkit::{
 };
 use walrelay_throwaway::{Postgres, Shutdown};
 
-use crate::rig::{PATIENCE, Relay, Rig, SLOT, ends, insert, output, shared_kafka};
+use crate::rig::{PATIENCE, Relay, Rig, SLOT, ends, insert, output_with, shared_kafka};
 
 fn drop_slot(db: &Db) {
     db.batch(&format!("SELECT pg_drop_replication_slot('{SLOT}')"));
@@ -146,8 +146,7 @@ fn dropped_while_no_relay_ran(noting_too: bool) {
     let begin = wal_end(&db);
     insert(&db, 2);
     let end = wal_end(&db);
-    let arguments = ["check", "--config", config.to_str().expect("text")];
-    let checked = output(&arguments);
+    let checked = output_with("check", &config, &[]);
     assert_eq!(checked.status.code(), Some(78));
     for _ in 0..2 {
         let log = ends(&mut rig.start(&config), 78, "slot-missing");
@@ -182,7 +181,7 @@ fn of_the_first_day_is_made_and_init_makes_one_with_a_note() {
     let config = rig.config();
     rig.relay().ends_well();
     drop_slot(&Db::connect(&rig.postgres.url()));
-    let init = output(&["init", "--config", config.to_str().expect("text")]);
+    let init = output_with("init", &config, &[]);
     let said = String::from_utf8_lossy(&init.stdout).into_owned();
     assert!(
         said.contains("created slot walrelay") && said.contains("note: publication walrelay was"),
@@ -224,19 +223,11 @@ fn cut_off(rig: &Rig, proxy: &ChaosProxy, act: impl FnOnce(&Db)) {
     proxy.refuse(false);
 }
 
-fn proxied(rig: &Rig) -> (ChaosProxy, String) {
-    let proxy = ChaosProxy::start(("127.0.0.1", rig.postgres.port()));
-    let url = rig.postgres.url_tcp().expect("a TCP port");
-    let (here, there) = (rig.postgres.port(), proxy.port());
-    let url = url.replace(&format!(":{here}/"), &format!(":{there}/"));
-    (proxy, url)
-}
-
 /// With and without a state file: the process remembers by itself.
 fn under_a_relay(id: &str, act: impl Fn(&Db)) {
     for lines in ["", "state_file = \"state\""] {
         let rig = Rig::new(18);
-        let (proxy, url) = proxied(&rig);
+        let (proxy, url) = rig.proxy();
         let config = config_with(&rig, &url, lines);
         let mut relay = relayed_one(&rig, &config);
         let mut written = (Lsn::ZERO, Lsn::ZERO);
@@ -330,7 +321,7 @@ fn of_another_cluster_is_noticed() {
     for lines in ["", "state_file = \"state\""] {
         let rig = Rig::new(18);
         let other = another_cluster();
-        let (proxy, url) = proxied(&rig);
+        let (proxy, url) = rig.proxy();
         let config = config_with(&rig, &url, lines);
         let mut relay = relayed_one(&rig, &config);
         let password = rig.postgres.superuser_password();
@@ -602,7 +593,7 @@ fn for_failover_is_made_from_17_on() {
     let failover = "SELECT failover::text FROM pg_replication_slots";
     assert_eq!(db.text(failover).as_deref(), Some("true"));
     drop_slot(&db);
-    let init = output(&["init", "--config", config.to_str().expect("text")]);
+    let init = output_with("init", &config, &[]);
     assert!(init.status.success());
     assert_eq!(db.text(failover).as_deref(), Some("true"));
 

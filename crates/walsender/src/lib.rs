@@ -38,6 +38,10 @@
 //! # }
 //! ```
 //!
+//! # Folders
+//! Each uses only those after it: `session` (login, commands, the stream), `framing` (messages, the
+//! buffer, the socket), `error`, `tls`, `conninfo`.
+//!
 //! # Cancel safety
 //! - [`ReplicationStream::read`] and [`ReplicationStream::flush`] can be dropped at any await and
 //!   called again; nothing that was read or half written is lost. They are made for `select!`.
@@ -85,8 +89,8 @@ pub use framing::wire::Socket;
 pub use framing::{Frame, StatusUpdate};
 pub use quote::{quote_ident, quote_literal};
 pub use session::{
-    Ancestor, ColumnIndex, CreatedSlot, ReplicationStream, Row, Rows, RowsIter, Session,
-    SessionKind, SlotOptions, StartReplication, SystemIdentity,
+    Ancestor, ColumnIndex, CreatedSlot, ReplicationStream, Row, Rows, Session, SessionKind,
+    SlotOptions, StartReplication, SystemIdentity,
 };
 pub use tls::TlsError;
 pub use version::ServerVersion;

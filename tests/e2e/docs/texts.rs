@@ -1,4 +1,4 @@
-//! What the documents say, held against the code and against each other. No servers.
+//! Compares the documents with the code and with each other. No servers.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::{blocks, root, succeeded, text};
 use crate::rig::output;
 
-/// Blocks that no test here runs, and who does instead.
+/// Blocks that no test here runs, and what runs them instead.
 const NOT_RUN: &[(&str, &str)] = &[
     ("make", ".ci/run runs the first two"),
     ("enable", "the tests' servers are started with it"),
@@ -117,7 +117,7 @@ fn errors_of_the_list_are_those_of_the_code() {
     assert_eq!(sorted, code, "left: OPERATIONS.md, right: the code");
 }
 
-/// A supervisor restarts what a restart can mend.
+/// A supervisor restarts what a restart can repair.
 #[test]
 fn exit_codes_and_supervisors_agree() {
     let rows = table("docs/OPERATIONS.md", "exit codes");
@@ -271,6 +271,36 @@ fn links_lead_somewhere() {
             }
         }
     }
+}
+
+/// Sources that a document names in code spans, from the root or from `crates`.
+#[test]
+fn sources_of_the_documents_exist() {
+    let mut wrong = Vec::new();
+    for document in documents() {
+        let all = text(&document);
+        for code in all.split('`').skip(1).step_by(2) {
+            let path = code.split("::").next().unwrap_or_default();
+            let is_source = Path::new(path).extension().is_some_and(|end| end == "rs");
+            if !is_source || path.contains(char::is_whitespace) || path.contains('{') {
+                continue;
+            }
+            let Some((top, _)) = path.split_once('/') else {
+                continue;
+            };
+            let known = root().join("crates").join(top).is_dir();
+            let path = if known {
+                format!("crates/{path}")
+            } else {
+                path.to_owned()
+            };
+            let from_root = known || matches!(top, "crates" | "tests" | "fuzz");
+            if from_root && !root().join(&path).exists() {
+                wrong.push(format!("{document}: {path}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// As GitHub makes an anchor of a heading.

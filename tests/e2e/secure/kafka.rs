@@ -3,7 +3,7 @@ use std::fs;
 use walrelay_testkit::SecureKafka;
 
 use super::{Recorder, Secured, bearer, contains, jwt, login, refused};
-use crate::rig::output;
+use crate::rig::output_with;
 
 const USER: &str = SecureKafka::USER;
 const PASSWORD: &str = SecureKafka::PASSWORD;
@@ -35,7 +35,7 @@ fn events_arrive_by_each_login() {
     let mut number = 0;
     for (listener, lines) in &logins {
         let config = secured.config(&secured.broker.kafka.listener(listener), lines);
-        let checked = output(&["check", "--config", config.to_str().expect("text")]);
+        let checked = output_with("check", &config, &[]);
         let said = String::from_utf8_lossy(&checked.stdout);
         assert!(said.contains("kafka: fine"), "{lines}\n{checked:?}");
         assert!(!said.contains("note: "), "nothing to warn about: {said}");
@@ -60,100 +60,33 @@ fn what_is_wrong_is_told_apart() {
     fs::write(secured.rig.path("expired"), jwt(USER, -60)).expect("written");
     fs::write(secured.rig.path("nonsense"), "nonsense-token").expect("written");
     let wrong = |mechanism| login(mechanism, USER, "wrong-password");
-    for (listener, lines, id, code, words) in [
-        (
-            "ELSEWHERE",
-            &good,
-            "kafka-tls",
-            78,
-            "is not for this host name",
-        ),
-        ("EXPIRED", &good, "kafka-tls", 78, "has expired"),
-        (
-            "STRANGER",
-            &good,
-            "kafka-tls",
-            78,
-            "no authority that is trusted here",
-        ),
+    let (tls, access, token) = (("kafka-tls", 78), ("kafka-access", 77), ("kafka-token", 78));
+    let without_client = "\"security.protocol\" = \"SSL\"\n".to_owned();
+    let unverified = "\"enable.ssl.certificate.verification\" = false\n";
+    let unverified = wrong("SCRAM-SHA-256") + unverified;
+    let nobody = login("PLAIN", "nobody-here", PASSWORD);
+    let failing = bearer("token_command = [\"false\"]");
+    let nonsense = bearer("token_file = \"nonsense\"\ntoken_lifetime = \"1h\"");
+    let nowhere = bearer("token_file = \"nowhere\"");
+    for (listener, lines, (id, code), words) in [
+        ("ELSEWHERE", &good, tls, "is not for this host name"),
+        ("EXPIRED", &good, tls, "has expired"),
+        ("STRANGER", &good, tls, "no authority that is trusted here"),
         // TLS 1.3: the server complains after the handshake.
-        (
-            "MUTUAL",
-            &"\"security.protocol\" = \"SSL\"\n".to_owned(),
-            "kafka-tls",
-            78,
-            "certificate",
-        ),
-        (
-            "SECURE",
-            &wrong("PLAIN"),
-            "kafka-access",
-            77,
-            "sasl.password",
-        ),
-        (
-            "SECURE",
-            &wrong("SCRAM-SHA-256"),
-            "kafka-access",
-            77,
-            "sasl.password",
-        ),
-        (
-            "SECURE",
-            &wrong("SCRAM-SHA-512"),
-            "kafka-access",
-            77,
-            "sasl.password",
-        ),
-        (
-            "SECURE",
-            &login("PLAIN", "nobody-here", PASSWORD),
-            "kafka-access",
-            77,
-            "sasl.username",
-        ),
+        ("MUTUAL", &without_client, tls, "certificate"),
+        ("SECURE", &wrong("PLAIN"), access, "sasl.password"),
+        ("SECURE", &wrong("SCRAM-SHA-256"), access, "sasl.password"),
+        ("SECURE", &wrong("SCRAM-SHA-512"), access, "sasl.password"),
+        ("SECURE", &nobody, access, "sasl.username"),
         // This listener has PLAIN only.
-        (
-            "EXPIRED",
-            &format!(
-                "{}\"enable.ssl.certificate.verification\" = false\n",
-                wrong("SCRAM-SHA-256")
-            ),
-            "kafka-access",
-            77,
-            "sasl.mechanism",
-        ),
-        (
-            "SECURE",
-            &bearer("token_file = \"nowhere\""),
-            "kafka-token",
-            78,
-            "cannot be read",
-        ),
-        (
-            "SECURE",
-            &bearer(&expired),
-            "kafka-token",
-            78,
-            "the token expired",
-        ),
-        (
-            "SECURE",
-            &bearer("token_command = [\"false\"]"),
-            "kafka-token",
-            78,
-            "exit status: 1",
-        ),
-        (
-            "SECURE",
-            &bearer("token_file = \"nonsense\"\ntoken_lifetime = \"1h\""),
-            "kafka-access",
-            77,
-            "who issued the token",
-        ),
+        ("EXPIRED", &unverified, access, "sasl.mechanism"),
+        ("SECURE", &nowhere, token, "cannot be read"),
+        ("SECURE", &bearer(&expired), token, "the token expired"),
+        ("SECURE", &failing, token, "exit status: 1"),
+        ("SECURE", &nonsense, access, "who issued the token"),
     ] {
         let config = secured.config(&secured.broker.kafka.listener(listener), lines);
-        let checked = output(&["check", "--config", config.to_str().expect("text")]);
+        let checked = output_with("check", &config, &[]);
         refused(&checked, id, code, &[words]);
         let error = String::from_utf8_lossy(&checked.stderr);
         for secret in [
@@ -186,7 +119,7 @@ fn verification_that_is_off_is_warned_about() {
     ] {
         let address = secured.broker.kafka.listener(listener);
         let config = secured.config(&address, &format!("{good}{property}\n"));
-        let checked = output(&["check", "--config", config.to_str().expect("text")]);
+        let checked = output_with("check", &config, &[]);
         let said = String::from_utf8_lossy(&checked.stdout);
         assert!(
             said.contains("kafka: fine") && said.contains(words),
@@ -209,7 +142,7 @@ fn nothing_is_sent_in_clear_to_a_broker_without_tls() {
     let address = format!("localhost:{}", recorder.port);
     // With TLS the login comes after the handshake, whatever it is.
     let config = secured.config(&address, &login("PLAIN", USER, PASSWORD));
-    let checked = output(&["check", "--config", config.to_str().expect("text")]);
+    let checked = output_with("check", &config, &[]);
     refused(&checked, "kafka-tls", 78, &["security.protocol"]);
     let heard = recorder.heard();
     assert!(!heard.is_empty(), "it did not connect");

@@ -235,9 +235,9 @@ fn say_retention(facts: &Facts, warn_above: u64) {
         return;
     };
     let retention = Retention::of(&facts.server, slot);
-    if let Some(concern) = retention.concern(warn_above) {
+    if let Some(warning) = retention.warning(warn_above) {
         say(&format!(
-            "  note: {concern} ({} bytes are kept)",
+            "  note: {warning} ({} bytes are kept)",
             retention.retained
         ));
     }

@@ -176,13 +176,8 @@ impl Wire {
 
     /// One read. 0 bytes read is [`Error::Closed`].
     pub(crate) async fn fill(&mut self) -> Result<usize, Error> {
-        match self.transport.read_buf(self.inbox.room()).await {
-            Ok(0) => Err(Error::Closed {
-                what: "the server closed the connection",
-            }),
-            Ok(read) => Ok(read),
-            Err(error) => Err(self.read_error(error)),
-        }
+        let read = self.transport.read_buf(self.inbox.room()).await;
+        self.was_read(read)
     }
 
     /// What can be read without waiting, as long as there is room without growing. For TLS, where
@@ -193,23 +188,20 @@ impl Wire {
         }
         // Nothing is lost when this future is dropped: `read_buf` is cancel-safe.
         let read = pin!(self.transport.read_buf(self.inbox.room())).poll(cx);
-        read.map(|read| match read {
-            Ok(0) => Err(Error::Closed {
-                what: "the server closed the connection",
-            }),
-            Ok(read) => Ok(read),
-            Err(error) => Err(self.read_error(error)),
-        })
+        read.map(|read| self.was_read(read))
     }
 
-    fn read_error(&self, error: io::Error) -> Error {
-        // What rustls makes of a connection that ends without a close_notify, as Postgres' do.
-        if error.kind() == io::ErrorKind::UnexpectedEof {
-            return Error::Closed {
-                what: "the server closed the connection",
-            };
+    fn was_read(&self, read: io::Result<usize>) -> Result<usize, Error> {
+        let closed = Error::Closed {
+            what: "the server closed the connection",
+        };
+        match read {
+            Ok(0) => Err(closed),
+            Ok(read) => Ok(read),
+            // What rustls makes of a connection that ends without a close_notify, as Postgres' do.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(closed),
+            Err(error) => Err(self.io_error("reading", error)),
         }
-        self.io_error("reading", error)
     }
 
     /// The next whole message, none longer than `limit`. Notices are logged and passed over.

@@ -32,80 +32,72 @@ pub(crate) async fn authenticate(
     host: &Host,
 ) -> Result<(), Error> {
     wire.flush().await?;
-    match receive(wire).await? {
-        Message::AuthenticationOk => no_exchange(wire, info),
-        Message::AuthenticationCleartextPassword => {
-            if !info.require_auth.cleartext {
-                return Err(refused(
-                    wire,
-                    "the cleartext password",
-                    "let the server use scram-sha-256 in pg_hba.conf, or add require_auth=password \
-                     to the connection string",
-                ));
-            }
-            demand_no_binding(wire, info)?;
-            let password = password(wire, info, host)?;
-            wire.queue("the password", |out| {
-                frontend::password_message(password.expose_secret().as_bytes(), out)
-            })?;
-            ok(wire).await
+    let request = receive(wire).await?;
+    check_allowed(wire, info, &request)?;
+    let salt = match request {
+        Message::AuthenticationSasl(body) => return scram(wire, info, host, &body).await,
+        // The server lets us in without asking: trust, peer, or a certificate.
+        Message::AuthenticationOk => return demand_no_binding(wire, info),
+        Message::AuthenticationMd5Password(body) => Some(body.salt()),
+        _ => None,
+    };
+    demand_no_binding(wire, info)?;
+    let password = password(wire, info, host)?;
+    let password = password.expose_secret().as_bytes();
+    wire.queue("the password", |out| match salt {
+        Some(salt) => {
+            let hash = md5_hash(info.user.as_bytes(), password, salt);
+            frontend::password_message(hash.as_bytes(), out)
         }
-        Message::AuthenticationMd5Password(body) => {
-            if !info.require_auth.md5 {
-                return Err(refused(
-                    wire,
-                    "the password's MD5 hash",
-                    "let the server use scram-sha-256 in pg_hba.conf and set the role's password \
-                     anew, or add require_auth=md5 to the connection string",
-                ));
-            }
-            demand_no_binding(wire, info)?;
-            let password = password(wire, info, host)?;
-            let hash = md5_hash(
-                info.user.as_bytes(),
-                password.expose_secret().as_bytes(),
-                body.salt(),
-            );
-            wire.queue("the password", |out| {
-                frontend::password_message(hash.as_bytes(), out)
-            })?;
-            ok(wire).await
-        }
-        Message::AuthenticationSasl(body) => {
-            if !info.require_auth.scram {
-                return Err(refused(
-                    wire,
-                    "SCRAM-SHA-256",
-                    "add scram-sha-256 to require_auth in the connection string",
-                ));
-            }
-            scram(wire, info, host, &body).await
-        }
-        Message::AuthenticationGss | Message::AuthenticationSspi => Err(refused(
-            wire,
-            "GSSAPI",
-            "it is not supported; let the server use scram-sha-256 or cert in pg_hba.conf",
-        )),
-        Message::AuthenticationKerberosV5 | Message::AuthenticationScmCredential => Err(refused(
-            wire,
-            "an authentication method of long ago",
-            "it is not supported; let the server use scram-sha-256 in pg_hba.conf",
-        )),
-        _ => Err(Error::protocol("unexpected message during the login")),
-    }
+        None => frontend::password_message(password, out),
+    })?;
+    ok(wire).await
 }
 
-/// The server lets us in without asking: trust, peer, or a certificate.
-fn no_exchange(wire: &Wire, info: &ConnInfo) -> Result<(), Error> {
-    if !info.require_auth.none {
-        return Err(refused(
-            wire,
+/// Whether `require_auth` allows what the server asks for.
+fn check_allowed(wire: &Wire, info: &ConnInfo, request: &Message) -> Result<(), Error> {
+    let methods = info.require_auth;
+    let (allowed, asked, remedy) = match request {
+        Message::AuthenticationOk => (
+            methods.none,
             "no authentication at all",
             "let the server use scram-sha-256 in pg_hba.conf, or add none to require_auth in the \
              connection string",
-        ));
+        ),
+        Message::AuthenticationCleartextPassword => (
+            methods.cleartext,
+            "the cleartext password",
+            "let the server use scram-sha-256 in pg_hba.conf, or add require_auth=password to the \
+             connection string",
+        ),
+        Message::AuthenticationMd5Password(_) => (
+            methods.md5,
+            "the password's MD5 hash",
+            "let the server use scram-sha-256 in pg_hba.conf and set the role's password anew, or \
+             add require_auth=md5 to the connection string",
+        ),
+        Message::AuthenticationSasl(_) => (
+            methods.scram,
+            "SCRAM-SHA-256",
+            "add scram-sha-256 to require_auth in the connection string",
+        ),
+        Message::AuthenticationGss | Message::AuthenticationSspi => (
+            false,
+            "GSSAPI",
+            "it is not supported; let the server use scram-sha-256 or cert in pg_hba.conf",
+        ),
+        Message::AuthenticationKerberosV5 | Message::AuthenticationScmCredential => (
+            false,
+            "an authentication method of long ago",
+            "it is not supported; let the server use scram-sha-256 in pg_hba.conf",
+        ),
+        _ => return Err(Error::protocol("unexpected message during the login")),
+    };
+    if allowed {
+        Ok(())
+    } else {
+        Err(refused(wire, asked, remedy))
     }
-    demand_no_binding(wire, info)
 }
 
 fn demand_no_binding(wire: &Wire, info: &ConnInfo) -> Result<(), Error> {

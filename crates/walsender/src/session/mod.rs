@@ -10,5 +10,5 @@ mod stream;
 pub use connect::SessionKind;
 pub use query::Session;
 pub use replication::{Ancestor, CreatedSlot, SlotOptions, StartReplication, SystemIdentity};
-pub use rows::{ColumnIndex, Row, Rows, RowsIter};
+pub use rows::{ColumnIndex, Row, Rows};
 pub use stream::ReplicationStream;

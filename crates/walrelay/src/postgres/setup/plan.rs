@@ -4,30 +4,29 @@ use walrelay_relay::TableName;
 use crate::postgres::catalog::{Facts, Wanted};
 use crate::postgres::error::{Gap, SetupError};
 
-/// In which moment of a relay's life the database is looked at. It decides what a slot that is
-/// missing or lost means.
+/// When the database is inspected. The moment decides what a slot that is missing or lost means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moment {
-    /// `walrelay init`: somebody wants made what is missing.
+    /// `walrelay init`: what is missing is to be created.
     Init,
-    /// A process reads a copy of the slot and prints it. Only a temporary slot may be made.
+    /// A process prints the events of a copy of the slot. Only a temporary slot may be created.
     Print,
     /// A process starts.
     Start {
-        /// Up to where it was relayed before, as far as it is known.
+        /// The last position known to be relayed before.
         known: Option<Lsn>,
-        /// Whether somebody wants to go on over a gap.
+        /// A gap is to be accepted.
         accept_gap: bool,
     },
     /// A process has streamed from the slot already.
     Relayed {
-        /// Up to where.
+        /// The position that it has relayed.
         upto: Lsn,
     },
 }
 
 impl Moment {
-    /// Up to where it was relayed before, as far as it is known.
+    /// The last position known to be relayed.
     pub(crate) fn known(self) -> Option<Lsn> {
         match self {
             Moment::Init | Moment::Print => None,
@@ -49,21 +48,21 @@ pub(crate) enum Action {
     RecreateSlot,
 }
 
-/// What to do before streaming, and what is worth a word.
+/// What to do before streaming.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Plan {
     /// To create.
     pub(crate) actions: Vec<Action>,
-    /// For people.
+    /// Findings that stop nothing.
     pub(crate) notes: Vec<String>,
-    /// What is not relayed for it, and was accepted.
+    /// The accepted range that is not relayed.
     pub(crate) gap: Option<Gap>,
 }
 
 /// Compares what is wanted with what is there.
 ///
-/// The publication marks a database in which a relay was set up. A slot that is missing there was
-/// dropped, or never made; only somebody who knows can say which, so it is not created silently.
+/// The publication marks a database in which a relay was set up. A slot that is missing there was dropped or
+/// never created. The catalogs do not tell which, so the slot is not created silently.
 pub(crate) fn plan(wanted: &Wanted, facts: &Facts, moment: Moment) -> Result<Plan, SetupError> {
     if facts.server.wal_level != "logical" {
         return Err(SetupError::WalLevel(facts.server.wal_level.clone()));
@@ -114,7 +113,7 @@ fn no_slot(
     plan: &mut Plan,
 ) -> Result<(), SetupError> {
     let slot = wanted.slot.clone();
-    // The slot is on the primary, which is away for the moment or has not been found yet.
+    // The slot is on the primary, which is not found yet.
     if facts.server.in_recovery {
         return Err(SetupError::Standby(slot));
     }
@@ -173,7 +172,7 @@ fn slot(wanted: &Wanted, facts: &Facts, moment: Moment, plan: &mut Plan) -> Resu
     }
     if let Some(reason) = slot.lost() {
         let gap = Gap {
-            // What was relayed may be ahead of what the slot knows.
+            // The relayed position may be ahead of the slot's.
             from: moment.known().max(slot.confirmed),
             to: facts.server.wal_end,
         };
@@ -195,7 +194,7 @@ fn slot(wanted: &Wanted, facts: &Facts, moment: Moment, plan: &mut Plan) -> Resu
              copy of it"
         ));
     }
-    // A relay that starts is told so by the server when it asks for the slot, and waits.
+    // To a relay that starts, the server reports a busy slot itself.
     if moment == Moment::Init
         && let Some(pid) = slot.active_pid
     {

@@ -398,7 +398,7 @@ impl PostgresSource {
     }
 
     fn watch_retention(&mut self, server: &ServerFacts, slot: &SlotFacts) {
-        self.watch.look(&Retention::of(server, slot));
+        self.watch.log(&Retention::of(server, slot));
     }
 
     async fn confirmed(&self, control: &mut Session) -> Result<Lsn, PostgresError> {

@@ -1,4 +1,4 @@
-//! The file in which a relay notes, beside the slot, how far it has come.
+//! The state file: how far a relay has come, beside the slot.
 //!
 //! ```text
 //! # walrelay: how far this relay has come. Written by it; docs/OPERATIONS.md says what for.
@@ -34,7 +34,7 @@ const HEAD: &str =
     "# walrelay: how far this relay has come. Written by it; docs/OPERATIONS.md says what for.\n";
 const SEAL: &str = "sha256 = \"";
 
-/// What the file holds.
+/// The content of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Position {
     /// `system_identifier` of the server.
@@ -51,7 +51,7 @@ pub(crate) struct Position {
 }
 
 impl Position {
-    /// As what is known of the log; `server_start` as of [`Resume`], where this process knows it.
+    /// The position for a check of continuity; `server_start` as in [`Resume`], where this process knows it.
     pub(crate) fn resume(&self, server_start: Option<String>) -> Resume {
         let confirmed = CommitEnd::from_slot(self.confirmed);
         Resume {
@@ -92,7 +92,7 @@ impl Position {
         if found != seal(sealed) {
             return Err(Unreadable::Broken);
         }
-        // Whole, so what is strange about it was written so.
+        // The seal fits, so an unknown field is of another version.
         let table: toml::Table = sealed.parse().map_err(|_| Unreadable::Broken)?;
         let version = table.get("version").and_then(toml::Value::as_integer);
         if version != Some(VERSION) {
@@ -157,7 +157,7 @@ impl StateFileError {
     pub(crate) fn disposition(&self) -> Disposition {
         use io::ErrorKind as Kind;
         match self {
-            // Space may be made, a file system may come back: anything but a wrong path.
+            // A full disk or a file system that is away may pass; a wrong path does not.
             StateFileError::Read { source, .. } | StateFileError::Write { source, .. } => {
                 match source.kind() {
                     Kind::NotFound
@@ -207,18 +207,15 @@ impl StateFileError {
 /// As [`StateFileError`] says.
 pub(crate) fn read(path: &Path) -> Result<Option<Position>, StateFileError> {
     let path = path.to_owned();
-    let text = match fs::read(&path) {
-        Ok(bytes) => String::from_utf8(bytes),
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(StateFileError::Read { path, source }),
     };
-    let Ok(text) = text else {
-        return Err(StateFileError::Broken { path });
-    };
-    match Position::parse(&text) {
-        Ok(position) => Ok(Some(position)),
-        Err(Unreadable::Broken) => Err(StateFileError::Broken { path }),
-        Err(Unreadable::Version(found)) => Err(StateFileError::Version { path, found }),
+    match str::from_utf8(&bytes).map(Position::parse) {
+        Ok(Ok(position)) => Ok(Some(position)),
+        Ok(Err(Unreadable::Version(found))) => Err(StateFileError::Version { path, found }),
+        Ok(Err(Unreadable::Broken)) | Err(_) => Err(StateFileError::Broken { path }),
     }
 }
 

@@ -15,9 +15,9 @@ type Written = Result<(), StateFileError>;
 #[derive(Debug)]
 pub(crate) struct StateWriter {
     path: PathBuf,
-    /// What the file holds for certain.
+    /// The position that is on disk for certain.
     kept: Option<Position>,
-    /// What is being written.
+    /// The position that is being written.
     writing: Option<(Position, oneshot::Receiver<Written>)>,
 }
 
@@ -30,21 +30,21 @@ impl StateWriter {
         }
     }
 
-    /// What the file holds.
+    /// The position that is on disk.
     pub(crate) fn kept(&self) -> Option<&Position> {
         self.kept.as_ref()
     }
 
-    /// What the file holds does not count any more: the next position replaces it, whatever it is.
+    /// Forgets the position on disk: the next one replaces it, also if it is behind.
     pub(crate) fn forget(&mut self) {
         self.kept = None;
     }
 
-    /// Reads the file, which another relay may have written: whoever gets the slot goes on. What this process
-    /// has written counts for more than a file that says less, or is gone. Whether the file says more.
+    /// Reads the file, which another relay may have written, and returns whether it goes further than this
+    /// process knows. A file that goes less far, or is gone, changes nothing.
     pub(crate) async fn load(&mut self) -> Result<bool, StateFileError> {
         if let Some((position, written)) = self.writing.take()
-            // Of a stream that has ended. If it failed, the file says how far it goes.
+            // The last stream started this write. If it failed, the file is read below.
             && matches!(written.await, Ok(Ok(())))
         {
             self.kept = Some(position);
@@ -63,7 +63,7 @@ impl StateWriter {
         Ok(more)
     }
 
-    /// Whether the file is this slot's.
+    /// An error if the file belongs to another slot or database.
     pub(crate) fn belongs_to(&self, slot: &str, database: &str) -> Result<(), StateFileError> {
         let Some(kept) = &self.kept else {
             return Ok(());
@@ -87,7 +87,7 @@ impl StateWriter {
     /// Writes a position and waits for it.
     pub(crate) async fn set(&mut self, position: Position) -> Result<(), StateFileError> {
         if let Some((_, written)) = self.writing.take() {
-            // Of a stream that has ended. What became of it does not matter: this comes after it.
+            // The last stream started this write. Its result does not matter: this write follows it.
             let _ = written.await;
         }
         let (path, to_write) = (self.path.clone(), position.clone());
@@ -96,20 +96,20 @@ impl StateWriter {
         Ok(())
     }
 
-    /// The server of the stream writes this timeline: it was a standby and was promoted, if it is another one
-    /// than the file says. The next position that is noted is of it.
+    /// The timeline that the server of the stream writes; another one than in the file if the server was a
+    /// standby and was promoted. Positions from here on belong to it.
     pub(crate) fn on_timeline(&mut self, timeline: u32) {
         if let Some(kept) = &mut self.kept {
             kept.timeline = timeline;
         }
     }
 
-    /// Begins to write `confirmed`, unless something is being written already, and says up to where
-    /// the file is known to reach, at most `confirmed`.
+    /// Starts to write `confirmed`, unless a write is running, and returns the position that is on disk, at
+    /// most `confirmed`.
     pub(crate) fn note(&mut self, confirmed: CommitEnd) -> Result<CommitEnd, StateFileError> {
         self.collect()?;
         let Some(kept) = &self.kept else {
-            // Nothing was noted, so nothing may be reported. (`set` comes before any stream.)
+            // Nothing is on disk, so nothing may be confirmed. (`set` comes before any stream.)
             return Ok(CommitEnd::from_slot(Lsn::ZERO));
         };
         let reached = CommitEnd::from_slot(kept.confirmed);
@@ -124,7 +124,7 @@ impl StateWriter {
             let (done, written) = oneshot::channel();
             let (path, to_write) = (self.path.clone(), position.clone());
             spawn_blocking(move || {
-                // Nobody may wait for it any more.
+                // The receiver may be gone.
                 let _ = done.send(note(&path, &to_write));
             });
             self.writing = Some((position, written));
@@ -146,8 +146,8 @@ impl StateWriter {
     }
 }
 
-/// Writes the position, unless the file goes further: another relay has the slot then, which this one has not
-/// noticed yet.
+/// Writes the position, unless the file goes further: then another relay has the slot, and this one has not
+/// noticed it yet.
 fn note(path: &Path, position: &Position) -> Written {
     let further = |found: &Position| {
         found.system_id == position.system_id
@@ -156,7 +156,7 @@ fn note(path: &Path, position: &Position) -> Written {
     };
     match read(path) {
         Ok(Some(found)) if further(&found) => Ok(()),
-        // A file that cannot be read is replaced, as one that is not there.
+        // A file that cannot be read is replaced, like one that does not exist.
         _ => write(path, position),
     }
 }

@@ -8,16 +8,16 @@ pub(super) struct Entry {
     pub(super) value: String,
 }
 
-/// What cannot be read, without any text of the file.
+/// Why a properties file cannot be read. No text of the file is part of it.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
-pub(super) struct Malformed {
+pub struct PropertiesError {
     line: usize,
     what: &'static str,
 }
 
-/// All entries in their order, those that are set twice twice.
-pub(super) fn parse(text: &str) -> Result<Vec<Entry>, Malformed> {
+/// All entries in their order; a key that is set twice is there twice.
+pub(super) fn parse(text: &str) -> Result<Vec<Entry>, PropertiesError> {
     let mut entries = Vec::new();
     // A byte order mark is no character of a key.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -37,10 +37,11 @@ pub(super) fn parse(text: &str) -> Result<Vec<Entry>, Malformed> {
         }
         let line = index + 1;
         let (key, value) = split(&logical);
+        let read = |text| unescape(text).map_err(|what| PropertiesError { line, what });
         entries.push(Entry {
             line,
-            key: unescape(key, line)?,
-            value: unescape(value, line)?,
+            key: read(key)?,
+            value: read(value)?,
         });
     }
     Ok(entries)
@@ -48,10 +49,8 @@ pub(super) fn parse(text: &str) -> Result<Vec<Entry>, Malformed> {
 
 /// Lines end with `\n`, `\r` or `\r\n`.
 fn natural_lines(text: &str) -> impl Iterator<Item = &str> {
-    text.split('\n').flat_map(|line| {
-        let line = line.strip_suffix('\r').unwrap_or(line);
-        line.split('\r')
-    })
+    text.split('\n')
+        .flat_map(|line| line.strip_suffix('\r').unwrap_or(line).split('\r'))
 }
 
 fn is_blank(c: char) -> bool {
@@ -67,60 +66,42 @@ fn continues(line: &str) -> bool {
 /// belong to neither.
 fn split(line: &str) -> (&str, &str) {
     let mut escaped = false;
-    let mut end = line.len();
-    for (at, c) in line.char_indices() {
-        if escaped {
-            escaped = false;
-        } else if c == '\\' {
-            escaped = true;
-        } else if is_blank(c) || matches!(c, '=' | ':') {
-            end = at;
-            break;
-        }
-    }
-    let (key, rest) = line.split_at(end);
+    let end = line.find(|c| {
+        let ends = !escaped && (is_blank(c) || matches!(c, '=' | ':'));
+        escaped = !escaped && c == '\\';
+        ends
+    });
+    let (key, rest) = line.split_at(end.unwrap_or(line.len()));
     let rest = rest.trim_start_matches(is_blank);
     let rest = rest.strip_prefix(['=', ':']).unwrap_or(rest);
     (key, rest.trim_start_matches(is_blank))
 }
 
-fn unescape(text: &str, line: usize) -> Result<String, Malformed> {
-    let malformed = |what| Malformed { line, what };
-    let mut out = String::with_capacity(text.len());
-    let mut units: Vec<u16> = Vec::new();
+/// In UTF-16, for `\uD83D\uDE00` is one character.
+fn unescape(text: &str) -> Result<String, &'static str> {
+    let mut units: Vec<u16> = Vec::with_capacity(text.len());
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
-        let escaped = if c == '\\' { chars.next() } else { None };
-        if escaped == Some('u') {
-            let digits = chars.as_str().get(..4);
-            let unit = digits
-                .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
-                .and_then(|digits| u16::from_str_radix(digits, 16).ok())
-                .ok_or_else(|| malformed("no four hexadecimal digits after \\u"))?;
-            units.push(unit);
-            chars = chars.as_str()[4..].chars();
-            continue;
-        }
-        flush(&mut units, &mut out).map_err(malformed)?;
-        match (c, escaped) {
-            ('\\', Some('t')) => out.push('\t'),
-            ('\\', Some('n')) => out.push('\n'),
-            ('\\', Some('r')) => out.push('\r'),
-            ('\\', Some('f')) => out.push('\u{c}'),
-            ('\\', other) => out.extend(other),
-            (c, _) => out.push(c),
-        }
+        let c = match (c, if c == '\\' { chars.next() } else { None }) {
+            ('\\', None) => continue,
+            ('\\', Some('t')) => '\t',
+            ('\\', Some('n')) => '\n',
+            ('\\', Some('r')) => '\r',
+            ('\\', Some('f')) => '\u{c}',
+            ('\\', Some('u')) => {
+                let digits = chars.as_str().get(..4);
+                let unit = digits
+                    .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
+                    .and_then(|digits| u16::from_str_radix(digits, 16).ok());
+                units.push(unit.ok_or("no four hexadecimal digits after \\u")?);
+                chars = chars.as_str()[4..].chars();
+                continue;
+            }
+            (_, Some(c)) | (c, None) => c,
+        };
+        units.extend_from_slice(c.encode_utf16(&mut [0; 2]));
     }
-    flush(&mut units, &mut out).map_err(malformed)?;
-    Ok(out)
-}
-
-/// `\uD83D\uDE00` is one character.
-fn flush(units: &mut Vec<u16>, out: &mut String) -> Result<(), &'static str> {
-    let text = String::from_utf16(units).map_err(|_| "half a surrogate pair after \\u")?;
-    out.push_str(&text);
-    units.clear();
-    Ok(())
+    String::from_utf16(&units).map_err(|_| "half a surrogate pair after \\u")
 }
 
 #[cfg(test)]
