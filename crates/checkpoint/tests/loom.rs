@@ -26,7 +26,7 @@
 //!
 //! What they do not show: with the swap of `mark` relaxed all models still pass, as loom never
 //! switches threads between that swap and the fence after it; that it must be a release rests on the
-//! reasoning in `ring.rs`. And loom knows no total order of a plain store and another thread's swap,
+//! reasoning in `ring/mod.rs`. And loom knows no total order of a plain store and another thread's swap,
 //! which is why `park` and `unpark` swap where a store would do.
 #![cfg(loom)]
 #![expect(clippy::unwrap_used, reason = "a test, also in its helpers")]
