@@ -41,7 +41,7 @@ check_rust() {
     [ "$newest" = "${found%%-*}" ] || die "Rust $wanted or newer is needed; this is $found"
 }
 
-# Where walrelay-throwaway looks for one.
+# Where walrelay-lab looks for one.
 have_postgres() {
     if have postgres; then return 0; fi
     cache=${WALRELAY_CACHE:-}

@@ -7,7 +7,7 @@
 #
 # They go to $WALRELAY_CACHE, else to /var/cache/walrelay for root (servers are run by an unprivileged
 # account, which must be able to read them), else to ${XDG_CACHE_HOME:-~/.cache}/walrelay. The crate
-# walrelay-throwaway looks by the same rule. Needed: Maven, a JDK of 17 or newer, tar, xz. What is
+# walrelay-lab looks by the same rule. Needed: Maven, a JDK of 17 or newer, tar, xz. What is
 # there already is left alone; two runs at once wait for one another; a broken-off run leaves nothing
 # that could pass for a whole one.
 set -eu

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
+use walrelay_lab::servers::{Process, Scratch, Signal};
 use walrelay_testkit::SlotWatch;
-use walrelay_throwaway::{Process, Scratch, Signal};
 
 use crate::rig::{PATIENCE, Rig, eventually_or};
 

@@ -6,8 +6,8 @@ use std::process::{Command, Output, Stdio};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use serde_json::Value;
+use walrelay_lab::servers::{ChildGuard, Signal};
 use walrelay_testkit::{Db, eventually};
-use walrelay_throwaway::{ChildGuard, Signal};
 
 use crate::rig::{PATIENCE, Rig, SLOT, walrelay};
 

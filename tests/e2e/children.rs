@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use walrelay_throwaway::ChildGuard;
+use walrelay_lab::servers::ChildGuard;
 
 use crate::rig::{PATIENCE, Relay, output};
 

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use serde_json::json;
+use walrelay_lab::servers::{Builder, Postgres};
 use walrelay_lsn::Lsn;
 use walrelay_testkit::{
     CommitLog, Committed, Db, Delivered, EarlyWatch, History, Kafka, KafkaCluster, LoggedRow,
     Running, Sighting, SlotWatch, Workload, check, confirmed_early, eventually, millis_now,
     servers,
 };
-use walrelay_throwaway::{Builder, Postgres};
 
 use crate::outcome::Outcome;
 use crate::rig::{PATIENCE, Relay};
@@ -136,7 +136,7 @@ impl Context {
     /// Three brokers of the scenario's own instead of the lane's one.
     pub(crate) fn own_cluster(&mut self) -> Arc<KafkaCluster> {
         let (name, value) = APPEND_TIME;
-        let cluster = KafkaCluster::builder().setting(name, value).start();
+        let cluster = Kafka::builder().setting(name, value).start_cluster();
         Arc::clone(self.cluster.insert(Arc::new(cluster)))
     }
 

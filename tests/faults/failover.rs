@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use walrelay_lab::servers::Postgres;
 use walrelay_lsn::Lsn;
 use walrelay_testkit::{
     ChaosProxy, Cut, Db, History, Running, Standby, Workload, check, eventually,
 };
-use walrelay_throwaway::Postgres;
 
 use crate::context::{Config, Context, Ragged};
 use crate::outcome::Outcome;

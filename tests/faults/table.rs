@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use walrelay_throwaway::Shutdown;
+use walrelay_lab::servers::Shutdown;
 
 use crate::context::Context;
 use crate::kafka_cluster::{Loss, Mode};

@@ -29,18 +29,12 @@ pub struct CommitLog {
 
 impl CommitLog {
     /// From here on, for these tables, which must be there.
-    ///
-    /// # Panics
-    /// If the server refuses.
     #[track_caller]
     pub fn start(url: &str, name: &str, tables: &[String], root: bool) -> Self {
         Self::make(url, name, tables, root, "")
     }
 
     /// The same by a failover slot, of which standbys keep a copy (Postgres 17 and newer).
-    ///
-    /// # Panics
-    /// If the server refuses.
     #[track_caller]
     pub fn start_for_failover(url: &str, name: &str, tables: &[String]) -> Self {
         Self::make(url, name, tables, false, ", failover => true")
@@ -71,9 +65,6 @@ impl CommitLog {
 
     /// The rows committed since, in the order of their commits: positions and ids. The first column
     /// is the id, of at most 60 bytes.
-    ///
-    /// # Panics
-    /// If the server cannot decode, or sends what this does not understand.
     #[track_caller]
     pub fn ids(&self) -> Vec<LoggedRow> {
         // Begin, and what of an Insert reaches to the end of the id.
@@ -81,9 +72,6 @@ impl CommitLog {
     }
 
     /// The same with all columns.
-    ///
-    /// # Panics
-    /// As [`ids`](Self::ids).
     #[track_caller]
     pub fn rows(&self) -> Vec<LoggedRow> {
         self.read("data", true)

@@ -11,9 +11,6 @@ pub struct Db {
 
 impl Db {
     /// Connects.
-    ///
-    /// # Panics
-    /// If that fails.
     #[track_caller]
     pub fn connect(url: &str) -> Self {
         match Self::try_connect(url) {
@@ -57,9 +54,6 @@ impl Db {
     }
 
     /// Runs statements separated by semicolons.
-    ///
-    /// # Panics
-    /// If one fails.
     #[track_caller]
     pub fn batch(&self, sql: &str) {
         if let Err(error) = self.try_batch(sql) {
@@ -76,9 +70,6 @@ impl Db {
     }
 
     /// Runs a statement and gives its rows.
-    ///
-    /// # Panics
-    /// If it fails.
     #[track_caller]
     pub fn query(&self, sql: &str, parameters: &[&(dyn ToSql + Sync)]) -> Vec<Row> {
         match self.try_query(sql, parameters) {
@@ -100,9 +91,6 @@ impl Db {
     }
 
     /// The first column of the only row, as text in the server's words; `None` for NULL or no row.
-    ///
-    /// # Panics
-    /// If the statement fails or gives another type than text.
     #[track_caller]
     pub fn text(&self, sql: &str) -> Option<String> {
         self.query(sql, &[]).first().and_then(|row| row.get(0))

@@ -48,9 +48,6 @@ pub struct EarlyWatch {
 
 impl EarlyWatch {
     /// Begins. The slot need not be there yet.
-    ///
-    /// # Panics
-    /// If no thread can be started.
     pub fn start(url: &str, slot: &str) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::new(Mutex::new(Vec::new()));

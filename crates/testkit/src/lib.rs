@@ -22,7 +22,7 @@
 //!   skipped in silence. `WALRELAY_TEST_POSTGRES` and `WALRELAY_TEST_KAFKA` name running servers to
 //!   use instead.
 //! - Everything started ends with its owner, also after a panic or a SIGKILL; see
-//!   `walrelay_throwaway`.
+//!   `walrelay_lab::servers`.
 //! - Nothing here needs an async runtime of its caller's, and nothing breaks inside one.
 //! - This crate is for tests: what goes wrong in the set-up panics with the reason.
 
@@ -53,7 +53,7 @@ pub use commits::{CommitLog, LoggedRow};
 pub use db::Db;
 pub use early::{EarlyWatch, Sighting, TooEarly, confirmed_early, millis_now};
 pub use history::{Altered, Committed, Delivered, History, OutOfOrder, Verdict, check};
-pub use kafka::{Kafka, KafkaBuilder, KafkaCluster, KafkaClusterBuilder, SecureKafka};
+pub use kafka::{Kafka, KafkaBuilder, KafkaCluster, SecureKafka};
 pub use proxy::{ChaosProxy, Cut, Direction};
 pub use registry::{Asked, Mishap, SchemaRegistry};
 pub use slot::{SlotState, SlotWatch};

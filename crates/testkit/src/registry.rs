@@ -60,34 +60,22 @@ struct State {
 
 impl SchemaRegistry {
     /// A registry that knows nothing.
-    ///
-    /// # Panics
-    /// If no port can be had.
     pub fn start() -> Self {
         Self::start_at(Self::address_to_come())
     }
 
     /// Where one can be started later: nobody listens there.
-    ///
-    /// # Panics
-    /// If no port can be had.
     pub fn address_to_come() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.local_addr().expect("an address")
     }
 
     /// The same at this address.
-    ///
-    /// # Panics
-    /// If the port cannot be had.
     pub fn start_at(address: SocketAddr) -> Self {
         Self::listen(address, None)
     }
 
     /// One that speaks TLS with a certificate for `localhost`.
-    ///
-    /// # Panics
-    /// If no port can be had, or the certificate is none.
     pub fn start_secure(certificate: &Issued) -> Self {
         Self::listen(Self::address_to_come(), Some(certificate.server_config()))
     }

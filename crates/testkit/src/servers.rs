@@ -2,12 +2,9 @@
 
 use std::env;
 
-use walrelay_throwaway::{Builder, Postgres, PostgresBinaries, cache_dir};
+use walrelay_lab::servers::{Builder, Postgres, PostgresBinaries, cache_dir};
 
 /// The programs of this major version: from the cache, else installed on the machine.
-///
-/// # Panics
-/// If there are none: a test that cannot run has not passed.
 #[track_caller]
 pub fn binaries(major: u32) -> PostgresBinaries {
     let cached = cache_dir().join(format!("postgres-{major}")).join("bin");
@@ -22,18 +19,12 @@ pub fn binaries(major: u32) -> PostgresBinaries {
 }
 
 /// A builder for a server of this major version, made fast: it need not survive a power cut.
-///
-/// # Panics
-/// As [`binaries`].
 #[track_caller]
 pub fn builder(major: u32) -> Builder {
     Postgres::builder().binaries(binaries(major)).fast()
 }
 
 /// A running server of this major version.
-///
-/// # Panics
-/// As [`binaries`], or if it does not start.
 #[track_caller]
 pub fn postgres(major: u32) -> Postgres {
     match builder(major).start() {
@@ -63,9 +54,6 @@ impl AnyPostgres {
 }
 
 /// What `WALRELAY_TEST_POSTGRES` names, or a new server of this major version.
-///
-/// # Panics
-/// As [`postgres`].
 #[track_caller]
 pub fn any_postgres(major: u32) -> AnyPostgres {
     match env::var("WALRELAY_TEST_POSTGRES") {

@@ -27,9 +27,6 @@ pub struct SlotWatch {
 
 impl SlotWatch {
     /// Over a connection of its own.
-    ///
-    /// # Panics
-    /// If that cannot be made.
     #[track_caller]
     pub fn new(url: &str, slot: &str) -> Self {
         Self {
@@ -39,9 +36,6 @@ impl SlotWatch {
     }
 
     /// The slot's state; `None` if there is no such slot or it has no positions (any more).
-    ///
-    /// # Panics
-    /// If the query fails.
     #[track_caller]
     pub fn read(&self) -> Option<SlotState> {
         let rows = self.db.query(
@@ -62,9 +56,6 @@ impl SlotWatch {
     }
 
     /// The end of the WAL that is flushed at this moment.
-    ///
-    /// # Panics
-    /// If the query fails.
     #[track_caller]
     pub fn wal_end(&self) -> Lsn {
         let text = self.db.text("SELECT pg_current_wal_flush_lsn()::text");
@@ -74,9 +65,6 @@ impl SlotWatch {
     }
 
     /// Waits until the slot is confirmed up to `lsn` or beyond, and says how long that took.
-    ///
-    /// # Panics
-    /// If it is not within `limit`, with where it stands.
     #[track_caller]
     pub fn wait_until(&self, lsn: Lsn, limit: Duration) -> Duration {
         let begun = Instant::now();
@@ -98,18 +86,12 @@ impl SlotWatch {
     }
 
     /// Waits until a walsender streams from the slot, and gives its process id.
-    ///
-    /// # Panics
-    /// If none does within `limit`.
     #[track_caller]
     pub fn wait_active(&self, limit: Duration) -> i32 {
         eventually_some(limit, || self.read().and_then(|state| state.active_pid))
     }
 
     /// Waits until no walsender has the slot: one whose relay is gone finds out when it sends.
-    ///
-    /// # Panics
-    /// If one still does after `limit`.
     #[track_caller]
     pub fn wait_inactive(&self, limit: Duration) {
         eventually(limit, || {

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
+use walrelay_lab::servers::Postgres;
 use walrelay_lsn::Lsn;
-use walrelay_throwaway::Postgres;
 
 use crate::{ChaosProxy, Db, wait::eventually};
 
@@ -24,9 +24,6 @@ impl Standby {
 
     /// Makes a standby of this server, with more settings than the server's own, and waits until it
     /// streams. **The server is restarted on the way.**
-    ///
-    /// # Panics
-    /// If either does not start.
     #[track_caller]
     pub fn of(primary: &Postgres, settings: &[(&str, &str)]) -> Self {
         Db::connect(&primary.url()).query(
@@ -59,9 +56,6 @@ impl Standby {
     }
 
     /// Waits until it streams from this primary.
-    ///
-    /// # Panics
-    /// If it does not within two minutes.
     #[track_caller]
     pub fn wait_streaming(&self, primary: &Postgres) {
         let db = Db::connect(&primary.url());
@@ -76,9 +70,6 @@ impl Standby {
     }
 
     /// Waits until it has applied the log up to here.
-    ///
-    /// # Panics
-    /// If it has not within two minutes.
     #[track_caller]
     pub fn wait_replayed(&self, lsn: Lsn) {
         let db = Db::connect(&self.server.url());
@@ -92,9 +83,6 @@ impl Standby {
 
     /// Waits until the standby has a copy of this logical slot that survives a promotion (Postgres 17
     /// and newer): synchronised, valid, and temporary no more.
-    ///
-    /// # Panics
-    /// If it has not within two minutes.
     #[track_caller]
     pub fn wait_slot_synced(&self, slot: &str) {
         let db = Db::connect(&self.server.url());
@@ -111,9 +99,6 @@ impl Standby {
 
     /// Makes it a primary, on a new timeline, waits until it is one, and says where its log and that of
     /// the former primary part. That must be gone for good, or there are two.
-    ///
-    /// # Panics
-    /// If it is no primary within a minute.
     #[track_caller]
     pub fn promote(&self) -> Lsn {
         let db = Db::connect(&self.server.url());
@@ -133,9 +118,6 @@ impl Standby {
 
     /// A URL for the superuser and this database that names both servers and asks for the one that
     /// takes writes.
-    ///
-    /// # Panics
-    /// If either does not listen at TCP.
     #[track_caller]
     pub fn url_of_both(&self, primary: &Postgres, database: &str) -> String {
         format!(

@@ -7,18 +7,12 @@ use std::{
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Waits until the condition holds.
-///
-/// # Panics
-/// At the caller's line, if it does not within `limit`.
 #[track_caller]
 pub fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) {
     eventually_some(limit, || condition().then_some(()));
 }
 
 /// Waits until there is a value, and gives it.
-///
-/// # Panics
-/// At the caller's line, if there is none within `limit`.
 #[track_caller]
 pub fn eventually_some<T>(limit: Duration, mut value: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + limit;
@@ -35,9 +29,6 @@ pub fn eventually_some<T>(limit: Duration, mut value: impl FnMut() -> Option<T>)
 }
 
 /// [`eventually`] without blocking the thread.
-///
-/// # Panics
-/// If it does not hold within `limit`.
 pub async fn eventually_async(limit: Duration, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + limit;
     while !condition() {

@@ -24,6 +24,7 @@ use crate::Db;
 ///
 /// The seed fixes what each writer does; how writers interleave, it does not.
 #[derive(Debug, Clone)]
+#[must_use]
 pub struct Workload {
     url: String,
     table: String,
@@ -95,79 +96,66 @@ impl Workload {
     }
 
     /// The outbox table. The counters' table is named after it, with `_keys` at the end.
-    #[must_use]
     pub fn table(mut self, table: &str) -> Self {
         table.clone_into(&mut self.table);
         self
     }
 
     /// How many connections write at once.
-    #[must_use]
     pub fn writers(mut self, writers: u32) -> Self {
         self.writers = writers;
         self
     }
 
     /// Stop when this many rows or a few more were committed.
-    #[must_use]
     pub fn rows(mut self, rows: u64) -> Self {
         self.rows = Some(rows);
         self
     }
 
     /// How many rows a transaction has.
-    #[must_use]
     pub fn transaction_rows(mut self, rows: RangeInclusive<u32>) -> Self {
         self.transaction_rows = rows;
         self
     }
 
     /// The aggregate types, each of which becomes a topic.
-    #[must_use]
     pub fn aggregate_types(mut self, types: &[&str]) -> Self {
         self.aggregate_types = types.iter().map(|&name| name.to_owned()).collect();
         self
     }
 
     /// How many keys each aggregate type has.
-    #[must_use]
     pub fn keys(mut self, keys: u32) -> Self {
         self.keys = keys;
         self
     }
 
     /// Which part of the transactions is rolled back, and in which part a savepoint is.
-    #[must_use]
     pub fn rollbacks(mut self, transactions: f64, savepoints: f64) -> Self {
         (self.rollback, self.savepoint) = (transactions, savepoints);
         self
     }
 
     /// How many characters a payload is padded with. Some are not ASCII.
-    #[must_use]
     pub fn padding(mut self, characters: RangeInclusive<usize>) -> Self {
         self.padding = characters;
         self
     }
 
     /// At most about this many rows a second, over all writers.
-    #[must_use]
     pub fn rate(mut self, rows_per_second: f64) -> Self {
         self.rate = Some(rows_per_second);
         self
     }
 
     /// Other doings.
-    #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
     /// Makes the outbox table (as Debezium's documentation has it) and the counters, where absent.
-    ///
-    /// # Panics
-    /// If the server refuses.
     #[track_caller]
     pub fn create_tables(&self) {
         let (db, table) = (Db::connect(&self.url), &self.table);
@@ -191,9 +179,6 @@ impl Workload {
     }
 
     /// Starts the writers. The tables must be there: [`create_tables`](Self::create_tables).
-    ///
-    /// # Panics
-    /// If threads cannot be started.
     pub fn start(&self) -> Running {
         let counters = Arc::new(Counters::default());
         let writers = (0..self.writers)
@@ -215,9 +200,6 @@ impl Workload {
     }
 
     /// Makes the tables, writes all of [`rows`](Self::rows) and gives the counts.
-    ///
-    /// # Panics
-    /// Without a number of rows; if a writer fails for another reason than a lost connection.
     #[track_caller]
     pub fn run(&self) -> Written {
         assert!(
@@ -245,9 +227,6 @@ impl Running {
     }
 
     /// Stops after the transactions under way.
-    ///
-    /// # Panics
-    /// If a writer failed for another reason than a lost connection.
     #[track_caller]
     pub fn stop(self) -> Written {
         self.counters.stop.store(true, Ordering::SeqCst);
@@ -255,9 +234,6 @@ impl Running {
     }
 
     /// Waits until all rows are written.
-    ///
-    /// # Panics
-    /// As [`stop`](Self::stop).
     #[track_caller]
     pub fn wait(mut self) -> Written {
         for writer in self.writers.drain(..) {

@@ -15,11 +15,11 @@ use rdkafka::{
     message::{Header, OwnedHeaders},
     producer::{BaseProducer, BaseRecord, Producer as _},
 };
+use walrelay_lab::servers::Shutdown;
 use walrelay_testkit::{
-    ChaosProxy, Committed, Cut, Db, Delivered, Direction, History, Kafka, KafkaCluster, SlotWatch,
-    Standby, Workload, eventually, eventually_async, servers,
+    ChaosProxy, Committed, Cut, Db, Delivered, Direction, History, Kafka, SlotWatch, Standby,
+    Workload, eventually, eventually_async, servers,
 };
-use walrelay_throwaway::Shutdown;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -253,7 +253,7 @@ fn kafka_without_auto_creation_and_through_a_proxy() {
 /// was taken is there when they are back.
 #[test]
 fn kafka_cluster_survives_its_brokers() {
-    let cluster = KafkaCluster::builder().start();
+    let cluster = Kafka::builder().start_cluster();
     let bootstrap = cluster.bootstrap_servers();
     cluster.create_topic("three.a", 1, &[]);
     let all = rows("three.a", 0..30);

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use walrelay_lab::servers::end_with_owner;
 use walrelay_testkit::{Db, SlotWatch, eventually};
-use walrelay_throwaway::end_with_owner;
 
 use super::{block, succeeded, with};
 use crate::import_debezium::{Answers, Rest, StandIn, connector};

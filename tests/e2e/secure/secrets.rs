@@ -5,8 +5,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use walrelay_lab::servers::ChildGuard;
 use walrelay_testkit::{SecureKafka, eventually};
-use walrelay_throwaway::ChildGuard;
 
 use super::{Secured, bearer, jwt, login};
 use crate::rig::{PATIENCE, walrelay};

@@ -17,9 +17,6 @@ const OPERATIONS: &[(&str, i8)] = &[("WRITE", 4), ("CREATE", 5), ("DESCRIBE", 8)
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Allows `user` these operations on a topic, asking at `address` as somebody who may.
-///
-/// # Panics
-/// If the broker refuses.
 #[track_caller]
 pub(super) fn allow(address: &str, user: &str, topic: &str, operations: &[&str]) {
     let mut body = Vec::new();

@@ -1,16 +1,15 @@
-use std::{thread, time::Duration};
+use std::{iter, thread, time::Duration};
 
 use rdkafka::{
-    admin::TopicReplication,
+    admin::{NewTopic, TopicReplication},
     consumer::{BaseConsumer, Consumer as _},
     metadata::{Metadata, MetadataPartition, MetadataTopic},
 };
-use walrelay_throwaway::{Signal, ThrowawayError};
+use walrelay_lab::servers::{Signal, ThrowawayError};
 
 use super::{
-    create_topic,
+    KafkaBuilder, create_topics,
     node::{Jvm, Node, addresses, consumer, on_free_ports},
-    properties,
 };
 use crate::{eventually, eventually_some};
 
@@ -19,37 +18,13 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// The controller's `node.id`; the brokers are 1, 2 and 3.
 const CONTROLLER: i32 = 100;
 
-/// What a [`KafkaCluster`] is to be like.
-#[derive(Debug, Clone)]
-pub struct KafkaClusterBuilder {
-    partitions: u32,
-    settings: Vec<(String, String)>,
-}
-
-impl KafkaClusterBuilder {
-    /// How many partitions a topic gets that is created on demand. Default: 3.
-    #[must_use]
-    pub fn partitions(mut self, partitions: u32) -> Self {
-        self.partitions = partitions;
-        self
-    }
-
-    /// A line of every node's `server.properties`; overrides what is there by default.
-    #[must_use]
-    pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.settings.push((name.into(), value.into()));
-        self
-    }
-
-    /// Starts it and waits until all three brokers are up.
-    ///
-    /// # Panics
-    /// As [`KafkaBuilder::start`](super::KafkaBuilder::start).
+impl KafkaBuilder {
+    /// Three brokers of one's own, ready.
     #[track_caller]
-    pub fn start(self) -> KafkaCluster {
+    pub fn start_cluster(self) -> KafkaCluster {
         match on_free_ports(|ports| KafkaCluster::on(ports, &self)) {
             Ok(cluster) => {
-                cluster.wait_up(&[1, 2, 3]);
+                cluster.wait_up(&KafkaCluster::BROKERS);
                 cluster
             }
             Err(error) => panic!("the Kafka cluster does not start: {error}"),
@@ -73,17 +48,9 @@ impl KafkaCluster {
     /// The brokers' ids.
     pub const BROKERS: [i32; 3] = [1, 2, 3];
 
-    /// What it is to be like.
-    pub fn builder() -> KafkaClusterBuilder {
-        KafkaClusterBuilder {
-            partitions: 3,
-            settings: Vec::new(),
-        }
-    }
-
     fn on(
         [controller, ports @ ..]: [u16; 4],
-        builder: &KafkaClusterBuilder,
+        builder: &KafkaBuilder,
     ) -> Result<Self, ThrowawayError> {
         let jvm = |heap| Jvm {
             heap,
@@ -99,7 +66,7 @@ impl KafkaCluster {
             .iter()
             .copied()
             .chain([CONTROLLER])
-            .map(|id| (cluster.node(id), cluster.server_properties(builder, id)))
+            .map(|id| (cluster.node(id), cluster.properties(builder, id)))
             .collect::<Vec<_>>();
         together(&formats, |(node, properties)| node.format(properties, &[]))?;
         cluster.controller.start()?;
@@ -108,46 +75,29 @@ impl KafkaCluster {
         Ok(cluster)
     }
 
-    fn server_properties(&self, builder: &KafkaClusterBuilder, id: i32) -> String {
-        let port = self.node(id).port();
-        let controller = self.controller.port();
+    fn properties(&self, builder: &KafkaBuilder, id: i32) -> String {
+        let node = self.node(id);
         let (role, listener) = if id == CONTROLLER {
             ("controller", "CONTROLLER")
         } else {
             ("broker", "PLAINTEXT")
         };
-        let listener = format!("{listener}://127.0.0.1:{port}");
-        let defaults = [
-            ("process.roles", role.to_owned()),
-            ("node.id", id.to_string()),
-            (
-                "controller.quorum.voters",
-                format!("{CONTROLLER}@127.0.0.1:{controller}"),
-            ),
-            ("listeners", listener),
-            ("controller.listener.names", "CONTROLLER".to_owned()),
-            (
-                "listener.security.protocol.map",
-                "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT".to_owned(),
-            ),
-            ("log.dirs", self.node(id).data_dir().display().to_string()),
-            ("default.replication.factor", "3".to_owned()),
-            ("min.insync.replicas", "2".to_owned()),
-            ("unclean.leader.election.enable", "false".to_owned()),
-            ("offsets.topic.replication.factor", "3".to_owned()),
-            ("offsets.topic.num.partitions", "1".to_owned()),
-            ("transaction.state.log.replication.factor", "3".to_owned()),
-            ("transaction.state.log.min.isr", "2".to_owned()),
-            ("group.initial.rebalance.delay.ms", "0".to_owned()),
-            ("auto.create.topics.enable", "true".to_owned()),
-            ("num.partitions", builder.partitions.to_string()),
-            // A broker that died is taken for dead after this; Kafka's default is 9 s.
-            ("broker.session.timeout.ms", "5000".to_owned()),
-            ("broker.heartbeat.interval.ms", "500".to_owned()),
-            // 128 MiB by default, which is more than the heap leaves.
-            ("log.cleaner.dedupe.buffer.size", "4194304".to_owned()),
-        ];
-        properties(&defaults, &builder.settings)
+        // A broker that died is taken for dead after 5 s; Kafka's default is 9 s. The cleaner's buffer is
+        // 128 MiB by default, which is more than the heap leaves.
+        let more = format!(
+            "controller.quorum.voters={CONTROLLER}@127.0.0.1:{}\n\
+             listeners={listener}://127.0.0.1:{}\n\
+             listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n\
+             default.replication.factor=3\n\
+             min.insync.replicas=2\n\
+             unclean.leader.election.enable=false\n\
+             offsets.topic.num.partitions=1\n\
+             broker.session.timeout.ms=5000\n\
+             broker.heartbeat.interval.ms=500\n\
+             log.cleaner.dedupe.buffer.size=4194304\n",
+            self.controller.port, node.port
+        );
+        builder.properties(node, (role, id), 3, &more)
     }
 
     /// All three, for `bootstrap.servers`.
@@ -156,18 +106,12 @@ impl KafkaCluster {
     }
 
     /// SIGKILL to a broker.
-    ///
-    /// # Panics
-    /// If it does not run.
     #[track_caller]
     pub fn kill(&self, broker: i32) {
         self.node(broker).end_by(Signal::Kill);
     }
 
     /// Stops a broker in order (SIGTERM): it hands over what it leads first. Waits for its end.
-    ///
-    /// # Panics
-    /// If it does not run, or does not end within a minute.
     #[track_caller]
     pub fn stop(&self, broker: i32) {
         self.node(broker).end_by(Signal::Term);
@@ -175,9 +119,6 @@ impl KafkaCluster {
 
     /// Starts a broker again on the same port with the same data, and waits until it is up. Its
     /// replicas need time yet: [`wait_in_sync`](Self::wait_in_sync).
-    ///
-    /// # Panics
-    /// If it runs, or does not start.
     #[track_caller]
     pub fn start_again(&self, broker: i32) {
         self.node(broker).start_again();
@@ -202,36 +143,21 @@ impl KafkaCluster {
     }
 
     /// Creates a topic with three replicas of each partition and these settings.
-    ///
-    /// # Panics
-    /// If the cluster refuses.
     #[track_caller]
     pub fn create_topic(&self, name: &str, partitions: i32, settings: &[(&str, &str)]) {
-        let three = TopicReplication::Fixed(3);
-        create_topic(&self.bootstrap_servers(), name, partitions, three, settings);
+        let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(3));
+        create_topics(&self.bootstrap_servers(), iter::once(topic), settings);
     }
 
     /// Creates a topic whose partitions lie on these brokers each, the first of which is to lead.
-    ///
-    /// # Panics
-    /// If the cluster refuses.
     #[track_caller]
     pub fn create_topic_on(&self, name: &str, brokers: &[&[i32]], settings: &[(&str, &str)]) {
         let partitions = i32::try_from(brokers.len()).expect("not as many partitions");
-        let assigned = TopicReplication::Variable(brokers);
-        create_topic(
-            &self.bootstrap_servers(),
-            name,
-            partitions,
-            assigned,
-            settings,
-        );
+        let topic = NewTopic::new(name, partitions, TopicReplication::Variable(brokers));
+        create_topics(&self.bootstrap_servers(), iter::once(topic), settings);
     }
 
     /// The broker that leads this partition, as the brokers that answer know it; waits for one.
-    ///
-    /// # Panics
-    /// If there is none within two minutes.
     #[track_caller]
     pub fn leader_of(&self, topic: &str, partition: i32) -> i32 {
         let client = self.client();
@@ -244,9 +170,6 @@ impl KafkaCluster {
     }
 
     /// Waits until this partition is led by another broker than `former`, and gives that.
-    ///
-    /// # Panics
-    /// If it is not within two minutes.
     #[track_caller]
     pub fn wait_other_leader(&self, topic: &str, partition: i32, former: i32) -> i32 {
         eventually_some(LIMIT, || {
@@ -255,9 +178,6 @@ impl KafkaCluster {
     }
 
     /// Waits until every partition of every topic has a leader and all its replicas in sync.
-    ///
-    /// # Panics
-    /// If that is not so within two minutes.
     #[track_caller]
     pub fn wait_in_sync(&self) {
         self.wait_partitions(|p| p.leader() > 0 && p.isr().len() == p.replicas().len());
@@ -265,9 +185,6 @@ impl KafkaCluster {
 
     /// Waits until no partition has more replicas in sync than this: the cluster has noticed that
     /// brokers are gone.
-    ///
-    /// # Panics
-    /// If that is not so within two minutes.
     #[track_caller]
     pub fn wait_in_sync_at_most(&self, most: usize) {
         self.wait_partitions(|p| p.isr().len() <= most);
@@ -311,7 +228,7 @@ impl KafkaCluster {
     }
 
     fn ports(&self, brokers: &[i32]) -> Vec<u16> {
-        brokers.iter().map(|id| self.node(*id).port()).collect()
+        brokers.iter().map(|id| self.node(*id).port).collect()
     }
 
     #[track_caller]

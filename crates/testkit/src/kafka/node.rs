@@ -13,7 +13,7 @@ use rdkafka::{
     ClientConfig,
     consumer::{BaseConsumer, Consumer as _},
 };
-use walrelay_throwaway::{Process, Scratch, Signal, ThrowawayError, cache_dir};
+use walrelay_lab::servers::{Process, Scratch, Signal, ThrowawayError, cache_dir};
 
 /// As in `scripts/fetch-servers.sh`.
 const VERSION: &str = "4.1.0";
@@ -43,7 +43,7 @@ pub(super) struct Node {
     /// For messages.
     name: String,
     /// Where it answers.
-    port: u16,
+    pub(super) port: u16,
     /// Whether clients are served there; a controller alone serves none.
     broker: bool,
     jvm: Jvm,
@@ -83,10 +83,6 @@ impl Node {
             java,
             libs,
         })
-    }
-
-    pub(super) fn port(&self) -> u16 {
-        self.port
     }
 
     /// Where its data are to be: for `log.dirs`.

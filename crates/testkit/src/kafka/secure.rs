@@ -1,8 +1,6 @@
 //! A broker with encryption, logins and access control.
 
-use std::fmt::Write as _;
-
-use super::{Kafka, acl};
+use super::{Kafka, KafkaBuilder, acl};
 use crate::authority::{Authority, Issued};
 
 /// A broker whose listeners are as they should be, or each wrong in its own way.
@@ -38,9 +36,6 @@ impl SecureKafka {
     pub const LIMITED_PASSWORD: &str = "kafka-hunter3";
 
     /// Starts it.
-    ///
-    /// # Panics
-    /// As [`super::KafkaBuilder::start`].
     #[track_caller]
     pub fn start() -> Self {
         let authority = Authority::new("testkit authority");
@@ -76,10 +71,9 @@ impl SecureKafka {
             ("STRANGER", &stranger.server("localhost")),
         ] {
             let prefix = format!("listener.name.{}", name.to_lowercase());
-            builder = builder.listener(name, "SASL_SSL");
-            for (setting, value) in keystore(certificate) {
-                builder = builder.setting(format!("{prefix}.{setting}"), value);
-            }
+            builder = builder
+                .listener(name, "SASL_SSL")
+                .certificate(name, certificate);
             let mut mechanisms = vec![("PLAIN", plain.clone())];
             if name == "SECURE" {
                 let scram = format!("{module}.scram.ScramLoginModule required;");
@@ -99,15 +93,13 @@ impl SecureKafka {
         }
         builder = builder
             .listener("MUTUAL", "SSL")
+            .certificate("MUTUAL", &good)
             .setting("listener.name.mutual.ssl.client.auth", "required")
             .setting("listener.name.mutual.ssl.truststore.type", "PEM")
             .setting(
                 "listener.name.mutual.ssl.truststore.certificates",
                 one_line(&authority.pem()),
             );
-        for (setting, value) in keystore(&good) {
-            builder = builder.setting(format!("listener.name.mutual.{setting}"), value);
-        }
         Self {
             kafka: builder.start(),
             authority,
@@ -115,9 +107,6 @@ impl SecureKafka {
     }
 
     /// Allows [`LIMITED`](Self::LIMITED) these operations (`WRITE`, `CREATE`, `DESCRIBE`) on a topic.
-    ///
-    /// # Panics
-    /// If the broker refuses.
     #[track_caller]
     pub fn allow(&self, topic: &str, operations: &[&str]) {
         let address = self.kafka.bootstrap_servers();
@@ -125,22 +114,20 @@ impl SecureKafka {
     }
 }
 
-fn keystore(issued: &Issued) -> [(&'static str, String); 3] {
-    [
-        ("ssl.keystore.type", "PEM".to_owned()),
-        ("ssl.keystore.key", one_line(&issued.key)),
-        (
-            "ssl.keystore.certificate.chain",
-            one_line(&issued.certificate),
-        ),
-    ]
+impl KafkaBuilder {
+    /// The certificate of a listener that was added.
+    pub fn certificate(self, listener: &str, issued: &Issued) -> Self {
+        let prefix = format!("listener.name.{}.ssl.keystore", listener.to_lowercase());
+        self.setting(format!("{prefix}.type"), "PEM")
+            .setting(format!("{prefix}.key"), one_line(&issued.key))
+            .setting(
+                format!("{prefix}.certificate.chain"),
+                one_line(&issued.certificate),
+            )
+    }
 }
 
 /// As Java's property files have a value of several lines.
 fn one_line(pem: &str) -> String {
-    let mut line = String::new();
-    for part in pem.lines() {
-        let _ = write!(line, "{part}\\n");
-    }
-    line
+    pem.lines().map(|line| format!("{line}\\n")).collect()
 }

@@ -4,7 +4,7 @@
 use walrelay_event_router::{
     CloudEventMode, CloudEvents, Converter, Lookups, Place, Template, ValueFormat,
 };
-use walrelay_sink::letter;
+use walrelay_sink::dlq_headers;
 
 use super::reader::Reader;
 use super::types::{Registry, Router};
@@ -115,11 +115,11 @@ pub(super) fn position_header(
     let name = reader.parsed(path, |text| {
         if text.is_empty() {
             Err("the name of a header must not be empty".to_owned())
-        } else if text.starts_with(letter::PREFIX) {
+        } else if text.starts_with(dlq_headers::PREFIX) {
             // `walrelay dlq redrive` removes headers of such names.
             Err(format!(
                 "names that begin with `{}` are those of dead letters",
-                letter::PREFIX
+                dlq_headers::PREFIX
             ))
         } else {
             Ok(text.to_owned())

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rcgen::{CertificateParams, KeyPair};
 use tokio::time::timeout;
+use walrelay_lab::servers::{Postgres, Shutdown};
 use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_throwaway::{Postgres, Shutdown};
 use walrelay_walsender::{
     ConnInfo, Error, ErrorClass, Frame, ReplicationStream, Session, SessionKind, SlotOptions,
     StartReplication, StatusUpdate, quote_ident, quote_literal,

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tokio::sync::Notify;
 use walrelay_event_router::Router;
+use walrelay_lab::proc;
 use walrelay_lsn::CommitEnd;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::{Environment, Pipeline, Settings, State};
 use walrelay_sink::SinkFactory;
 
 use super::meter::{Meter, Metered};
-use super::usage;
 use crate::cli::{Exit, Failure};
 use crate::failures::{self, SinkFailure};
 use crate::postgres::{CopySource, Original};
@@ -59,7 +59,7 @@ impl Environment for Watch {
     fn state(&mut self, state: State) {
         if state == State::Streaming {
             self.started
-                .get_or_init(|| (Instant::now(), usage::own_cpu()));
+                .get_or_init(|| (Instant::now(), proc::cpu("self")));
             self.streaming.notify_one();
         }
     }
@@ -119,15 +119,15 @@ where
     let factory = Metered::new(factory, Arc::clone(&meter));
     let mut pipeline = Pipeline::new(source, router, factory, Watch::new(), settings);
     let mut used = (None, None);
-    usage::forget_peak();
+    proc::forget_peak();
     let finished = async {
         meter.finished(STALL).await;
         // Before the stream ends, and the server's process with it.
         let walsender = walsender.load(Ordering::Relaxed);
-        used = (usage::own_cpu(), usage::walsender_cpu(walsender));
+        used = (proc::cpu("self"), proc::walsender_cpu(walsender));
     };
     let ended = Box::pin(pipeline.run(finished)).await;
-    let peak = usage::peak_memory();
+    let peak = proc::memory("self", "VmHWM");
     ended.map_err(failures::pipeline)?;
     let (Some((begun, own)), Some((half, whole))) =
         (pipeline.environment().started.get(), meter.times())

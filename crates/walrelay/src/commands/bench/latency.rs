@@ -7,17 +7,18 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use walrelay_event_router::Router;
-use walrelay_kafka_sink::{DualModeSinkFactory, Follower, KafkaConfig};
+use walrelay_kafka_sink::{DualModeSinkFactory, KafkaConfig, Tail};
+use walrelay_lab::figures::Spread;
 use walrelay_relay::{Pipeline, Settings};
 
 use super::drain::{Watch, incomplete};
-use super::load::{Schedule, Writers, clock_offset};
+use super::load::{Schedule, clock_offset};
+use super::worker::Worker;
 use crate::cli::Failure;
 use crate::failures;
 use crate::postgres::{CopySource, Original};
@@ -27,27 +28,6 @@ const BROKER_PATIENCE: Duration = Duration::from_secs(15);
 /// How often it is looked whether all have come, and how long nothing may.
 const LOOK: Duration = Duration::from_millis(20);
 const STALL: Duration = Duration::from_secs(60);
-
-/// Milliseconds.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct Spread {
-    pub(super) p50: f64,
-    pub(super) p90: f64,
-    pub(super) p99: f64,
-    pub(super) max: f64,
-}
-
-impl Spread {
-    fn of(latencies: &Latencies) -> Option<Self> {
-        let at = |quantile| latencies.millis(quantile);
-        Some(Self {
-            p50: at(0.5)?,
-            p90: at(0.9)?,
-            p99: at(0.99)?,
-            max: at(1.0)?,
-        })
-    }
-}
 
 /// One rate.
 #[derive(Debug, Clone, Serialize)]
@@ -83,7 +63,7 @@ pub(super) async fn measure(job: Job) -> Result<Latency, Failure> {
         router,
         settings,
     } = job;
-    let (rate, rows) = (schedule.rate, schedule.rows);
+    let (rate, rows) = (schedule.rate, schedule.rows());
     let offset = clock_offset(&schedule.info).await?;
     let watch = Watch::new();
     let streaming = watch.streaming();
@@ -101,10 +81,14 @@ pub(super) async fn measure(job: Job) -> Result<Latency, Failure> {
     Ok(Latency {
         rate,
         rows,
-        acknowledged: Spread::of(pipeline.environment().latencies()),
-        consumed: Spread::of(&consumed),
+        acknowledged: spread(pipeline.environment().latencies()),
+        consumed: spread(&consumed),
         late_ms: late.as_secs_f64() * 1e3,
     })
+}
+
+fn spread(latencies: &Latencies) -> Option<Spread> {
+    Spread::by(|quantile| latencies.millis(quantile))
 }
 
 /// Writes and reads, until everything that was written was read.
@@ -114,16 +98,20 @@ async fn drive(
     topic: String,
     offset: i64,
 ) -> Result<(Latencies, Duration), Failure> {
-    let rows = schedule.rows;
-    let reader = Reader::start(kafka, topic, rows, offset)?;
-    while !reader.is_ready() && !reader.is_finished() {
+    let rows = schedule.rows();
+    let progress = Arc::new(Progress::default());
+    let told = Arc::clone(&progress);
+    let reader = Worker::start("bench-reader", move |stop| {
+        read(&kafka, &topic, rows, offset, &told, stop)
+    })?;
+    while !progress.ready.load(Ordering::Relaxed) && !reader.is_finished() {
         sleep(LOOK).await;
     }
-    let writers = Writers::start(schedule)?;
+    let writers = Worker::start("bench-writers", move |stop| schedule.write(stop))?;
     let mut moved = (0, Instant::now());
     while !reader.is_finished() {
         if writers.is_finished() {
-            let came = reader.came();
+            let came = progress.came.load(Ordering::Relaxed);
             if came != moved.0 {
                 moved = (came, Instant::now());
             } else if moved.1.elapsed() > STALL {
@@ -139,16 +127,10 @@ async fn drive(
     Ok((reader.join()?, late))
 }
 
-/// A consumer on a thread of its own. Dropped, it stops.
-struct Reader {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<Result<Latencies, Failure>>>,
-}
-
+/// How far the reader is.
 #[derive(Default)]
-struct Shared {
+struct Progress {
     ready: AtomicBool,
-    stop: AtomicBool,
     came: AtomicU64,
 }
 
@@ -159,64 +141,23 @@ struct Stamp {
     at: i64,
 }
 
-impl Reader {
-    fn start(kafka: KafkaConfig, topic: String, rows: u64, offset: i64) -> Result<Self, Failure> {
-        let shared = Arc::new(Shared::default());
-        let told = Arc::clone(&shared);
-        let thread = thread::Builder::new()
-            .name("bench-reader".to_owned())
-            .spawn(move || read(&kafka, &topic, rows, offset, &told))
-            .map_err(super::no_thread)?;
-        Ok(Self {
-            shared,
-            thread: Some(thread),
-        })
-    }
-
-    fn is_ready(&self) -> bool {
-        self.shared.ready.load(Ordering::Relaxed)
-    }
-
-    fn is_finished(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
-    }
-
-    fn came(&self) -> u64 {
-        self.shared.came.load(Ordering::Relaxed)
-    }
-
-    fn join(mut self) -> Result<Latencies, Failure> {
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(result)) => result,
-            Some(Err(_)) | None => Err(super::panicked()),
-        }
-    }
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // What it would say is not asked for any more.
-            let _ = thread.join();
-        }
-    }
-}
-
 fn read(
     kafka: &KafkaConfig,
     topic: &str,
     rows: u64,
     offset: i64,
-    shared: &Shared,
+    progress: &Progress,
+    stop: &AtomicBool,
 ) -> Result<Latencies, Failure> {
-    let follower = Follower::open(kafka, topic, BROKER_PATIENCE)?;
+    let mut tail = Tail::with_config(kafka, &[topic], BROKER_PATIENCE)?;
+    // From a lost connection the client recovers by itself.
+    let mut next_record = |timeout| tail.next(timeout).ok().flatten();
     // Makes the connections, whose time is not the relay's.
-    let mut next = follower.next(Duration::from_secs(1));
-    shared.ready.store(true, Ordering::Relaxed);
+    let mut next = next_record(Duration::from_secs(1));
+    progress.ready.store(true, Ordering::Relaxed);
     let mut latencies = Latencies::new();
     let mut seen = HashSet::with_capacity(rows as usize);
-    while (seen.len() as u64) < rows && !shared.stop.load(Ordering::Relaxed) {
+    while (seen.len() as u64) < rows && !stop.load(Ordering::Relaxed) {
         let now = super::micros_now();
         let value = next.as_ref().and_then(|record| record.value.as_deref());
         let stamp = value.and_then(|value| serde_json::from_slice::<Stamp>(value).ok());
@@ -226,10 +167,10 @@ fn read(
         {
             let micros = (now + offset - stamp.at).max(0);
             latencies.record(Duration::from_micros(micros as u64));
-            shared.came.store(seen.len() as u64, Ordering::Relaxed);
+            progress.came.store(seen.len() as u64, Ordering::Relaxed);
         }
         next = if (seen.len() as u64) < rows {
-            follower.next(Duration::from_millis(100))
+            next_record(Duration::from_millis(100))
         } else {
             None
         };

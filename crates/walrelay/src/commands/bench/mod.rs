@@ -1,10 +1,10 @@
 //! `walrelay bench`: the relay measured with somebody's own database and broker.
 //!
 //! - [`stage`]: what is made for it in the database and in Kafka, and removed again.
-//! - [`load`]: what is written: a backlog, and rows on a schedule.
-//! - [`source`]: a slot that is read by throwaway copies. [`null`]: a sink that throws away.
+//! - [`load`]: what is written: a backlog, and rows on a schedule. [`worker`]: a thread of it.
+//! - [`null`]: a sink that throws away; what it reads are temporary copies of slots.
 //! - [`drain`], [`latency`]: the measurements, with the pipeline of `run`. [`meter`] counts what is
-//!   acknowledged, [`usage`] what it costs.
+//!   acknowledged.
 //! - [`report`]: the figures as Markdown and JSON.
 //!
 //! # Invariants
@@ -19,7 +19,7 @@ mod meter;
 mod null;
 mod report;
 mod stage;
-mod usage;
+mod worker;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -28,6 +28,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use walrelay_event_router::{Options, Router};
 use walrelay_kafka_sink::{DualModeSinkFactory, KafkaConfig, TopicCreation};
+use walrelay_lab::figures::Machine;
 use walrelay_relay::{PoisonPolicy, Settings};
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
@@ -40,7 +41,7 @@ use crate::postgres::Original;
 use crate::telemetry::log_to_stderr;
 use drain::{Drained, drain};
 use null::NullSinkFactory;
-use report::{Machine, Report};
+use report::Report;
 use stage::{Stage, failure_of};
 
 const TO_NOTHING: &str = "walrelay, to nothing";
@@ -239,7 +240,7 @@ async fn measure(stage: &mut Stage, args: &BenchArgs, config: &Config) -> Result
                     table: stage.table(),
                     bytes: args.bytes,
                     rate: *rate,
-                    rows: u64::from(*rate) * u64::from(args.seconds),
+                    seconds: args.seconds,
                 },
                 settings: own_settings(stage, config),
             };

@@ -4,17 +4,18 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::thread;
 
 use serde::Serialize;
+use walrelay_lab::figures::{Machine, Spread, known};
 
 use super::drain::Drained;
-use super::latency::{Latency, Spread};
+use super::latency::Latency;
 
 /// Everything that was measured.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) walrelay: &'static str,
+    /// Where the benchmark ran; the servers may be elsewhere.
     pub(super) machine: Machine,
     pub(super) postgres: String,
     /// `bootstrap.servers`, where there is a broker.
@@ -23,37 +24,6 @@ pub(super) struct Report {
     pub(super) payload_bytes: Option<u32>,
     pub(super) drained: Vec<Drained>,
     pub(super) latency: Vec<Latency>,
-}
-
-/// Where the benchmark ran; the servers may be elsewhere.
-#[derive(Debug, Serialize)]
-pub(super) struct Machine {
-    processors: usize,
-    model: Option<String>,
-    system: &'static str,
-    kernel: Option<String>,
-    memory_mb: Option<u64>,
-}
-
-impl Machine {
-    pub(super) fn here() -> Self {
-        let field = |file: &str, name: &str| {
-            let text = fs::read_to_string(file).ok()?;
-            let line = text.lines().find(|line| line.starts_with(name))?;
-            Some(line.split_once(':')?.1.trim().to_owned())
-        };
-        let memory = field("/proc/meminfo", "MemTotal");
-        let kib = memory.and_then(|text| text.trim_end_matches(" kB").parse::<u64>().ok());
-        Self {
-            processors: thread::available_parallelism().map_or(0, usize::from),
-            model: field("/proc/cpuinfo", "model name"),
-            system: std::env::consts::OS,
-            kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
-                .ok()
-                .map(|text| text.trim().to_owned()),
-            memory_mb: kib.map(|kib| kib * 1024 / 1_000_000),
-        }
-    }
 }
 
 impl Report {
@@ -140,16 +110,8 @@ impl Report {
     }
 }
 
-fn known(figure: Option<f64>, unit: &str) -> String {
-    figure.map_or_else(|| "–".to_owned(), |figure| format!("{figure:.2}{unit}"))
-}
-
 fn spread(spread: Option<Spread>) -> String {
-    let figures = match spread {
-        Some(Spread { p50, p90, p99, max }) => [p50, p90, p99, max].map(|ms| format!("{ms:.2}")),
-        None => std::array::from_fn(|_| "–".to_owned()),
-    };
-    figures.join(" | ")
+    spread.map_or_else(|| "– | – | – | –".to_owned(), |spread| spread.to_string())
 }
 
 #[cfg(test)]

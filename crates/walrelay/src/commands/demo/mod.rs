@@ -19,8 +19,8 @@ use tokio::sync::oneshot;
 use walrelay_event_router::{Options, Router};
 use walrelay_kafka_sink::embedded::EmbeddedBroker;
 use walrelay_kafka_sink::{DualModeSinkFactory, KafkaConfig, KafkaOptions};
+use walrelay_lab::servers::{Postgres, PostgresBinaries};
 use walrelay_relay::{OnUpdate, Outcome, Pipeline, PoisonPolicy, Settings, TableName};
-use walrelay_throwaway::{Postgres, PostgresBinaries};
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
 use super::connect::block_on;
@@ -154,7 +154,7 @@ fn await_arrival(ledger: &Ledger, done: &AtomicBool) {
     }
 }
 
-fn no_postgres(error: &walrelay_throwaway::ThrowawayError) -> Failure {
+fn no_postgres(error: &walrelay_lab::servers::ThrowawayError) -> Failure {
     Failure::new(
         "demo-postgres",
         Exit::Unavailable,

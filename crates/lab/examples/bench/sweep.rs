@@ -1,0 +1,157 @@
+//! The relay over other loads: many topics, few and many partitions, payloads, encryption. Each is
+//! drained in turns with the ordinary load of the same number of rows, and shown as a ratio to it.
+
+use serde::Serialize;
+
+use crate::contender::Contender;
+use crate::drain::{self, Course, Drained};
+use crate::judge::Judge;
+use crate::quiet::Quiet;
+use crate::rig::{Backlog, Load, PARTITIONS, Rig};
+use crate::warm_up::warm_up;
+
+/// A load, and how the relay fares with it beside the ordinary one.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Swept {
+    pub(crate) name: &'static str,
+    pub(crate) load: Load,
+    pub(crate) tls: bool,
+    pub(crate) runs: Vec<Drained>,
+    /// Of the ordinary load, taken in turns with them.
+    pub(crate) base: Vec<Drained>,
+}
+
+struct Case {
+    name: &'static str,
+    /// For slots.
+    word: &'static str,
+    topics: u32,
+    partitions: i32,
+    bytes: Option<u32>,
+    tls: bool,
+}
+
+const BASE: Case = Case {
+    name: "1 topic, 8 partitions, 271 B",
+    word: "base",
+    topics: 1,
+    partitions: PARTITIONS,
+    bytes: None,
+    tls: false,
+};
+
+const CASES: [Case; 8] = [
+    Case {
+        name: "64 topics",
+        word: "topics64",
+        topics: 64,
+        ..BASE
+    },
+    Case {
+        name: "1,000 topics of 1 partition",
+        word: "topics1000",
+        topics: 1000,
+        partitions: 1,
+        ..BASE
+    },
+    Case {
+        name: "1 partition",
+        word: "partitions1",
+        partitions: 1,
+        ..BASE
+    },
+    Case {
+        name: "64 partitions",
+        word: "partitions64",
+        partitions: 64,
+        ..BASE
+    },
+    Case {
+        name: "payloads of 100 B",
+        word: "bytes100",
+        bytes: Some(100),
+        ..BASE
+    },
+    Case {
+        name: "payloads of 1 KB",
+        word: "bytes1000",
+        bytes: Some(1_000),
+        ..BASE
+    },
+    Case {
+        name: "payloads of 10 KB, a tenth of the rows",
+        word: "bytes10000",
+        bytes: Some(10_000),
+        ..BASE
+    },
+    Case {
+        name: "TLS to Postgres and Kafka",
+        word: "tls",
+        tls: true,
+        ..BASE
+    },
+];
+
+impl Case {
+    fn backlog(&self, rig: &Rig, rows: u64) -> Backlog {
+        let large = self.bytes.is_some_and(|bytes| bytes >= 10_000);
+        let load = Load {
+            rows: if large { rows / 10 } else { rows },
+            topics: self.topics,
+            partitions: self.partitions,
+            bytes: self.bytes,
+        };
+        rig.backlog(&format!("sweep_{}", self.word), load)
+    }
+}
+
+pub(crate) fn run(
+    rig: &Rig,
+    rows: u64,
+    rounds: usize,
+    only: &str,
+    quiet: &mut Quiet,
+    progress: impl Fn(&str, &Drained),
+) -> Vec<Swept> {
+    let base = BASE.backlog(rig, rows);
+    let mut base_judge = Judge::new(rig, &base);
+    let mut count = 0;
+    let mut drain = |case: &Case, backlog: &Backlog, judge: &mut Judge| {
+        count += 1;
+        let course = Course {
+            rig,
+            backlog,
+            contender: Contender::RELAY,
+            round: count,
+            tls: case.tls,
+        };
+        let run = drain::run(&course, judge, quiet);
+        progress(case.name, &run);
+        run
+    };
+    // These do not count.
+    warm_up(|_| drain(&BASE, &base, &mut base_judge).cost_to_broker());
+    let mut swept = Vec::new();
+    for case in CASES.iter().filter(|case| case.word.contains(only)) {
+        let backlog = case.backlog(rig, rows);
+        let mut judge = Judge::new(rig, &backlog);
+        // Nor does this: what the broker's compiler has learned of the ordinary load is not what hundreds of
+        // partitions or other payloads ask of it, and the first drain pays for that.
+        drain(case, &backlog, &mut judge);
+        let (mut runs, mut bases) = (Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            bases.push(drain(&BASE, &base, &mut base_judge));
+            runs.push(drain(case, &backlog, &mut judge));
+        }
+        // The log that it keeps is not needed any more.
+        rig.drop_slot(&backlog.kept);
+        swept.push(Swept {
+            name: case.name,
+            load: backlog.load,
+            tls: case.tls,
+            runs,
+            base: bases,
+        });
+    }
+    swept
+}

@@ -1,0 +1,238 @@
+//! The load generator: a backlog as fast as it goes, and rows on a fixed schedule.
+//!
+//! The schedule is an open loop: it does not heed how long a commit takes, nor how fast a row is relayed.
+
+use std::ops::Range;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+/// Rows that one statement of a backlog writes: a fifth of them in transactions of their own, the rest in
+/// transactions of [`TOGETHER`]. So both halves of a backlog are alike.
+const PORTION: u64 = 10_000;
+const TOGETHER: u64 = 100;
+
+/// The statements that write a backlog, each with the number of the last row it writes. `insert` is
+/// `INSERT INTO … SELECT …` over a row's number `n`, without its source.
+pub fn backlog(insert: &str, numbers: Range<u64>) -> impl Iterator<Item = (u64, String)> {
+    let end = numbers.end;
+    numbers.step_by(PORTION as usize).map(move |from| {
+        let to = end.min(from + PORTION);
+        (to, block(insert, from, to))
+    })
+}
+
+/// An anonymous block that writes the rows after `from`, up to `end`.
+fn block(insert: &str, from: u64, end: u64) -> String {
+    let singles = from + (end - from) / 5;
+    format!(
+        "DO $load$ DECLARE at bigint := {from}; BEGIN \
+         WHILE at < {singles} LOOP \
+           {insert} FROM generate_series(at + 1, at + 1) n; COMMIT; at := at + 1; \
+         END LOOP; \
+         WHILE at < {end} LOOP \
+           {insert} FROM generate_series(at + 1, least(at + {TOGETHER}, {end})) n; \
+           COMMIT; at := at + {TOGETHER}; \
+         END LOOP; END $load$"
+    )
+}
+
+/// A steady rate.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Step {
+    /// Rows a second.
+    pub rate: u64,
+    /// How long it is held.
+    pub seconds: u64,
+    /// Rows of a transaction.
+    pub together: u64,
+}
+
+impl Step {
+    fn transactions(&self) -> u64 {
+        self.rate * self.seconds / self.together
+    }
+
+    /// Rows that are written in all.
+    pub fn rows(&self) -> u64 {
+        self.transactions() * self.together
+    }
+}
+
+/// A transaction to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Due {
+    /// When, after the beginning.
+    pub at: Duration,
+    /// The number of its first row.
+    pub first: u64,
+    /// How many rows it has.
+    pub rows: u64,
+    /// The step it belongs to.
+    pub step: usize,
+}
+
+/// The transactions of steps one after another, whose rows are numbered from `first` on.
+pub fn schedule(mut first: u64, steps: &[Step]) -> Vec<Due> {
+    let mut due = Vec::new();
+    let mut begin = Duration::ZERO;
+    for (step, of) in steps.iter().enumerate() {
+        for transaction in 0..of.transactions() {
+            let late = (transaction * of.together) as f64 / of.rate as f64;
+            due.push(Due {
+                at: begin + Duration::from_secs_f64(late),
+                first,
+                rows: of.together,
+                step,
+            });
+            first += of.together;
+        }
+        begin += Duration::from_secs(of.seconds);
+    }
+    due
+}
+
+/// How the writing of a step went.
+#[derive(Debug, Clone, Default)]
+pub struct Wrote {
+    /// How late a transaction was begun at the most: above some milliseconds the load is not what it says.
+    pub behind: Duration,
+    /// How long each transaction took who wrote it, in microseconds.
+    pub took: Vec<i64>,
+}
+
+/// Writes all schedules at once, each by so many writers, until all is written, one fails or `stop` is set. A writer
+/// `connect`s to the schedule of this number; what it gives then commits one transaction after another.
+/// How it went, for each schedule and step.
+///
+/// # Errors
+/// The first of a writer.
+///
+/// # Panics
+/// If a writer does.
+pub fn write<P, E: Send>(
+    schedules: &[Vec<Due>],
+    writers: usize,
+    stop: &AtomicBool,
+    connect: impl Fn(usize) -> Result<P, E> + Sync,
+) -> Result<Vec<Vec<Wrote>>, E>
+where
+    P: FnMut(&Due) -> Result<(), E>,
+{
+    let steps = |plan: &Vec<Due>| plan.iter().map(|due| due.step + 1).max().unwrap_or(0);
+    let together = Barrier::new(schedules.len() * writers);
+    let (together, connect) = (&together, &connect);
+    thread::scope(|scope| {
+        let mut running = Vec::new();
+        for (number, plan) in schedules.iter().enumerate() {
+            for writer in 0..writers {
+                let work = move || {
+                    let connected = connect(number);
+                    // Also by one that could not connect: the others wait for it.
+                    together.wait();
+                    let mine = plan.iter().skip(writer).step_by(writers);
+                    let done = connected.and_then(|put| on_time(mine, steps(plan), stop, put));
+                    if done.is_err() {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                    done
+                };
+                running.push((number, scope.spawn(work)));
+            }
+        }
+        let mut all: Vec<_> = schedules
+            .iter()
+            .map(|plan| vec![Wrote::default(); steps(plan)])
+            .collect();
+        for (number, thread) in running {
+            let wrote = thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            for (all, wrote) in all[number].iter_mut().zip(wrote?) {
+                all.behind = all.behind.max(wrote.behind);
+                all.took.extend(wrote.took);
+            }
+        }
+        Ok(all)
+    })
+}
+
+fn on_time<'a, E>(
+    plan: impl Iterator<Item = &'a Due>,
+    steps: usize,
+    stop: &AtomicBool,
+    mut put: impl FnMut(&Due) -> Result<(), E>,
+) -> Result<Vec<Wrote>, E> {
+    let mut wrote = vec![Wrote::default(); steps];
+    let begun = Instant::now();
+    for due in plan {
+        thread::sleep(due.at.saturating_sub(begun.elapsed()));
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let at = Instant::now();
+        put(due)?;
+        let step = &mut wrote[due.step];
+        step.took.push(at.elapsed().as_micros() as i64);
+        step.behind = step.behind.max((at - begun).saturating_sub(due.at));
+    }
+    Ok(wrote)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn a_fifth_of_the_rows_is_alone() {
+        let blocks: Vec<_> = backlog("INSERT INTO t SELECT n", 10_000..21_050).collect();
+        let ends: Vec<u64> = blocks.iter().map(|(end, _)| *end).collect();
+        assert_eq!(ends, [20_000, 21_050]);
+        let sql = &blocks[1].1;
+        assert!(sql.contains("at bigint := 20000"), "{sql}");
+        assert!(sql.contains("WHILE at < 20210 LOOP"), "{sql}");
+        assert!(sql.contains("least(at + 100, 21050)"), "{sql}");
+    }
+
+    #[test]
+    fn every_transaction_of_a_schedule_is_written_once() {
+        let step = |rate, together| Step {
+            rate,
+            seconds: 1,
+            together,
+        };
+        let plan = schedule(7, &[step(10, 1), step(100, 50)]);
+        assert_eq!(plan.len(), 12);
+        assert_eq!(plan[11].first, 7 + 10 + 50);
+        assert_eq!(plan[11].at, Duration::from_millis(1_500));
+        let soon: Vec<Due> = plan
+            .iter()
+            .map(|due| Due {
+                at: Duration::ZERO,
+                ..*due
+            })
+            .collect();
+        let seen = Mutex::new(Vec::new());
+        let connect = |_| {
+            Ok::<_, ()>(|due: &Due| {
+                seen.lock().unwrap().push(due.first);
+                Ok(())
+            })
+        };
+        let wrote = write(&[soon], 4, &AtomicBool::new(false), connect).unwrap();
+        let took: Vec<usize> = wrote[0].iter().map(|wrote| wrote.took.len()).collect();
+        assert_eq!(took, [10, 2]);
+        let mut seen = seen.into_inner().unwrap();
+        seen.sort_unstable();
+        assert_eq!(seen, plan.iter().map(|due| due.first).collect::<Vec<_>>());
+        let refused = write(&[plan], 2, &AtomicBool::new(false), |_| {
+            Err::<fn(&Due) -> _, _>(1)
+        });
+        assert_eq!(refused.unwrap_err(), 1);
+    }
+}

@@ -1,0 +1,95 @@
+//! CPU and memory as proc(5) tells them; nothing where there is no such thing.
+
+use std::fmt::Display;
+use std::fs;
+
+/// Seconds of CPU that a process has used so far, by its number or as `self`. One that has ended and was
+/// not waited for still has them.
+pub fn cpu(process: impl Display) -> Option<f64> {
+    let fields = fields(process)?;
+    // utime and stime are fields 14 and 15 of the whole; the first two are cut off.
+    let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    Some((ticks(11)? + ticks(12)?) as f64 / ticks_per_second()?)
+}
+
+/// The same of a walsender, if it runs on this machine.
+pub fn walsender_cpu(pid: i32) -> Option<f64> {
+    // On another machine the number may belong to anything here.
+    let title = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let title = String::from_utf8_lossy(&title);
+    let is_walsender = title.starts_with("postgres") && title.contains("walsender");
+    is_walsender.then(|| cpu(pid)).flatten()
+}
+
+/// Seconds of CPU that the machine has spent on work, of all processors.
+pub fn machine_cpu() -> Option<f64> {
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    // user nice system idle iowait irq softirq
+    let words = text.lines().next()?.split_whitespace().skip(1);
+    let ticks: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
+    let busy: Option<u64> = [0, 1, 2, 5, 6].iter().map(|at| ticks.get(*at)).sum();
+    Some(busy? as f64 / ticks_per_second()?)
+}
+
+/// Whether a process has ended, waited for or not.
+pub fn has_ended(pid: u32) -> bool {
+    fields(pid).is_none_or(|fields| fields.first().is_none_or(|state| state == "Z"))
+}
+
+/// What follows the name in a `stat`, from the state on. The name in brackets may hold anything.
+fn fields(process: impl Display) -> Option<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let rest = text.rsplit_once(") ")?.1;
+    Some(rest.split_whitespace().map(str::to_owned).collect())
+}
+
+/// A line of `/proc/<process>/status` in bytes, such as `VmRSS` or `VmHWM`: the memory that is resident,
+/// and the most that was.
+pub fn memory(process: impl Display, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib = line.trim_start_matches(':').split_whitespace().next()?;
+    Some(kib.parse::<u64>().ok()? * 1024)
+}
+
+/// Measures this process's peak of memory anew from here on, where the system can.
+pub fn forget_peak() {
+    // Without it the peak is that of the whole run so far, which is not less.
+    let _ = fs::write("/proc/self/clear_refs", "5");
+}
+
+/// `AT_CLKTCK` of the auxiliary vector: pairs of numbers as wide as a pointer.
+fn ticks_per_second() -> Option<f64> {
+    const AT_CLKTCK: usize = 17;
+    const WIDTH: usize = size_of::<usize>();
+    let vector = fs::read("/proc/self/auxv").ok()?;
+    let number = |bytes: &[u8]| Some(usize::from_ne_bytes(bytes.try_into().ok()?));
+    let entry = vector
+        .chunks_exact(2 * WIDTH)
+        .find(|entry| number(&entry[..WIDTH]) == Some(AT_CLKTCK))?;
+    let ticks = number(&entry[WIDTH..])?;
+    (ticks > 0).then_some(ticks as f64)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_has_used_something() {
+        let begun = cpu("self").unwrap();
+        while cpu("self").unwrap() <= begun {
+            std::hint::spin_loop();
+        }
+        assert!(memory("self", "VmHWM").unwrap() > 100_000);
+        assert!(machine_cpu().unwrap() > 0.0);
+        assert!(!has_ended(std::process::id()));
+    }
+
+    #[test]
+    fn another_process_is_no_walsender() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert_eq!(walsender_cpu(own), None);
+        assert_eq!(walsender_cpu(-1), None);
+    }
+}

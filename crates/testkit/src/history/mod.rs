@@ -1,0 +1,399 @@
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
+    time::{Duration, Instant},
+};
+
+use crate::Db;
+
+mod read;
+
+/// A row of the outbox that was committed, as it must arrive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// The row's id, the header `id` of the record.
+    pub id: String,
+    /// The topic it belongs to.
+    pub topic: String,
+    /// The record's key. Without one, no order is promised.
+    pub key: Option<Vec<u8>>,
+    /// Its place in the commit order of its key.
+    pub number: i64,
+    /// The record's value.
+    pub payload: Option<Vec<u8>>,
+}
+
+/// A record that was read from the broker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivered {
+    /// The header `id`, if it has one that is text.
+    pub id: Option<String>,
+    /// Where it was read.
+    pub topic: String,
+    /// Where it was read.
+    pub partition: i32,
+    /// Where it was read.
+    pub offset: i64,
+    /// Its key.
+    pub key: Option<Vec<u8>>,
+    /// Its value.
+    pub payload: Option<Vec<u8>>,
+    /// All its headers, in their order; names may repeat.
+    pub headers: Vec<(String, Option<Vec<u8>>)>,
+    /// When the broker appended it, in milliseconds since 1970 by its clock, where the topic has
+    /// `message.timestamp.type=LogAppendTime`.
+    pub appended: Option<i64>,
+    /// The record's own timestamp, in milliseconds since 1970, where the topic keeps those.
+    pub created: Option<i64>,
+}
+
+/// A record that differs from its row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Altered {
+    /// The row.
+    pub id: String,
+    /// Where the record is.
+    pub position: String,
+    /// What differs: "topic", "key" or "value".
+    pub what: &'static str,
+}
+
+/// A record that came out of its key's order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutOfOrder {
+    /// The row.
+    pub id: String,
+    /// Where the record is.
+    pub position: String,
+    /// Its number.
+    pub number: i64,
+    /// The number of the record of the same key that came before it.
+    pub after: i64,
+}
+
+/// What the comparison shows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// How many rows were committed.
+    pub committed: usize,
+    /// How many records were read.
+    pub delivered: usize,
+    /// How many of them repeat an earlier one. Allowed: delivery is at least once.
+    pub duplicates: usize,
+    /// Ids of committed rows that did not arrive.
+    pub lost: Vec<String>,
+    /// Records without a committed row: their ids, or positions where there is no id.
+    pub phantom: Vec<String>,
+    /// Records whose topic, key or value is not their row's.
+    pub altered: Vec<Altered>,
+    /// Keys that lie in more than one partition, as `topic/key`.
+    pub split: Vec<String>,
+    /// First deliveries that came after a later row of the same key.
+    pub reordered: Vec<OutOfOrder>,
+    /// Repetitions that leave rows out. A relay that goes back repeats everything from there; so
+    /// each record of a key is followed by its successor or by an earlier one, and the last is the
+    /// latest. Requests of a killed relay that the broker still works off may be seen here.
+    pub ragged: Vec<OutOfOrder>,
+}
+
+impl Verdict {
+    /// Whether nothing is wrong but for duplicates.
+    pub fn is_clean(&self) -> bool {
+        self.is_clean_but_for_ragged() && self.ragged.is_empty()
+    }
+
+    /// The same, with [`ragged`](Self::ragged) repetitions allowed.
+    pub fn is_clean_but_for_ragged(&self) -> bool {
+        self.lost.is_empty()
+            && self.phantom.is_empty()
+            && self.altered.is_empty()
+            && self.split.is_empty()
+            && self.reordered.is_empty()
+    }
+
+    /// Panics with a report, unless [`is_clean`](Self::is_clean).
+    #[track_caller]
+    pub fn assert_clean(&self) {
+        assert!(self.is_clean(), "the history is not clean: {self}");
+    }
+
+    /// Panics with a report, unless [`is_clean_but_for_ragged`](Self::is_clean_but_for_ragged).
+    #[track_caller]
+    pub fn assert_clean_but_for_ragged(&self) {
+        assert!(
+            self.is_clean_but_for_ragged(),
+            "the history is not clean: {self}"
+        );
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} rows committed, {} records read, {} of them duplicates",
+            self.committed, self.delivered, self.duplicates
+        )?;
+        offenders(f, "lost", &self.lost, |f, id| write!(f, "{id}"))?;
+        offenders(f, "phantom", &self.phantom, |f, id| write!(f, "{id}"))?;
+        offenders(f, "altered", &self.altered, |f, altered| {
+            write!(
+                f,
+                "{}: {} at {}",
+                altered.what, altered.id, altered.position
+            )
+        })?;
+        offenders(f, "split over partitions", &self.split, |f, key| {
+            write!(f, "{key}")
+        })?;
+        for (what, list) in [
+            ("first delivered out of order", &self.reordered),
+            ("ragged", &self.ragged),
+        ] {
+            offenders(f, what, list, |f, r| {
+                write!(
+                    f,
+                    "number {} after {}: {} at {}",
+                    r.number, r.after, r.id, r.position
+                )
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// A heading with the count and the first few.
+fn offenders<T>(
+    f: &mut fmt::Formatter<'_>,
+    what: &str,
+    list: &[T],
+    show: impl Fn(&mut fmt::Formatter<'_>, &T) -> fmt::Result,
+) -> fmt::Result {
+    const SHOWN: usize = 5;
+    if list.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "{what}: {}", list.len())?;
+    for item in list.iter().take(SHOWN) {
+        write!(f, "    ")?;
+        show(f, item)?;
+        writeln!(f)?;
+    }
+    if list.len() > SHOWN {
+        writeln!(f, "    and {} more", list.len() - SHOWN)?;
+    }
+    Ok(())
+}
+
+/// Compares what was committed with what was read. Records may be given in any order: what counts is
+/// their offsets. Panics if two committed rows have the same id, or two of a key the same number: then
+/// the test's own data prove nothing.
+pub fn check(committed: &[Committed], records: &[Delivered]) -> Verdict {
+    let mut rows: HashMap<&str, &Committed> = HashMap::with_capacity(committed.len());
+    let mut numbers = BTreeSet::new();
+    for row in committed {
+        assert!(
+            rows.insert(&row.id, row).is_none(),
+            "row {} is there twice",
+            row.id
+        );
+        if row.key.is_some() {
+            let unique = numbers.insert((&row.topic, &row.key, row.number));
+            assert!(
+                unique,
+                "row {}: its key has number {} twice",
+                row.id, row.number
+            );
+        }
+    }
+    let mut verdict = Verdict {
+        committed: committed.len(),
+        delivered: records.len(),
+        ..Verdict::default()
+    };
+
+    let mut ordered: Vec<&Delivered> = records.iter().collect();
+    ordered.sort_by_key(|record| (&record.topic, record.partition, record.offset));
+    let mut seen: BTreeSet<&str> = BTreeSet::new();
+    let mut by_key: BTreeMap<(&str, &[u8]), Vec<Pair<'_>>> = BTreeMap::new();
+    for record in ordered {
+        let row = record.id.as_deref().and_then(|id| rows.get(id).copied());
+        let Some(row) = row else {
+            verdict.phantom.push(match &record.id {
+                Some(id) => format!("{id} at {}", position(record)),
+                None => format!("no id at {}", position(record)),
+            });
+            continue;
+        };
+        if !seen.insert(&row.id) {
+            verdict.duplicates += 1;
+        }
+        for (what, same) in [
+            ("topic", row.topic == record.topic),
+            ("key", row.key == record.key),
+            ("value", row.payload == record.payload),
+        ] {
+            if !same {
+                let (id, position) = (row.id.clone(), position(record));
+                verdict.altered.push(Altered { id, position, what });
+            }
+        }
+        // By the row's own topic and key: a record that went astray is still out of its order.
+        if let Some(key) = row.key.as_deref() {
+            by_key
+                .entry((&row.topic, key))
+                .or_default()
+                .push((row, record));
+        }
+    }
+    verdict.lost = committed
+        .iter()
+        .filter(|row| !seen.contains(&*row.id))
+        .map(|row| row.id.clone())
+        .collect();
+    for ((topic, key), pairs) in &by_key {
+        let partition = |(_, record): &Pair<'_>| record.partition;
+        if pairs
+            .iter()
+            .any(|pair| partition(pair) != partition(&pairs[0]))
+        {
+            verdict
+                .split
+                .push(format!("{topic}/{}", String::from_utf8_lossy(key)));
+        }
+        check_key(pairs, &mut verdict);
+    }
+    verdict
+}
+
+/// A record with the row its id names.
+type Pair<'a> = (&'a Committed, &'a Delivered);
+
+/// The order within one key.
+fn check_key(records: &[Pair<'_>], verdict: &mut Verdict) {
+    // Ranks among what arrived: what is lost is told elsewhere, and is no reordering.
+    let arrived: BTreeSet<i64> = records.iter().map(|(row, _)| row.number).collect();
+    let ranks: HashMap<i64, usize> = arrived.iter().copied().zip(0..).collect();
+    let mut seen = BTreeSet::new();
+    let mut before: Option<i64> = None;
+    let mut latest: Option<i64> = None;
+    for (row, record) in records {
+        let number = row.number;
+        let first = seen.insert(number);
+        let offence = |after: i64| OutOfOrder {
+            id: row.id.clone(),
+            position: position(record),
+            number,
+            after,
+        };
+        let next = before.map_or(0, |before| ranks[&before] + 1);
+        if first && latest.is_some_and(|latest| latest > number) {
+            verdict.reordered.push(offence(before.unwrap_or(number)));
+        } else if ranks[&number] > next && !(first && latest == before) {
+            // A jump. One from the latest to a new one is not its fault but that of the row it
+            // leaves out, which, since it arrived, arrives later: that is the reordered one.
+            verdict.ragged.push(offence(before.unwrap_or(number)));
+        }
+        before = Some(number);
+        latest = latest.max(before);
+    }
+    if let (Some((row, record)), Some(latest)) = (records.last(), latest)
+        && row.number != latest
+    {
+        let position = position(record);
+        let (id, number) = (row.id.clone(), row.number);
+        // Whether it is a repetition, or a late first delivery, which has been told already.
+        if !verdict
+            .reordered
+            .iter()
+            .any(|told| told.position == position)
+        {
+            verdict.ragged.push(OutOfOrder {
+                id,
+                position,
+                number,
+                after: latest,
+            });
+        }
+    }
+}
+
+fn position(record: &Delivered) -> String {
+    format!("{}[{}]@{}", record.topic, record.partition, record.offset)
+}
+
+/// Both sides of the comparison, as they were read.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    /// From the outbox table.
+    pub committed: Vec<Committed>,
+    /// From the broker.
+    pub records: Vec<Delivered>,
+}
+
+impl History {
+    /// Reads the outbox table that a [`Workload`](crate::Workload) wrote, then all topics whose
+    /// names begin with `topic_prefix`: from their beginning until every committed id was seen and
+    /// the end as of that moment is reached, or `limit` has passed. What is missing then, is for
+    /// [`check`] to say.
+    ///
+    /// Read it when nothing more is being written.
+    #[track_caller]
+    pub fn collect(
+        db_url: &str,
+        table: &str,
+        bootstrap_servers: &str,
+        topic_prefix: &str,
+        limit: Duration,
+    ) -> Self {
+        let committed = Self::committed(db_url, table, topic_prefix);
+        let records = Self::records(bootstrap_servers, topic_prefix, committed.len(), limit);
+        Self { committed, records }
+    }
+
+    /// The rows of an outbox table that a [`Workload`](crate::Workload) wrote; a topic is the prefix
+    /// and the aggregate type.
+    #[track_caller]
+    pub fn committed(db_url: &str, table: &str, topic_prefix: &str) -> Vec<Committed> {
+        let sql = format!(
+            "SELECT id::text, aggregatetype::text, aggregateid::text, \
+             (payload->>'number')::bigint, payload::text FROM {table}"
+        );
+        Db::connect(db_url)
+            .query(&sql, &[])
+            .iter()
+            .map(|row| Committed {
+                id: row.get(0),
+                topic: format!("{topic_prefix}{}", row.get::<_, &str>(1)),
+                key: row.get::<_, Option<&str>>(2).map(Into::into),
+                number: row.get(3),
+                payload: row.get::<_, Option<&str>>(4).map(Into::into),
+            })
+            .collect()
+    }
+
+    /// The records of all topics whose names begin with `topic_prefix`: until `distinct` different
+    /// ids were seen and the end as of that moment is reached, or `limit` has passed.
+    #[track_caller]
+    pub fn records(
+        bootstrap_servers: &str,
+        topic_prefix: &str,
+        distinct: usize,
+        limit: Duration,
+    ) -> Vec<Delivered> {
+        read::records(
+            bootstrap_servers,
+            topic_prefix,
+            distinct,
+            Instant::now() + limit,
+        )
+    }
+
+    /// The comparison.
+    pub fn check(&self) -> Verdict {
+        check(&self.committed, &self.records)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,373 @@
+use std::{env, fmt::Write as _, time::Duration};
+
+use futures_executor::block_on;
+use rdkafka::{
+    ClientConfig,
+    admin::{
+        AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication,
+        TopicResult,
+    },
+    client::DefaultClientContext,
+    error::KafkaResult,
+};
+use walrelay_lab::servers::{Signal, ThrowawayError};
+
+use crate::ChaosProxy;
+
+use self::node::{Jvm, Node, addresses, on_free_ports};
+
+mod acl;
+mod cluster;
+mod node;
+mod secure;
+
+pub use cluster::KafkaCluster;
+pub use secure::SecureKafka;
+
+/// What a [`Kafka`] or a [`KafkaCluster`] is to be like. Listeners, the proxy and arguments of the format
+/// are of a single broker.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct KafkaBuilder {
+    partitions: u32,
+    auto_create: bool,
+    proxied: bool,
+    full_speed: bool,
+    settings: Vec<(String, String)>,
+    listeners: Vec<(String, String)>,
+    format: Vec<String>,
+}
+
+/// Listeners of a test's own, at most.
+const LISTENERS: usize = 6;
+
+impl KafkaBuilder {
+    /// How many partitions a topic gets that is created on demand. Default: 3.
+    pub fn partitions(mut self, partitions: u32) -> Self {
+        self.partitions = partitions;
+        self
+    }
+
+    /// Whether the broker creates topics on demand. Default: yes.
+    pub fn auto_create(mut self, auto_create: bool) -> Self {
+        self.auto_create = auto_create;
+        self
+    }
+
+    /// With a second listener that is reached, and advertised, through a [`ChaosProxy`].
+    pub fn proxied(mut self) -> Self {
+        self.proxied = true;
+        self
+    }
+
+    /// With the JVM's optimising compiler: for measurements. Without, a broker is up in half the
+    /// time, which is what tests need.
+    pub fn full_speed(mut self) -> Self {
+        self.full_speed = true;
+        self
+    }
+
+    /// A line of `server.properties`; overrides what is there by default.
+    pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// One more listener: its name, in upper case, and its security protocol. It is advertised as
+    /// `localhost`, see [`Kafka::listener`]; its settings are `listener.name.<name in lower case>.…`.
+    pub fn listener(mut self, name: impl Into<String>, protocol: impl Into<String>) -> Self {
+        self.listeners.push((name.into(), protocol.into()));
+        self
+    }
+
+    /// An argument of `kafka.tools.StorageTool format`, such as those that make SCRAM's users.
+    pub fn format_argument(mut self, argument: impl Into<String>) -> Self {
+        self.format.push(argument.into());
+        self
+    }
+
+    /// A broker of one's own, ready. (`WALRELAY_TEST_KAFKA` does not count here: who builds, wants
+    /// these settings.)
+    #[track_caller]
+    pub fn start(self) -> Kafka {
+        match Own::start(&self) {
+            Ok(own) => Kafka {
+                servers: addresses(&[own.node.port]),
+                own: Some(own),
+            },
+            Err(error) => panic!("Kafka does not start: {error}"),
+        }
+    }
+
+    /// Lines of `server.properties`. Of two equal names Java takes the later.
+    fn properties(
+        &self,
+        node: &Node,
+        (role, id): (&str, i32),
+        replicas: u32,
+        more: &str,
+    ) -> String {
+        let mut text = format!(
+            "process.roles={role}\n\
+             node.id={id}\n\
+             controller.listener.names=CONTROLLER\n\
+             log.dirs={}\n\
+             offsets.topic.replication.factor={replicas}\n\
+             transaction.state.log.replication.factor={replicas}\n\
+             transaction.state.log.min.isr={}\n\
+             group.initial.rebalance.delay.ms=0\n\
+             auto.create.topics.enable={}\n\
+             num.partitions={}\n\
+             {more}",
+            node.data_dir().display(),
+            replicas.div_ceil(2),
+            self.auto_create,
+            self.partitions,
+        );
+        for (name, value) in &self.settings {
+            let _ = writeln!(text, "{name}={value}");
+        }
+        text
+    }
+}
+
+/// A real Apache Kafka, one broker in KRaft mode.
+///
+/// Dropping it kills it and removes its data.
+#[derive(Debug)]
+pub struct Kafka {
+    servers: String,
+    /// `None` if `WALRELAY_TEST_KAFKA` names another.
+    own: Option<Own>,
+}
+
+#[derive(Debug)]
+struct Own {
+    node: Node,
+    proxy: Option<ChaosProxy>,
+    /// Names and ports.
+    listeners: Vec<(String, u16)>,
+}
+
+impl Kafka {
+    /// What it is to be like.
+    pub fn builder() -> KafkaBuilder {
+        KafkaBuilder {
+            partitions: 3,
+            auto_create: true,
+            proxied: false,
+            full_speed: false,
+            settings: Vec::new(),
+            listeners: Vec::new(),
+            format: Vec::new(),
+        }
+    }
+
+    /// The running broker that `WALRELAY_TEST_KAFKA` names (`host:port`), else one of its own with
+    /// the builder's defaults.
+    #[track_caller]
+    pub fn start() -> Self {
+        match env::var("WALRELAY_TEST_KAFKA") {
+            Ok(servers) if !servers.is_empty() => Self { servers, own: None },
+            _ => Self::builder().start(),
+        }
+    }
+
+    /// Whether it may be stopped: a broker that the environment names may not.
+    pub fn is_own(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// For `bootstrap.servers`.
+    pub fn bootstrap_servers(&self) -> String {
+        self.servers.clone()
+    }
+
+    /// `localhost` and the port of a listener that [`KafkaBuilder::listener`] added.
+    #[track_caller]
+    pub fn listener(&self, name: &str) -> String {
+        let listeners = &self.own().listeners;
+        let found = listeners.iter().find(|(listener, _)| listener == name);
+        let (_, port) = found.expect("a listener of this name");
+        format!("localhost:{port}")
+    }
+
+    /// The proxy before the second listener; its address is for `bootstrap.servers` too.
+    #[track_caller]
+    pub fn proxy(&self) -> &ChaosProxy {
+        self.own().proxy.as_ref().expect("built with proxied()")
+    }
+
+    /// Stops it in order (SIGTERM) and waits for its end.
+    #[track_caller]
+    pub fn stop(&self) {
+        self.own().node.end_by(Signal::Term);
+    }
+
+    /// SIGKILL.
+    #[track_caller]
+    pub fn kill(&self) {
+        self.own().node.end_by(Signal::Kill);
+    }
+
+    /// SIGSTOP: connections stay open, nothing is answered.
+    #[track_caller]
+    pub fn pause(&self) {
+        self.own().node.signal(Signal::Stop);
+    }
+
+    /// SIGCONT.
+    #[track_caller]
+    pub fn resume(&self) {
+        self.own().node.signal(Signal::Cont);
+    }
+
+    /// Starts it again on the same ports with the same data, and waits until it answers.
+    #[track_caller]
+    pub fn start_again(&self) {
+        self.own().node.start_again();
+    }
+
+    /// Its process id, if it is one's own and runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.own.as_ref()?.node.pid()
+    }
+
+    /// What it logged, from WARN upwards.
+    #[track_caller]
+    pub fn log(&self) -> String {
+        self.own().node.log()
+    }
+
+    /// Creates a topic with these settings, such as `("max.message.bytes", "1000")`.
+    #[track_caller]
+    pub fn create_topic(&self, name: &str, partitions: i32, settings: &[(&str, &str)]) {
+        self.create_topics(&[name], partitions, settings);
+    }
+
+    /// Creates several alike.
+    #[track_caller]
+    pub fn create_topics(&self, names: &[&str], partitions: i32, settings: &[(&str, &str)]) {
+        let topics = names.iter();
+        let topics = topics.map(|name| NewTopic::new(name, partitions, TopicReplication::Fixed(1)));
+        create_topics(&self.servers, topics, settings);
+    }
+
+    /// Changes a setting of a topic.
+    #[track_caller]
+    pub fn alter_topic(&self, name: &str, key: &str, value: &str) {
+        let change = AlterConfig::new(ResourceSpecifier::Topic(name)).set(key, value);
+        let admin = admin(&self.servers);
+        let done = block_on(admin.alter_configs([&change], &options()));
+        for result in done.expect("the broker answers") {
+            result.map(drop).expect("the topic is altered");
+        }
+    }
+
+    /// Deletes topics.
+    #[track_caller]
+    pub fn delete_topics(&self, names: &[&str]) {
+        let admin = admin(&self.servers);
+        accepted(block_on(admin.delete_topics(names, &options())));
+    }
+
+    #[track_caller]
+    fn own(&self) -> &Own {
+        self.own.as_ref().unwrap_or_else(|| {
+            panic!(
+                "this test controls its broker; it cannot use {} of WALRELAY_TEST_KAFKA, \
+                 and starts its own with Kafka::builder()",
+                self.servers
+            )
+        })
+    }
+}
+
+impl Own {
+    fn start(builder: &KafkaBuilder) -> Result<Self, ThrowawayError> {
+        on_free_ports(|ports: [u16; 3 + LISTENERS]| {
+            let [port, controller, behind, others @ ..] = ports;
+            let names = builder.listeners.iter().map(|(name, _)| name.clone());
+            assert!(names.len() <= LISTENERS, "at most {LISTENERS} listeners");
+            let jvm = Jvm {
+                heap: 384,
+                full_speed: builder.full_speed,
+            };
+            let own = Self {
+                node: Node::new("Kafka", port, true, jvm)?,
+                proxy: builder
+                    .proxied
+                    .then(|| ChaosProxy::start(("127.0.0.1", behind))),
+                listeners: names.zip(others).collect(),
+            };
+            let more = own.listening(builder, controller, behind);
+            let role = ("broker,controller", 1);
+            let properties = builder.properties(&own.node, role, 1, &more);
+            own.node.format(&properties, &builder.format)?;
+            own.node.start()?;
+            Ok(own)
+        })
+    }
+
+    /// The properties that say where it listens, and as what.
+    fn listening(&self, builder: &KafkaBuilder, controller: u16, behind: u16) -> String {
+        let mut listeners = format!("PLAINTEXT://127.0.0.1:{}", self.node.port);
+        let mut advertised = listeners.clone();
+        if let Some(proxy) = &self.proxy {
+            let _ = write!(listeners, ",PROXIED://127.0.0.1:{behind}");
+            let _ = write!(advertised, ",PROXIED://127.0.0.1:{}", proxy.port());
+        }
+        let mut protocols = "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT".to_owned();
+        for ((name, port), (_, protocol)) in self.listeners.iter().zip(&builder.listeners) {
+            let _ = write!(listeners, ",{name}://127.0.0.1:{port}");
+            let _ = write!(advertised, ",{name}://localhost:{port}");
+            let _ = write!(protocols, ",{name}:{protocol}");
+        }
+        format!(
+            "controller.quorum.voters=1@127.0.0.1:{controller}\n\
+             listeners={listeners},CONTROLLER://127.0.0.1:{controller}\n\
+             advertised.listeners={advertised}\n\
+             inter.broker.listener.name=PLAINTEXT\n\
+             listener.security.protocol.map={protocols}\n"
+        )
+    }
+}
+
+fn admin(bootstrap_servers: &str) -> AdminClient<DefaultClientContext> {
+    ClientConfig::new()
+        .set("bootstrap.servers", bootstrap_servers)
+        .create()
+        .expect("an admin client can be made")
+}
+
+fn options() -> AdminOptions {
+    AdminOptions::new().operation_timeout(Some(Duration::from_secs(120)))
+}
+
+#[track_caller]
+fn create_topics<'a>(
+    bootstrap_servers: &str,
+    topics: impl Iterator<Item = NewTopic<'a>>,
+    settings: &'a [(&'a str, &'a str)],
+) {
+    let with = |topic| {
+        settings
+            .iter()
+            .fold(topic, |topic: NewTopic<'a>, (key, value)| {
+                topic.set(key, value)
+            })
+    };
+    let topics: Vec<NewTopic<'a>> = topics.map(with).collect();
+    accepted(block_on(
+        admin(bootstrap_servers).create_topics(&topics, &options()),
+    ));
+}
+
+#[track_caller]
+fn accepted(answer: KafkaResult<Vec<TopicResult>>) {
+    for result in answer.expect("the broker answers") {
+        if let Err((topic, code)) = result {
+            panic!("topic {topic}: {code}");
+        }
+    }
+}
