@@ -130,7 +130,7 @@ impl Codec {
     }
 }
 
-/// `bytea_output` is `hex`, or `escape` where somebody insists.
+/// `bytea_output` is `hex`, or `escape` where it is set so.
 fn bytea(input: &str) -> Result<Cow<'_, [u8]>, Malformed> {
     if let Some(hex) = input.strip_prefix("\\x") {
         let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
