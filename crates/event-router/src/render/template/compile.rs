@@ -150,12 +150,12 @@ impl Compiler<'_, '_> {
         let of_column = kind(type_oid);
         let mut ops = Ops {
             kind: of_column,
-            ops: Vec::new(),
+            list: Vec::new(),
             optional: false,
         };
         match of_column {
-            Kind::Boolean => ops.ops.push(Op::Boolean),
-            Kind::Bytes => ops.ops.push(Op::Unhex),
+            Kind::Boolean => ops.list.push(Op::Boolean),
+            Kind::Bytes => ops.list.push(Op::Unhex),
             _ => {}
         }
         let no_time = matches!(of_column, Kind::Boolean | Kind::Bytes);
@@ -180,7 +180,7 @@ impl Compiler<'_, '_> {
         }
         Ok(Column {
             slot: found.slot,
-            ops: ops.ops.into(),
+            ops: ops.list.into(),
             kind: ops.kind,
             optional: ops.optional,
         })
@@ -191,7 +191,7 @@ impl Compiler<'_, '_> {
 struct Ops {
     /// What the value is by now.
     kind: Kind,
-    ops: Vec<Op>,
+    list: Vec<Op>,
     optional: bool,
 }
 
@@ -204,7 +204,7 @@ impl Ops {
                 if self.kind != Kind::Json {
                     self.become_text();
                 }
-                self.ops.push(Op::Filter(filter.clone()));
+                self.list.push(Op::Filter(filter.clone()));
                 self.kind = Kind::Found;
             }
             Filter::Lookup { table, otherwise } => {
@@ -212,7 +212,7 @@ impl Ops {
                 self.text(Op::Lookup(table, otherwise.clone()));
             }
             Filter::Default(text) => match self.default(text, using) {
-                Some(op) => self.ops.push(op),
+                Some(op) => self.list.push(op),
                 None => return false,
             },
             Filter::Optional => self.optional = true,
@@ -224,13 +224,13 @@ impl Ops {
     /// An operation on text, with text for a result.
     fn text(&mut self, op: Op) {
         self.become_text();
-        self.ops.push(op);
+        self.list.push(op);
     }
 
     fn become_text(&mut self) {
         match self.kind {
-            Kind::Found => self.ops.push(Op::Unquote),
-            Kind::Bytes => self.ops.push(Op::Base64),
+            Kind::Found => self.list.push(Op::Unquote),
+            Kind::Bytes => self.list.push(Op::Base64),
             Kind::Text | Kind::Number | Kind::Boolean | Kind::Json | Kind::Timestamp => {}
         }
         self.kind = Kind::Text;
