@@ -1,7 +1,7 @@
 //! Events written with `pg_logical_emit_message` instead of into a table.
 //!
-//! The content of such a message is a JSON object; here it becomes a row of a table that nobody
-//! has: one column for each member, under the names that the presets know. From there on it is
+//! The content of such a message is a JSON object; here it becomes a row of a virtual table:
+//! one column for each member, under the names that the presets know. From there on it is
 //! routed as any row is.
 
 mod content;
@@ -25,7 +25,7 @@ const TEXT: TypeOid = TypeOid::new(25);
 const TIMESTAMPTZ: TypeOid = TypeOid::new(1184);
 const JSONB: TypeOid = TypeOid::new(3802);
 
-/// What a column of the table that nobody has is filled with.
+/// What a column of the virtual table is filled with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     Member(MessageMember),
@@ -85,7 +85,7 @@ impl Messages {
     /// database has it.
     const ROUTED: RelationId = RelationId::new(0);
     /// The table of those that name their topic, in the column [`TOPIC`](Self::TOPIC). Below 16384
-    /// lie catalogs, which nobody can publish.
+    /// lie catalogs, which cannot be published.
     const NAMED: RelationId = RelationId::new(1);
     const TOPIC: &'static str = MessageMember::Topic.name();
     /// Both.

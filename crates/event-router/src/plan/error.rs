@@ -67,7 +67,7 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    /// A table and the options do not fit each other: somebody must change one of them.
+    /// A table and the options do not fit each other: one of them must change.
     pub const fn disposition(&self) -> Disposition {
         Disposition::Configuration
     }

@@ -28,7 +28,7 @@ pub(crate) fn described(type_oid: u32) -> String {
     }
 }
 
-/// The name of a type that people know it by, where it is one they are likely to have tried.
+/// The SQL name of a type that is often tried.
 const fn name(type_oid: u32) -> Option<&'static str> {
     Some(match type_oid {
         BOOL => "boolean",

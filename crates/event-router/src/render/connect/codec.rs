@@ -130,7 +130,7 @@ impl Codec {
     }
 }
 
-/// `bytea_output` is `hex`, or `escape` where somebody insists.
+/// `bytea_output` is `hex`, or `escape` where it is set so.
 fn bytea(input: &str) -> Result<Cow<'_, [u8]>, Malformed> {
     if let Some(hex) = input.strip_prefix("\\x") {
         let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
@@ -274,16 +274,7 @@ fn point(input: &str) -> Result<Data<'static>, Malformed> {
 
 /// The entries in the order of Java's `HashMap`.
 fn ordered(input: &str) -> Result<Vec<(String, Option<String>)>, Malformed> {
-    let mut entries: Vec<Option<(String, Option<String>)>> =
-        hstore::parse(input)?.into_iter().map(Some).collect();
-    let keys: Vec<&str> = entries
-        .iter()
-        .flatten()
-        .map(|(key, _)| key.as_str())
-        .collect();
-    let order = java::hash_map_order(&keys);
-    let entries = order
-        .into_iter()
-        .filter_map(|at| entries.get_mut(at)?.take());
-    Ok(entries.collect())
+    let mut entries = hstore::parse(input)?;
+    java::sort_as_hash_map(&mut entries);
+    Ok(entries)
 }

@@ -39,7 +39,7 @@ impl ColumnType {
         let (schema, codec, unknown) = if let Some((schema, codec)) = known {
             (schema, codec, false)
         } else {
-            // Better than nothing, and all there is to say of a type that nobody described.
+            // A text, for want of a description of the type.
             let described = type_oid < FIRST_USER_TYPE || facts.is_some();
             (Schema::of(Kind::String), Codec::Text, described)
         };

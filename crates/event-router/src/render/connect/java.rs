@@ -286,19 +286,17 @@ fn round_up(digits: &mut [u8], exponent: &mut i32) {
     *exponent += 1;
 }
 
-/// The order in which a `java.util.HashMap` gives the keys that were put into it in this one, as
-/// places in `keys`. They are different from each other.
-pub(crate) fn hash_map_order(keys: &[&str]) -> Vec<usize> {
+/// Sorts entries that were put into a `java.util.HashMap` in this order as that gives them. Their keys are
+/// different from each other.
+pub(crate) fn sort_as_hash_map<V>(entries: &mut [(String, V)]) {
     let mut capacity: usize = 16;
-    while keys.len() > capacity / 4 * 3 {
+    while entries.len() > capacity / 4 * 3 {
         capacity *= 2;
     }
-    let mut order: Vec<usize> = (0..keys.len()).collect();
-    order.sort_by_key(|place| {
-        let hash = keys.get(*place).map_or(0, |key| string_hash(key));
+    entries.sort_by_key(|(key, _)| {
+        let hash = string_hash(key);
         (hash ^ (hash >> 16)) as usize & (capacity - 1)
     });
-    order
 }
 
 /// `String.hashCode`.
@@ -368,10 +366,9 @@ mod tests {
     fn keys_are_in_the_order_of_a_hash_map() {
         // System.out.println(new HashMap<>(...)) of Java 17.
         let keys = ["z", "aa", "b", "hello world", "c d", "a"];
-        let order: Vec<&str> = hash_map_order(&keys)
-            .into_iter()
-            .map(|at| keys[at])
-            .collect();
+        let mut entries = keys.map(|key| (key.to_owned(), ()));
+        sort_as_hash_map(&mut entries);
+        let order = entries.map(|(key, ())| key);
         assert_eq!(order, ["aa", "a", "b", "c d", "z", "hello world"]);
     }
 }

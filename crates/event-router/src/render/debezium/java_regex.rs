@@ -224,55 +224,44 @@ impl Translator {
     }
 
     fn group(&mut self) -> Result<(), JavaRegexError> {
+        use RegexProblem::{Flag, LookAround, Possessive};
+
         let start = self.at;
-        for look in ["(?=", "(?!", "(?<=", "(?<!"] {
-            if self.starts_with(look) {
-                return Self::error(start, RegexProblem::LookAround);
-            }
-        }
-        if self.starts_with("(?>") {
-            return Self::error(start, RegexProblem::Possessive);
+        let refused = [
+            ("(?=", LookAround),
+            ("(?!", LookAround),
+            ("(?<=", LookAround),
+            ("(?<!", LookAround),
+            ("(?>", Possessive),
+        ];
+        let refused = refused.into_iter().find(|(text, _)| self.starts_with(text));
+        if let Some((_, problem)) = refused {
+            return Self::error(start, problem);
         }
         if self.starts_with("(?<") {
-            self.at += 3;
-            self.out.push_str("(?<");
-            let mut empty = true;
-            loop {
-                match self.peek(0) {
-                    Some('>') if !empty => break,
-                    Some(c) if c.is_ascii_alphabetic() || (!empty && c.is_ascii_digit()) => {
-                        self.out.push(c);
-                    }
-                    _ => {
-                        return Self::syntax(
-                            start,
-                            "the name of a group begins with a letter and has letters and digits of ASCII",
-                        );
-                    }
-                }
-                empty = false;
-                self.at += 1;
+            let rest = self.chars.iter().skip(start + 3);
+            let name: String = rest.take_while(|c| **c != '>').collect();
+            let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic())
+                && name.bytes().all(|c| c.is_ascii_alphanumeric());
+            if !is_name || self.peek(3 + name.len()) != Some('>') {
+                return Self::syntax(
+                    start,
+                    "the name of a group begins with a letter and has letters and digits of ASCII",
+                );
             }
-            self.at += 1;
-            self.out.push('>');
-            return Ok(());
-        }
-        if self.starts_with("(?:") {
-            self.at += 3;
+            self.out.push_str(&["(?<", &name, ">"].concat());
+            self.at += 4 + name.len();
+        } else if self.starts_with("(?:") {
             self.out.push_str("(?:");
-            return Ok(());
-        }
-        if self.starts_with("(?s)") && start == 0 {
-            self.at += 4;
+            self.at += 3;
+        } else if self.starts_with("(?s)") && start == 0 {
             self.dot_all = true;
-            return Ok(());
+            self.at += 4;
+        } else if self.starts_with("(?") {
+            return Self::error(start, Flag(self.peek(2).unwrap_or('?')));
+        } else {
+            self.next("(");
         }
-        if self.starts_with("(?") {
-            let flag = self.peek(2).unwrap_or('?');
-            return Self::error(start, RegexProblem::Flag(flag));
-        }
-        self.at += 1;
-        self.out.push('(');
         Ok(())
     }
 

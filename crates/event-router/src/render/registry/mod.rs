@@ -304,29 +304,38 @@ fn encode<'t>(
     value: &Part<'t>,
     scratch: &mut Vec<u8>,
 ) -> Result<Part<'t>, SchemaMismatch> {
+    if let (Body::Avro(encoder), Part::Row(bytes)) = (&schema.body, value) {
+        let text = str::from_utf8(bytes).map_err(|_| SchemaMismatchAt::NotJson)?;
+        let start = begin(schema, scratch);
+        encoder.encode(text, scratch)?;
+        return Ok(Part::since(start, scratch));
+    }
     let text = value.resolve(scratch).unwrap_or_default();
     let text = str::from_utf8(text).map_err(|_| SchemaMismatchAt::NotJson)?;
     // A value that was rendered lies in the buffer that is written to.
     let mut out = Vec::new();
-    match (&schema.body, value) {
-        (Body::Json, _) if !json::is_json(text.as_bytes()) => {
+    match &schema.body {
+        Body::Json if !json::is_json(text.as_bytes()) => {
             return Err(SchemaMismatchAt::NotJson.into());
         }
-        (Body::Avro(encoder), Part::Scratch(_)) => {
+        Body::Json => {}
+        Body::Avro(encoder) => {
             out.reserve(text.len());
             encoder.encode(text, &mut out)?;
         }
-        _ => {}
     }
+    let start = begin(schema, scratch);
+    match &schema.body {
+        Body::Json => value.copy(0..value.len(), scratch),
+        Body::Avro(_) => scratch.extend_from_slice(&out),
+    }
+    Ok(Part::since(start, scratch))
+}
+
+/// The head of a value: a zero byte, the id. Gives its place.
+fn begin(schema: &ValueSchema, scratch: &mut Vec<u8>) -> usize {
     let start = scratch.len();
     scratch.push(0);
     scratch.extend_from_slice(&schema.id.to_be_bytes());
-    match (&schema.body, value) {
-        (Body::Json, value) => value.copy(0..value.len(), scratch),
-        (Body::Avro(encoder), Part::Row(bytes)) => {
-            encoder.encode(str::from_utf8(bytes).unwrap_or_default(), scratch)?;
-        }
-        (Body::Avro(_), _) => scratch.extend_from_slice(&out),
-    }
-    Ok(Part::since(start, scratch))
+    start
 }

@@ -68,18 +68,9 @@ pub(crate) enum Compiled {
     Timestamp(Text),
 }
 
-/// A JSON object to be built.
+/// A JSON object to be built: `"name":`, and what follows.
 #[derive(Debug)]
-pub(crate) struct Built {
-    members: Box<[BuiltMember]>,
-}
-
-#[derive(Debug)]
-struct BuiltMember {
-    /// `"name":`.
-    name: Box<str>,
-    value: BuiltValue,
-}
+pub(crate) struct Built(Box<[(Box<str>, BuiltValue)]>);
 
 #[derive(Debug)]
 enum BuiltValue {
@@ -141,14 +132,9 @@ impl Compiler<'_, '_> {
                     BuiltValue::Text(self.text(template, &Target::Member(path.into()))?)
                 }
             };
-            members.push(BuiltMember {
-                name: [&quoted(name), ":"].concat().into(),
-                value,
-            });
+            members.push(([&quoted(name), ":"].concat().into(), value));
         }
-        Ok(Built {
-            members: members.into(),
-        })
+        Ok(Built(members.into()))
     }
 
     fn column(
@@ -164,45 +150,26 @@ impl Compiler<'_, '_> {
         let of_column = kind(type_oid);
         let mut ops = Ops {
             kind: of_column,
-            ops: Vec::new(),
+            list: Vec::new(),
+            optional: false,
         };
         match of_column {
-            Kind::Boolean => ops.ops.push(Op::Boolean),
-            Kind::Bytes => ops.ops.push(Op::Unhex),
+            Kind::Boolean => ops.list.push(Op::Boolean),
+            Kind::Bytes => ops.list.push(Op::Unhex),
             _ => {}
         }
         let no_time = matches!(of_column, Kind::Boolean | Kind::Bytes);
         if *target == Target::Timestamp && no_time && filters.is_empty() {
             return Err(self.columns.unsupported(name, type_oid, role()));
         }
-        let mut optional = false;
         for (_, filter) in filters {
-            match filter {
-                Filter::Text => ops.become_text(),
-                Filter::Json(_) => {
-                    if ops.kind != Kind::Json {
-                        ops.become_text();
-                    }
-                    ops.ops.push(Op::Filter(filter.clone()));
-                    ops.kind = Kind::Found;
-                }
-                Filter::Lookup { table, otherwise } => {
-                    let table = self.lookups.get(table).cloned().unwrap_or_default();
-                    ops.text(Op::Lookup(table, otherwise.clone()));
-                }
-                Filter::Default(text) => {
-                    let Some(op) = ops.default(text, using) else {
-                        return Err(PlanError::Default {
-                            table: self.columns.table().to_owned(),
-                            column: name.to_owned(),
-                            role: role(),
-                            type_oid,
-                        });
-                    };
-                    ops.ops.push(op);
-                }
-                Filter::Optional => optional = true,
-                filter => ops.text(Op::Filter(filter.clone())),
+            if !ops.filter(filter, self.lookups, using) {
+                return Err(PlanError::Default {
+                    table: self.columns.table().to_owned(),
+                    column: name.to_owned(),
+                    role: role(),
+                    type_oid,
+                });
             }
         }
         match using {
@@ -213,29 +180,57 @@ impl Compiler<'_, '_> {
         }
         Ok(Column {
             slot: found.slot,
-            ops: ops.ops.into(),
+            ops: ops.list.into(),
             kind: ops.kind,
-            optional,
+            optional: ops.optional,
         })
     }
 }
 
+/// What is done to a column, filter by filter.
 struct Ops {
+    /// What the value is by now.
     kind: Kind,
-    ops: Vec<Op>,
+    list: Vec<Op>,
+    optional: bool,
 }
 
 impl Ops {
+    /// One filter more; `false` where its default would break what is built of the value.
+    fn filter(&mut self, filter: &Filter, lookups: &Lookups, using: Use) -> bool {
+        match filter {
+            Filter::Text => self.become_text(),
+            Filter::Json(_) => {
+                if self.kind != Kind::Json {
+                    self.become_text();
+                }
+                self.list.push(Op::Filter(filter.clone()));
+                self.kind = Kind::Found;
+            }
+            Filter::Lookup { table, otherwise } => {
+                let table = lookups.get(table).cloned().unwrap_or_default();
+                self.text(Op::Lookup(table, otherwise.clone()));
+            }
+            Filter::Default(text) => match self.default(text, using) {
+                Some(op) => self.list.push(op),
+                None => return false,
+            },
+            Filter::Optional => self.optional = true,
+            filter => self.text(Op::Filter(filter.clone())),
+        }
+        true
+    }
+
     /// An operation on text, with text for a result.
     fn text(&mut self, op: Op) {
         self.become_text();
-        self.ops.push(op);
+        self.list.push(op);
     }
 
     fn become_text(&mut self) {
         match self.kind {
-            Kind::Found => self.ops.push(Op::Unquote),
-            Kind::Bytes => self.ops.push(Op::Base64),
+            Kind::Found => self.list.push(Op::Unquote),
+            Kind::Bytes => self.list.push(Op::Base64),
             Kind::Text | Kind::Number | Kind::Boolean | Kind::Json | Kind::Timestamp => {}
         }
         self.kind = Kind::Text;
@@ -427,13 +422,13 @@ impl Built {
     fn render(&self, values: &[Value<'_>], scratch: &mut Vec<u8>) -> Result<(), Fault> {
         let start = scratch.len();
         scratch.push(b'{');
-        for member in &self.members {
+        for (name, value) in &self.0 {
             let mark = scratch.len();
             if mark > start + 1 {
                 scratch.push(b',');
             }
-            scratch.extend_from_slice(member.name.as_bytes());
-            match &member.value {
+            scratch.extend_from_slice(name.as_bytes());
+            match value {
                 BuiltValue::Literal(text) => scratch.extend_from_slice(text.as_bytes()),
                 BuiltValue::Object(object) => object.render(values, scratch)?,
                 BuiltValue::Text(text) => {

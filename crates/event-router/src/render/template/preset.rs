@@ -1,6 +1,6 @@
-//! The outbox tables that people already have, as texts in the language of templates.
+//! Common outbox tables, as texts in the language of templates.
 //!
-//! A preset is nothing but what somebody could have configured: [`Preset::routes`] reads its texts.
+//! A preset is a route that could be configured as well: [`Preset::routes`] reads its texts.
 //! It names columns and no table.
 
 use super::ast::{Lookups, Member, Object, Place, Template, ValueTemplate};

@@ -145,7 +145,7 @@ struct Scanner<'t> {
     at: usize,
 }
 
-impl<'t> Scanner<'t> {
+impl Scanner<'_> {
     /// What `value` reads, with nothing but blanks around it.
     fn whole<T>(
         mut self,
@@ -210,12 +210,12 @@ impl<'t> Scanner<'t> {
     }
 
     /// A member's name, with its quotes; up to the value.
-    fn name(&mut self) -> Result<&'t [u8], Malformed> {
+    fn name(&mut self) -> Result<Range<usize>, Malformed> {
         let name = self.string()?;
         self.blanks();
         self.need(b':')?;
         self.blanks();
-        Ok(self.text.get(name).unwrap_or_default())
+        Ok(name)
     }
 
     /// Walks over a value; with a path, gives what it leads to.
@@ -232,6 +232,7 @@ impl<'t> Scanner<'t> {
         match self.peek() {
             Some(b'{') => self.items(b'}', |scanner| {
                 let name = scanner.name()?;
+                let name = scanner.text.get(name).unwrap_or_default();
                 let rest = match path {
                     Some([Step::Member(wanted), rest @ ..]) if same(name, wanted.as_bytes()) => {
                         Some(rest)

@@ -2,6 +2,7 @@
 //! written in.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use super::{Malformed, Part, Scanner, unescape};
 
@@ -21,20 +22,24 @@ pub(crate) enum Tree<'t> {
 
 /// The value that `text` is, nested at most so deep.
 pub(crate) fn parse(text: &str, max_depth: u16) -> Result<Tree<'_>, Malformed> {
-    let text = text.as_bytes();
-    Scanner { text, at: 0 }.whole(|scanner| scanner.tree(max_depth))
+    let scanner = Scanner {
+        text: text.as_bytes(),
+        at: 0,
+    };
+    scanner.whole(|scanner| scanner.tree(text, max_depth))
 }
 
 impl<'t> Scanner<'t> {
-    fn tree(&mut self, depth: u16) -> Result<Tree<'t>, Malformed> {
+    /// `whole` is the text that is scanned.
+    fn tree(&mut self, whole: &'t str, depth: u16) -> Result<Tree<'t>, Malformed> {
         let depth = depth.checked_sub(1).ok_or(Malformed)?;
         let start = self.at;
         Ok(match self.peek() {
             Some(b'{') => {
                 let mut members = Vec::new();
                 self.items(b'}', |scanner| {
-                    let name = text(scanner.name()?)?;
-                    members.push((name, scanner.tree(depth)?));
+                    let name = string(whole, scanner.name()?)?;
+                    members.push((name, scanner.tree(whole, depth)?));
                     Ok(())
                 })?;
                 Tree::Object(members)
@@ -42,14 +47,14 @@ impl<'t> Scanner<'t> {
             Some(b'[') => {
                 let mut items = Vec::new();
                 self.items(b']', |scanner| {
-                    items.push(scanner.tree(depth)?);
+                    items.push(scanner.tree(whole, depth)?);
                     Ok(())
                 })?;
                 Tree::Array(items)
             }
             Some(b'"') => {
-                let string = self.string()?;
-                Tree::String(text(self.text.get(string).unwrap_or_default())?)
+                let place = self.string()?;
+                Tree::String(string(whole, place)?)
             }
             Some(b't') => {
                 self.word(b"true")?;
@@ -65,25 +70,23 @@ impl<'t> Scanner<'t> {
             }
             _ => {
                 self.number()?;
-                let digits = self.text.get(start..self.at).unwrap_or_default();
-                Tree::Number(std::str::from_utf8(digits).map_err(|_| Malformed)?)
+                Tree::Number(whole.get(start..self.at).ok_or(Malformed)?)
             }
         })
     }
 }
 
-/// What a string stands for; borrowed where it has no escape.
-fn text(string: &[u8]) -> Result<Cow<'_, str>, Malformed> {
-    if string.contains(&b'\\') {
-        let mut text = Vec::with_capacity(string.len());
-        unescape(&Part::Row(string), &mut text)?;
-        return String::from_utf8(text)
-            .map(Cow::Owned)
-            .map_err(|_| Malformed);
+/// What the string at this place stands for; borrowed where it has no escape.
+fn string(whole: &str, place: Range<usize>) -> Result<Cow<'_, str>, Malformed> {
+    let quoted = whole.get(place).ok_or(Malformed)?;
+    if !quoted.contains('\\') {
+        let inner = quoted.get(1..quoted.len().saturating_sub(1));
+        return inner.map(Cow::Borrowed).ok_or(Malformed);
     }
-    let inner = string.get(1..string.len().saturating_sub(1));
-    let text = std::str::from_utf8(inner.unwrap_or_default());
-    text.map(Cow::Borrowed).map_err(|_| Malformed)
+    let mut text = Vec::with_capacity(quoted.len());
+    unescape(&Part::Row(quoted.as_bytes()), &mut text)?;
+    let text = String::from_utf8(text);
+    text.map(Cow::Owned).map_err(|_| Malformed)
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub enum SchemaProblem {
         /// What is wrong with it.
         why: String,
     },
-    /// It is larger, or nested deeper, than any that people write.
+    /// It is nested deeper than 100 types.
     #[error("it is nested too deep")]
     TooDeep,
 }

@@ -15,7 +15,7 @@ use crate::value::json::tree::{self, Tree};
 /// Whose JSON it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// An event's: as people and Postgres write values.
+    /// An event's: values as Postgres writes them.
     Event,
     /// A schema's own: logical types are written as the types beneath, and unions without a branch's
     /// name.
