@@ -39,7 +39,7 @@ impl Debezium {
             .arg(format!("{}:{}/lib/*", runner.display(), home.display()))
             .arg("io.debezium.server.Main");
         let log = scratch.path().join("log");
-        let process = Process::spawn("debezium", &command, &scratch, &log, Signal::Kill)
+        let process = Process::spawn(&mut command, &scratch, &log, Signal::Kill)
             .expect("Debezium Server starts");
         let debezium = Self { process, scratch };
         let slot = SlotWatch::new(&rig.postgres.url(), SLOT);

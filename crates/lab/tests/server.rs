@@ -197,34 +197,27 @@ fn owner_to_be_killed() {
 
 #[test]
 fn nothing_outlives_a_killed_owner() {
-    // As it is; and without `setpriv`, so that the janitor has to end the server too.
-    for path in [
-        env::var_os("PATH").unwrap_or_default(),
-        "/nonexistent".into(),
-    ] {
-        let mut owner = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "owner_to_be_killed", "--nocapture"])
-            .env("WALRELAY_THROWAWAY_OWNER", "1")
-            .env("PATH", path)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .unwrap();
-        let line = BufReader::new(owner.stdout.take().unwrap())
-            .lines()
-            .map(Result::unwrap)
-            .find(|line| line.starts_with("server "))
-            .expect("the owner names its server");
-        let mut words = line.split(' ').skip(1);
-        let pid: u32 = words.next().unwrap().parse().unwrap();
-        let dir = Path::new(words.next().unwrap());
-        assert!(runs(pid) && dir.exists());
+    let mut owner = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "owner_to_be_killed", "--nocapture"])
+        .env("WALRELAY_THROWAWAY_OWNER", "1")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap();
+    let line = BufReader::new(owner.stdout.take().unwrap())
+        .lines()
+        .map(Result::unwrap)
+        .find(|line| line.starts_with("server "))
+        .expect("the owner names its server");
+    let mut words = line.split(' ').skip(1);
+    let pid: u32 = words.next().unwrap().parse().unwrap();
+    let dir = Path::new(words.next().unwrap());
+    assert!(runs(pid) && dir.exists());
 
-        owner.kill().unwrap();
-        owner.wait().unwrap();
-        eventually("the server ends", || !runs(pid));
-        eventually("its directory is removed", || !dir.exists());
-    }
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    eventually("the server ends", || !runs(pid));
+    eventually("its directory is removed", || !dir.exists());
 }
 
 /// The owner of the next test: starts a program that starts another, names both and panics or waits.

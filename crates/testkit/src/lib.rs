@@ -14,7 +14,7 @@
 //! - [`CommitLog`], [`EarlyWatch`], [`confirmed_early`]: where each row was committed in the log, and
 //!   whether a slot ever stood behind it before the broker had the row's record.
 //! - [`SlotWatch`], [`Db`]: what Postgres says, for tests that are blocking or asynchronous alike.
-//! - [`eventually`], [`eventually_some`], [`eventually_async`]: awaiting a condition instead of
+//! - [`eventually`], [`eventually_some`]: awaiting a condition instead of
 //!   sleeping.
 //!
 //! # Invariants
@@ -58,5 +58,5 @@ pub use proxy::{ChaosProxy, Cut, Direction};
 pub use registry::{Asked, Mishap, SchemaRegistry};
 pub use slot::{SlotState, SlotWatch};
 pub use standby::Standby;
-pub use wait::{eventually, eventually_async, eventually_some};
+pub use wait::{eventually, eventually_some};
 pub use workload::{Running, Workload, Written};

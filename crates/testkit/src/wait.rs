@@ -27,15 +27,3 @@ pub fn eventually_some<T>(limit: Duration, mut value: impl FnMut() -> Option<T>)
         thread::sleep(LOOK);
     }
 }
-
-/// [`eventually`] without blocking the thread.
-pub async fn eventually_async(limit: Duration, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + limit;
-    while !condition() {
-        assert!(
-            Instant::now() < deadline,
-            "what was awaited did not come within {limit:?}"
-        );
-        tokio::time::sleep(LOOK).await;
-    }
-}

@@ -1,6 +1,5 @@
 use std::{
     collections::BTreeSet,
-    ops::RangeInclusive,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -13,6 +12,14 @@ use fastrand::Rng;
 use tokio_postgres::{Client, Error, NoTls, Statement, types::ToSql};
 
 use crate::Db;
+
+/// Which part of the transactions is rolled back, and in which part a savepoint is.
+const ROLLBACK: f64 = 0.1;
+const SAVEPOINT: f64 = 0.2;
+/// Rows of a transaction, at most.
+const MOST_ROWS: u32 = 20;
+/// Characters that a payload is padded with, at most. Some are not ASCII.
+const MOST_PADDING: usize = 200;
 
 /// Concurrent writers to an outbox table, as an application has them.
 ///
@@ -30,12 +37,8 @@ pub struct Workload {
     table: String,
     writers: u32,
     rows: Option<u64>,
-    transaction_rows: RangeInclusive<u32>,
     aggregate_types: Vec<String>,
     keys: u32,
-    rollback: f64,
-    savepoint: f64,
-    padding: RangeInclusive<usize>,
     rate: Option<f64>,
     seed: u64,
 }
@@ -84,12 +87,8 @@ impl Workload {
             table: "public.outbox".to_owned(),
             writers: 8,
             rows: None,
-            transaction_rows: 1..=20,
             aggregate_types: ["order", "payment", "customer"].map(str::to_owned).into(),
             keys: 100,
-            rollback: 0.1,
-            savepoint: 0.2,
-            padding: 0..=200,
             rate: None,
             seed: 1,
         }
@@ -113,12 +112,6 @@ impl Workload {
         self
     }
 
-    /// How many rows a transaction has.
-    pub fn transaction_rows(mut self, rows: RangeInclusive<u32>) -> Self {
-        self.transaction_rows = rows;
-        self
-    }
-
     /// The aggregate types, each of which becomes a topic.
     pub fn aggregate_types(mut self, types: &[&str]) -> Self {
         self.aggregate_types = types.iter().map(|&name| name.to_owned()).collect();
@@ -128,18 +121,6 @@ impl Workload {
     /// How many keys each aggregate type has.
     pub fn keys(mut self, keys: u32) -> Self {
         self.keys = keys;
-        self
-    }
-
-    /// Which part of the transactions is rolled back, and in which part a savepoint is.
-    pub fn rollbacks(mut self, transactions: f64, savepoints: f64) -> Self {
-        (self.rollback, self.savepoint) = (transactions, savepoints);
-        self
-    }
-
-    /// How many characters a payload is padded with. Some are not ASCII.
-    pub fn padding(mut self, characters: RangeInclusive<usize>) -> Self {
-        self.padding = characters;
         self
     }
 
@@ -356,7 +337,7 @@ async fn transaction(
     rng: &mut Rng,
     counters: &Counters,
 ) -> Result<u64, Error> {
-    let rows = rng.u32(plan.transaction_rows.clone());
+    let rows = rng.u32(1..=MOST_ROWS);
     let mut keys = BTreeSet::new();
     for _ in 0..rng.u32(1..=4) {
         keys.insert((
@@ -373,7 +354,7 @@ async fn transaction(
         client.query_one(lock, &[kind, key]).await?;
     }
     // (first row, last row) of the part that is undone.
-    let undone = (rows >= 2 && rng.f64() < plan.savepoint).then(|| {
+    let undone = (rows >= 2 && rng.f64() < SAVEPOINT).then(|| {
         let first = rng.u32(..rows);
         (first, rng.u32(first..rows))
     });
@@ -383,7 +364,7 @@ async fn transaction(
             client.batch_execute("SAVEPOINT part").await?;
         }
         let (kind, key) = &keys[rng.usize(..keys.len())];
-        let text = text(rng, &plan.padding);
+        let text = text(rng);
         let event = ["Created", "Changed", "Deleted"][rng.usize(..3)];
         let parameters: [&(dyn ToSql + Sync); 4] = [kind, key, &event, &text];
         client.execute(insert, &parameters).await?;
@@ -397,7 +378,7 @@ async fn transaction(
         }
     }
     let add = |counter: &AtomicU64, n| counter.fetch_add(n, Ordering::SeqCst);
-    if rng.f64() < plan.rollback {
+    if rng.f64() < ROLLBACK {
         client.batch_execute("ROLLBACK").await?;
         add(&counters.rolled_back, 1);
         add(&counters.undone_rows, written);
@@ -411,9 +392,9 @@ async fn transaction(
 }
 
 /// Characters that JSON, UTF-8 and careless code treat each in their own way.
-fn text(rng: &mut Rng, length: &RangeInclusive<usize>) -> String {
+fn text(rng: &mut Rng) -> String {
     const SPECIAL: [char; 8] = ['"', '\\', '\n', 'é', '√', '🦀', '\u{2028}', '\''];
-    (0..rng.usize(length.clone()))
+    (0..rng.usize(..=MOST_PADDING))
         .map(|_| {
             if rng.u8(..) < 8 {
                 SPECIAL[rng.usize(..8)]

@@ -6,6 +6,7 @@
 //! before it flushes. One clock serves for all, as everything runs on one machine; the broker's own
 //! (`LogAppendTime`) counts whole milliseconds.
 
+use std::collections::HashMap;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use walrelay_lab::figures::{Spread, median};
-use walrelay_lab::load::Step;
+use walrelay_lab::load::{Step, Wrote};
 use walrelay_lab::proc;
 
-use crate::consumer::consume;
+use crate::consumer::{Seen, consume};
 use crate::contender::{Backends, Contender, Kind};
 use crate::debezium::Tuned;
 use crate::quiet::{Quiet, machine_cpu};
@@ -279,13 +280,25 @@ fn run(
     let committed = rig.commit_times(table, before);
     rig.delete_topics(&topics);
     assert_eq!(committed.len() as u64, rows, "rows written");
+    let name = contender.latency_name();
+    by_step(&name, streams, &committed, &seen, &mut wrote, cpu)
+}
+
+/// The figures of each step of each stream.
+fn by_step(
+    name: &str,
+    streams: &[Stream],
+    committed: &[(String, i64, i64)],
+    seen: &HashMap<String, Seen>,
+    wrote: &mut [Vec<Wrote>],
+    cpu: Cpu,
+) -> Vec<Latency> {
     // Of each stream and step: when it was committed, and how long it then took.
     let mut times: Vec<Vec<[Vec<i64>; 3]>> = streams
         .iter()
         .map(|stream| vec![Default::default(); stream.steps.len()])
         .collect();
-    let name = contender.latency_name();
-    for (id, number, committed) in &committed {
+    for (id, number, committed) in committed {
         let seen = seen.get(id);
         let seen = seen.unwrap_or_else(|| panic!("{name} never sent row {number}"));
         let (stream, step) = place_of(streams, number.unsigned_abs());
@@ -301,7 +314,7 @@ fn run(
             let [commits, append, consumer] = &mut times[number][at];
             let wrote = &mut wrote[number][at];
             measured.push(Latency {
-                contender: name.clone(),
+                contender: name.to_owned(),
                 round: 0,
                 kind: stream.kind,
                 step: *step,

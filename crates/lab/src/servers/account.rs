@@ -1,14 +1,10 @@
 use std::{
-    ffi::OsString,
     fs, io,
     os::unix::fs::{PermissionsExt, chown},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
-    sync::OnceLock,
+    process::Command,
 };
-
-use super::Signal;
 
 /// A user and group to run a server as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,65 +48,13 @@ impl Account {
     }
 }
 
-/// The same program with the same arguments, environment and directory, run as `account` and, if
-/// `on_owner_death` is given and the system can, signalled when the thread that starts it ends.
-pub(super) fn command_as(
-    command: &Command,
-    account: Option<Account>,
-    on_owner_death: Option<Signal>,
-) -> Command {
-    let mut wrapped = match setpriv() {
-        Some(setpriv) if account.is_some() || on_owner_death.is_some() => {
-            let mut args: Vec<OsString> = Vec::new();
-            if let Some(Account { uid, gid }) = account {
-                args.extend([format!("--reuid={uid}"), format!("--regid={gid}")].map(Into::into));
-                args.push("--clear-groups".into());
-            }
-            if let Some(signal) = on_owner_death {
-                args.push(format!("--pdeathsig={}", signal.name()).into());
-            }
-            let mut wrapped = Command::new(setpriv);
-            wrapped.args(args).arg("--").arg(command.get_program());
-            wrapped
-        }
-        // The standard library clears the supplementary groups when root changes the user.
-        _ => {
-            let mut plain = Command::new(command.get_program());
-            if let Some(Account { uid, gid }) = account {
-                plain.uid(uid).gid(gid);
-            }
-            plain
-        }
-    };
-    wrapped.args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => wrapped.env(name, value),
-            None => wrapped.env_remove(name),
-        };
+/// Has a command run as `account`. The standard library clears the supplementary groups when root changes
+/// the user.
+pub(super) fn run_as(command: &mut Command, account: Option<Account>) -> &mut Command {
+    if let Some(Account { uid, gid }) = account {
+        command.uid(uid).gid(gid);
     }
-    if let Some(dir) = command.get_current_dir() {
-        wrapped.current_dir(dir);
-    }
-    wrapped
-}
-
-/// util-linux's `setpriv`, tried once: BusyBox has a namesake without these options.
-fn setpriv() -> Option<&'static Path> {
-    static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
-    FOUND
-        .get_or_init(|| {
-            let path = find_in_path("setpriv")?;
-            let works = Command::new(&path)
-                .args(["--pdeathsig=KILL", "--", "true"])
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .status()
-                .is_ok_and(|status| status.success());
-            works.then_some(path)
-        })
-        .as_deref()
+    command
 }
 
 /// The first executable file of this name in `PATH`.
@@ -146,27 +90,5 @@ mod tests {
     fn an_account_that_is_root_by_another_name_is_not_unprivileged() {
         assert_eq!(Account::of("postgres", "postgres:x:0:0::/:/bin/sh\n"), None);
         assert_eq!(Account::of("postgres", "postgres:x:abc\n"), None);
-    }
-
-    #[test]
-    fn arguments_environment_and_directory_survive_the_wrapping() {
-        let mut command = Command::new("/bin/sh");
-        command
-            .args([
-                "-c",
-                "printf '%s|%s|%s|' \"$1\" \"$A\" \"${HOME-unset}\"; pwd",
-                "sh",
-                "two words",
-            ])
-            .env("A", "b c")
-            .env_remove("HOME")
-            .current_dir("/");
-        let output = command_as(&command, None, Some(Signal::Kill))
-            .output()
-            .unwrap();
-        assert_eq!(
-            String::from_utf8_lossy(&output.stdout),
-            "two words|b c|unset|/\n"
-        );
     }
 }

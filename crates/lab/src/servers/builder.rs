@@ -4,12 +4,11 @@ use std::{
     io::{self, Read as _},
     path::Path,
     process::{Command, Stdio},
-    time::Duration,
 };
 
 use super::{
     Account, Postgres, PostgresBinaries, Scratch, ThrowawayError,
-    account::command_as,
+    account::run_as,
     files::{make_dir, prepare_environment, setting_line, write_private},
     postgres::SUPERUSER,
 };
@@ -62,7 +61,6 @@ pub struct Builder {
     socket_auth: Auth,
     tcp_auth: Auth,
     fast: bool,
-    start_limit: Duration,
 }
 
 /// Without the password and the contents of files.
@@ -88,7 +86,6 @@ impl Default for Builder {
             socket_auth: Auth::Trust,
             tcp_auth: Auth::ScramSha256,
             fast: false,
-            start_limit: Duration::from_secs(30),
         }
     }
 }
@@ -149,12 +146,6 @@ impl Builder {
         self
     }
 
-    /// How long the server may take to become ready. Default: 30 s.
-    pub fn start_limit(mut self, limit: Duration) -> Self {
-        self.start_limit = limit;
-        self
-    }
-
     /// Makes a data directory, starts the server and waits until it accepts connections.
     ///
     /// # Errors
@@ -212,7 +203,7 @@ impl Builder {
         }
         let sockets = scratch.path().join("s");
         make_dir(&sockets, account).map_err(io("make a directory for the socket"))?;
-        Postgres::first_start(binaries, scratch, password, self.tcp, self.start_limit)
+        Postgres::first_start(binaries, scratch, password, self.tcp)
     }
 
     fn conf(&self) -> Result<String, ThrowawayError> {
@@ -290,7 +281,7 @@ impl Builder {
             .arg("--pgdata")
             .arg(scratch.path().join("data"));
         prepare_environment(&mut command, scratch.path());
-        let output = command_as(&command, scratch.account(), None)
+        let output = run_as(&mut command, scratch.account())
             .stdin(Stdio::null())
             .output()
             .map_err(ThrowawayError::io(format!("run {}", program.display())))?;

@@ -1,5 +1,5 @@
 use std::{
-    env, fmt, fs,
+    env, fs,
     io::{self, Write as _},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
@@ -44,6 +44,7 @@ rm -rf -- "$1"
 ///
 /// Dropped, it removes itself. If the owner is killed, the janitor (see the module's invariants)
 /// removes it after ending the [`Process`](super::Process) that lives in it.
+#[derive(Debug)]
 pub struct Scratch {
     dir: TempDir,
     account: Option<Account>,
@@ -92,15 +93,6 @@ impl Scratch {
     }
 }
 
-impl fmt::Debug for Scratch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scratch")
-            .field("path", &self.dir.path())
-            .field("account", &self.account)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Drop for Scratch {
     fn drop(&mut self) {
         // A server's children may outlive it by an instant and still make files.
@@ -119,6 +111,7 @@ impl Drop for Scratch {
 }
 
 /// The shell that outlives a killed owner for as long as tidying up takes.
+#[derive(Debug)]
 pub(super) struct Janitor {
     inner: Mutex<(Option<ChildStdin>, Child)>,
 }

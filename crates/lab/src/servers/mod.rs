@@ -23,9 +23,9 @@
 //! - **Nothing outlives its owner.** Dropping a value stops the server and removes its directory; so
 //!   does a panic that unwinds. Where destructors do not run (SIGKILL, `abort`, a `static`), a small
 //!   shell, the *janitor*, sees its pipe from the owner close, ends the server and removes the
-//!   directory. On Linux the kernel signals the server besides (`PR_SET_PDEATHSIG`).
-//! - The thread that starts a process is the one that signals and reaps it, and lives as long: a
-//!   signal can never reach a stranger that was given the same pid.
+//!   directory.
+//! - A process is signalled and reaped under one lock: a signal can never reach a stranger that was
+//!   given the same pid.
 //! - Started by root, the server runs as `postgres` where that account exists, else as `nobody`:
 //!   Postgres refuses to run as root.
 //! - A signal from the terminal (Ctrl-C) reaches the owner only: servers have their own process

@@ -17,6 +17,9 @@ use super::{
 
 pub(super) const SUPERUSER: &str = "postgres";
 
+/// How long a server may take to become ready.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
 /// How long a stop may take. A smart one waits for every session, so it may be long in vain.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
@@ -45,7 +48,6 @@ pub struct Postgres {
     password: String,
     port: u16,
     pub(super) tcp: bool,
-    pub(super) start_limit: Duration,
 }
 
 impl Postgres {
@@ -54,7 +56,6 @@ impl Postgres {
         scratch: Scratch,
         password: String,
         tcp: bool,
-        start_limit: Duration,
     ) -> Result<Self, ThrowawayError> {
         let mut server = Self {
             process: Mutex::new(None),
@@ -63,7 +64,6 @@ impl Postgres {
             password,
             port: 5432,
             tcp,
-            start_limit,
         };
         // Between our looking for a free port and the server's taking it, another may come first.
         let mut tries = 0;
@@ -100,7 +100,7 @@ impl Postgres {
         {
             return Err(ThrowawayError::Running);
         }
-        let deadline = Instant::now() + self.start_limit;
+        let deadline = Instant::now() + START_LIMIT;
         loop {
             // Two things pass: children of a killed server that have not noticed yet hold its shared
             // memory, and somebody's outgoing connection may hold the port.
@@ -149,15 +149,9 @@ impl Postgres {
         prepare_environment(&mut command, self.scratch.path());
         // SIGQUIT, not SIGINT: after a fast shutdown's SIGINT the server would wait for a relay that
         // still reads, and nobody needs these data any more.
-        let process = Process::spawn(
-            "throwaway-postgres",
-            &command,
-            &self.scratch,
-            &self.log_path(),
-            Signal::Quit,
-        )?;
+        let process = Process::spawn(&mut command, &self.scratch, &self.log_path(), Signal::Quit)?;
         let pid_file = self.data_dir().join("postmaster.pid");
-        process.wait_ready(self.start_limit, || {
+        process.wait_ready(START_LIMIT, || {
             fs::read_to_string(&pid_file)
                 .is_ok_and(|text| is_ready(&text, process.pid(), self.port))
         })?;
@@ -208,8 +202,8 @@ impl Postgres {
     /// to; sessions follow before their next command.
     ///
     /// # Errors
-    /// [`ThrowawayError::Stopped`]; [`ThrowawayError::NotReady`] if it does not say so within the
-    /// start limit.
+    /// [`ThrowawayError::Stopped`]; [`ThrowawayError::NotReady`] if it does not say so within
+    /// 30 s.
     pub fn reload_settings(&self) -> Result<(), ThrowawayError> {
         let slot = self.process();
         let process = slot.as_ref().ok_or(ThrowawayError::Stopped)?;
@@ -223,7 +217,7 @@ impl Postgres {
         process
             .signal(Signal::Hup)
             .map_err(ThrowawayError::io("signal the server"))?;
-        process.wait_ready(self.start_limit, || reloads() > before)
+        process.wait_ready(START_LIMIT, || reloads() > before)
     }
 
     /// Appends a line to `postgresql.conf`. It counts from the next

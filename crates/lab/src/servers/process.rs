@@ -1,47 +1,35 @@
 use std::{
-    fmt,
-    fs::{self, File, OpenOptions},
+    fs::{self, OpenOptions},
     io,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::{
-        Arc, Condvar, Mutex, PoisonError,
-        mpsc::{self, RecvTimeoutError, Sender, SyncSender},
-    },
-    thread::{self, JoinHandle},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
     time::{Duration, Instant},
 };
 
-use super::{Scratch, Signal, ThrowawayError, account::command_as, janitor::Janitor};
+use super::{Scratch, Signal, ThrowawayError, account::run_as, janitor::Janitor};
+
+/// Between two looks whether a process has ended.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A server process that ends when this value is dropped (SIGKILL, unless it has ended before) and
 /// when its owner dies.
+#[derive(Debug)]
 pub struct Process {
     pid: u32,
     log: PathBuf,
-    orders: Option<Sender<Order>>,
-    end: Arc<End>,
-    /// Starts, signals and reaps the process. It must live as long: the kernel's "parent death
-    /// signal" means the thread that forked, not the program.
-    keeper: Option<JoinHandle<()>>,
+    janitor: Arc<Janitor>,
+    child: Mutex<Reaped>,
 }
 
-struct Order {
-    signal: Signal,
-    reply: SyncSender<io::Result<()>>,
+/// A child, and how it ended if it was reaped.
+#[derive(Debug)]
+struct Reaped {
+    child: Child,
+    status: Option<ExitStatus>,
 }
-
-#[derive(Default)]
-struct End {
-    status: Mutex<Option<ExitStatus>>,
-    came: Condvar,
-}
-
-/// How often the keeper looks whether the process has ended: in ordinary times, and when it was
-/// told to.
-const LOOK: Duration = Duration::from_millis(20);
-const LOOK_CLOSELY: Duration = Duration::from_millis(2);
 
 impl Process {
     /// Starts `command` as the account `scratch` belongs to, in its own process group, with its
@@ -53,56 +41,35 @@ impl Process {
     /// # Errors
     /// [`ThrowawayError::Io`] if the log cannot be opened or the program cannot be run.
     pub fn spawn(
-        name: &str,
-        command: &Command,
+        command: &mut Command,
         scratch: &Scratch,
         log: &Path,
         on_owner_death: Signal,
     ) -> Result<Self, ThrowawayError> {
-        let program = command.get_program().display().to_string();
-        let open = || -> io::Result<(File, File)> {
+        let opened = || {
             let out = OpenOptions::new().create(true).append(true).open(log)?;
-            let err = out.try_clone()?;
-            Ok((out, err))
+            Ok((out.try_clone()?, out))
         };
-        let (out, err) = open().map_err(ThrowawayError::io(format!("open {}", log.display())))?;
-        let mut command = command_as(command, scratch.account(), Some(on_owner_death));
-        command
+        let (out, err) = opened().map_err(ThrowawayError::io(format!("open {}", log.display())))?;
+        run_as(command, scratch.account())
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(err)
             .process_group(0);
-
-        let janitor = scratch.janitor();
-        let end = Arc::new(End::default());
-        let (orders, inbox) = mpsc::channel::<Order>();
-        let (started, start) = mpsc::sync_channel::<io::Result<u32>>(1);
-        let keeper = thread::Builder::new()
-            .name(name.to_owned())
-            .spawn({
-                let end = Arc::clone(&end);
-                move || match command.spawn() {
-                    Ok(child) => {
-                        janitor.mind(child.id(), on_owner_death);
-                        let _ = started.send(Ok(child.id()));
-                        keep(child, &inbox, &janitor, &end);
-                    }
-                    Err(error) => {
-                        let _ = started.send(Err(error));
-                    }
-                }
-            })
-            .map_err(ThrowawayError::io("start a thread"))?;
-        let pid = start
-            .recv()
-            .unwrap_or_else(|_| Err(io::Error::other("the thread that starts it ended")))
-            .map_err(ThrowawayError::io(format!("run {program}")))?;
+        let child = command.spawn().map_err(ThrowawayError::io(format!(
+            "run {}",
+            command.get_program().display()
+        )))?;
+        let (pid, janitor) = (child.id(), scratch.janitor());
+        janitor.mind(pid, on_owner_death);
         Ok(Self {
             pid,
             log: log.to_owned(),
-            orders: Some(orders),
-            end,
-            keeper: Some(keeper),
+            janitor,
+            child: Mutex::new(Reaped {
+                child,
+                status: None,
+            }),
         })
     }
 
@@ -118,39 +85,29 @@ impl Process {
 
     /// How it ended, if it has.
     pub fn ended(&self) -> Option<ExitStatus> {
-        *self
-            .end
-            .status
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.look().status
     }
 
     /// Sends a signal. A process that has ended is none to signal: that is no error.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
-        let (reply, answer) = mpsc::sync_channel(1);
-        let sent = self
-            .orders
-            .as_ref()
-            .map(|orders| orders.send(Order { signal, reply }));
-        match sent {
-            Some(Ok(())) => answer.recv().unwrap_or(Ok(())),
-            _ => Ok(()),
+        // Locked, it is reaped by nobody else meanwhile: its pid is still its own.
+        let reaped = self.look();
+        match reaped.status {
+            Some(_) => Ok(()),
+            None => signal.send_to(&reaped.child),
         }
     }
 
     /// Waits until it has ended, or `limit` has passed: `None`.
     pub fn wait(&self, limit: Duration) -> Option<ExitStatus> {
-        let status = self
-            .end
-            .status
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *self
-            .end
-            .came
-            .wait_timeout_while(status, limit, |status| status.is_none())
-            .unwrap_or_else(PoisonError::into_inner)
-            .0
+        let deadline = Instant::now() + limit;
+        loop {
+            let ended = self.ended();
+            if ended.is_some() || Instant::now() >= deadline {
+                return ended;
+            }
+            thread::sleep(LOOK);
+        }
     }
 
     /// Polls `ready` until it gives true.
@@ -166,72 +123,47 @@ impl Process {
         let deadline = Instant::now() + limit;
         loop {
             // The end is looked at first: what a dead server left behind must not pass for ready.
-            if let Some(status) = self.wait(Duration::from_millis(5)) {
-                return Err(ThrowawayError::Ended {
-                    status,
-                    log_tail: tail(&self.log),
-                });
+            if let Some(status) = self.wait(LOOK) {
+                let log_tail = tail(&self.log);
+                return Err(ThrowawayError::Ended { status, log_tail });
             }
             if ready() {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                let log_tail = tail(&self.log);
-                return Err(ThrowawayError::NotReady {
-                    waited: limit,
-                    log_tail,
-                });
+                let (waited, log_tail) = (limit, tail(&self.log));
+                return Err(ThrowawayError::NotReady { waited, log_tail });
             }
         }
     }
-}
 
-impl fmt::Debug for Process {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Process")
-            .field("pid", &self.pid)
-            .field("log", &self.log)
-            .field("ended", &self.ended())
-            .finish_non_exhaustive()
+    /// Reaps it if it has ended. The janitor forgets it then, once: another process may follow.
+    fn look(&self) -> MutexGuard<'_, Reaped> {
+        let mut reaped = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        if reaped.status.is_none() {
+            reaped.status = match reaped.child.try_wait() {
+                Ok(status) => status,
+                // Somebody else has reaped it: it has ended, we know not how.
+                Err(_) => Some(ExitStatus::default()),
+            };
+            if reaped.status.is_some() {
+                self.janitor.forget();
+            }
+        }
+        reaped
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.orders = None; // the keeper kills what still runs
-        if let Some(keeper) = self.keeper.take() {
-            let _ = keeper.join();
+        let mut reaped = self.look();
+        if reaped.status.is_none() {
+            // Neither fails but for a child that has ended.
+            let _ = reaped.child.kill();
+            let _ = reaped.child.wait();
+            self.janitor.forget();
         }
     }
-}
-
-fn keep(mut child: Child, inbox: &mpsc::Receiver<Order>, janitor: &Janitor, end: &End) {
-    let mut look = LOOK;
-    let status = loop {
-        match inbox.recv_timeout(look) {
-            Ok(Order { signal, reply }) => {
-                // `kill` and `try_wait` are of this thread alone, so the pid is still the child's.
-                let _ = reply.send(signal.send_to(&child));
-                if !matches!(signal, Signal::Hup | Signal::Stop | Signal::Cont) {
-                    look = LOOK_CLOSELY;
-                }
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => {
-                let _ = child.kill();
-                break child.wait();
-            }
-        }
-        match child.try_wait() {
-            Ok(None) => {}
-            Ok(Some(status)) => break Ok(status),
-            Err(error) => break Err(error),
-        }
-    };
-    janitor.forget();
-    // `wait` fails only for a child somebody else has reaped: it has ended, we know not how.
-    *end.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status.unwrap_or_default());
-    end.came.notify_all();
 }
 
 /// The last 40 lines of a log, or why there are none.

@@ -79,7 +79,6 @@ impl Postgres {
             scratch,
             self.superuser_password().to_owned(),
             self.tcp,
-            self.start_limit,
         )
     }
 

@@ -156,13 +156,7 @@ impl Node {
         let mut command = self.java();
         command.arg("kafka.Kafka").arg(self.properties());
         // SIGKILL: these data are worth no orderly end.
-        Process::spawn(
-            "testkit-kafka",
-            &command,
-            &self.scratch,
-            &self.log_path(),
-            Signal::Kill,
-        )
+        Process::spawn(&mut command, &self.scratch, &self.log_path(), Signal::Kill)
     }
 
     fn wait_ready(&self, process: &Process) -> Result<(), ThrowawayError> {

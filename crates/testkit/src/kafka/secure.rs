@@ -129,5 +129,5 @@ impl KafkaBuilder {
 
 /// As Java's property files have a value of several lines.
 fn one_line(pem: &str) -> String {
-    pem.lines().map(|line| format!("{line}\\n")).collect()
+    pem.lines().flat_map(|line| [line, "\\n"]).collect()
 }

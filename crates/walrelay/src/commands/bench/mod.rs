@@ -25,7 +25,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use walrelay_event_router::{Options, Router};
 use walrelay_kafka_sink::{DualModeSinkFactory, KafkaConfig, TopicCreation};
 use walrelay_lab::figures::Machine;
@@ -171,16 +171,28 @@ async fn on(
     args: &BenchArgs,
     config: &Config,
 ) -> Result<(Result<Report, Failure>, Option<Failure>), Failure> {
-    let mut signals = Signals::new()?;
+    let listen = |kind| {
+        signal(kind).map_err(|error| {
+            Failure::new("signals", Exit::Internal, "cannot listen for signals").caused_by(error)
+        })
+    };
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut signalled = async || {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    };
     let measured = tokio::select! {
         biased;
-        () = signals.next() => Err(interrupted()),
+        () = signalled() => Err(interrupted()),
         measured = Box::pin(measure(&mut stage, args, config)) => measured,
     };
     say("removing what was made");
     let left = tokio::select! {
         biased;
-        () = signals.next() => None,
+        () = signalled() => None,
         left = Box::pin(stage.clear()) => Some(left),
     };
     let left = left.unwrap_or_else(|| stage.left());
@@ -362,34 +374,6 @@ fn micros_now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let micros = since.unwrap_or(Duration::ZERO).as_micros();
     i64::try_from(micros).unwrap_or(i64::MAX)
-}
-
-/// SIGINT and SIGTERM.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    fn new() -> Result<Self, Failure> {
-        let listen = |kind| {
-            signal(kind).map_err(|error| {
-                Failure::new("signals", Exit::Internal, "cannot listen for signals")
-                    .caused_by(error)
-            })
-        };
-        Ok(Self {
-            interrupt: listen(SignalKind::interrupt())?,
-            terminate: listen(SignalKind::terminate())?,
-        })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
 }
 
 fn interrupted() -> Failure {
