@@ -46,21 +46,19 @@ macro_rules! section {
             const AT: &'static str = $at;
 
             fn rows(at: &str, rows: &mut Vec<$crate::config::keys::Row>) {
-                use $crate::config::declare::joined;
-                $( $how.rows(joined(at, $key), &[$($doc),*], rows); )*
-                $($( $refused.rows(joined(at, $refused_key), &[$($refused_doc),*], rows); )*)?
+                use $crate::config::declare::{Source, joined};
+                $( $how.rows(&joined(at, $key), &[$($doc),*], rows); )*
+                $($( $refused.rows(&joined(at, $refused_key), &[$($refused_doc),*], rows); )*)?
             }
 
-            #[allow(unused_variables, reason = "a section may have refused keys only")]
+            #[allow(unused_variables, unused_imports, reason = "a section may have refused keys only")]
             fn read_at(
                 reader: &mut $crate::config::reader::Reader<'_>,
                 at: &str,
             ) -> Result<Self, $crate::config::reader::Noted> {
+                use $crate::config::declare::{Source, joined};
                 // All keys are read before the first problem counts, so that all are noted.
-                $(
-                    let $field: Result<$type, _> =
-                        $how.read(reader, &$crate::config::declare::joined(at, $key));
-                )*
+                $( let $field: Result<$type, _> = $how.read(reader, &joined(at, $key)); )*
                 Ok(Self { $( $field: $field?, )* })
             }
         }
@@ -96,17 +94,25 @@ pub(super) fn nested<T: Section>() -> Nested<T> {
     Nested(PhantomData)
 }
 
-impl<T: Section> Nested<T> {
-    pub(super) fn rows(&self, path: String, _docs: &[&str], rows: &mut Vec<Row>) {
-        T::rows(&path, rows);
+/// What a field of a section is read from.
+pub(super) trait Source<T> {
+    fn rows(&self, path: &str, docs: &[&str], rows: &mut Vec<Row>);
+    fn read(&self, reader: &mut Reader<'_>, path: &str) -> Result<T, Noted>;
+}
+
+impl<T: Section> Source<T> for Nested<T> {
+    fn rows(&self, path: &str, _docs: &[&str], rows: &mut Vec<Row>) {
+        T::rows(path, rows);
     }
 
-    pub(super) fn read(&self, reader: &mut Reader<'_>, path: &str) -> Result<T, Noted> {
+    fn read(&self, reader: &mut Reader<'_>, path: &str) -> Result<T, Noted> {
         T::read_at(reader, path)
     }
 }
 
 type Convert<T> = Box<dyn Fn(&mut Reader<'_>, &str, &Entry) -> Result<T, Noted>>;
+
+type Condition = fn(&Reader<'_>) -> bool;
 
 /// How a value that is there becomes a `T`.
 pub(super) struct Type<T> {
@@ -122,7 +128,7 @@ pub(super) struct Key<T> {
     default: Option<&'static str>,
     absent: Option<fn() -> T>,
     /// An example of the value, and whether it is needed.
-    required: Option<(&'static str, fn(&Reader<'_>) -> bool)>,
+    required: Option<(&'static str, Condition)>,
 }
 
 impl<T: 'static> Type<T> {
@@ -184,19 +190,17 @@ impl<T: 'static> Type<Vec<T>> {
 
 impl<T: 'static> Key<T> {
     /// Makes an optional key a required one where `needed` says so.
-    pub(super) fn required_if(
-        self,
-        example: &'static str,
-        needed: fn(&Reader<'_>) -> bool,
-    ) -> Self {
+    pub(super) fn required_if(self, example: &'static str, needed: Condition) -> Self {
         let required = Some((example, needed));
         Self { required, ..self }
     }
+}
 
-    pub(super) fn rows(&self, path: String, docs: &[&str], rows: &mut Vec<Row>) {
+impl<T> Source<T> for Key<T> {
+    fn rows(&self, path: &str, docs: &[&str], rows: &mut Vec<Row>) {
         let lines: Vec<&str> = docs.iter().map(|line| line.trim()).collect();
         rows.push(Row {
-            path: path.clone(),
+            path: path.to_owned(),
             kind: self.kind.clone(),
             fallback: match self.default {
                 Some(text) => Fallback::Is(text),
@@ -207,7 +211,7 @@ impl<T: 'static> Key<T> {
             doc: lines.join(" "),
         });
         if self.kind == Kind::Secret {
-            let (_, name) = path.rsplit_once('.').unwrap_or(("", &path));
+            let (_, name) = path.rsplit_once('.').unwrap_or(("", path));
             rows.push(Row {
                 doc: format!("The file to read it from, instead of `{name}`."),
                 path: format!("{path}_file"),
@@ -218,7 +222,7 @@ impl<T: 'static> Key<T> {
         }
     }
 
-    pub(super) fn read(&self, reader: &mut Reader<'_>, path: &str) -> Result<T, Noted> {
+    fn read(&self, reader: &mut Reader<'_>, path: &str) -> Result<T, Noted> {
         if let Some(entry) = reader.entry(path, &self.kind)? {
             return (self.convert)(reader, path, &entry);
         }
@@ -377,6 +381,14 @@ pub(super) fn list<T: 'static>(
         }
         Ok(values)
     })
+}
+
+pub(super) fn strings() -> Type<Vec<String>> {
+    let push = |strings: &mut Vec<String>, text: &str| {
+        strings.push(text.to_owned());
+        Ok(())
+    };
+    list(push, None)
 }
 
 /// One of the texts of `table`.

@@ -71,6 +71,11 @@ fn table(section: &str) -> String {
     let mut out = String::from("| key | type | default | |\n|---|---|---|---|\n");
     for row in supported().filter(|row| section_of(row) == section) {
         let name = below(&row.path, section).unwrap();
+        // The options of a converter are listed once.
+        let repeats = ["key.converter.", "header.converter."];
+        if repeats.iter().any(|begin| name.starts_with(begin)) || name.contains(".type.") {
+            continue;
+        }
         let default = match row.fallback {
             Fallback::Required => "required".to_owned(),
             Fallback::Unset => "unset".to_owned(),

@@ -92,7 +92,10 @@ pub(super) struct Row {
     pub(super) fallback: Fallback,
     pub(super) support: Support,
     /// One line for the reference, which a test writes.
-    #[cfg_attr(not(test), expect(dead_code, reason = "read by the test of the reference"))]
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "read by the test of the reference")
+    )]
     pub(super) doc: String,
 }
 

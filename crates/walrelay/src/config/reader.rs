@@ -120,12 +120,11 @@ impl<'a> Reader<'a> {
 
     /// Notes that `path` is needed and absent.
     pub(super) fn missing(&mut self, path: &str, example: &str) -> Noted {
-        let (section, name) = match keys::below(path, keys::PASS_THROUGH) {
-            Some(property) => (keys::PASS_THROUGH, format!("\"{property}\"")),
-            None => {
-                let (section, name) = path.rsplit_once('.').unwrap_or(("", path));
-                (section, name.to_owned())
-            }
+        let (section, name) = if let Some(property) = keys::below(path, keys::PASS_THROUGH) {
+            (keys::PASS_THROUGH, format!("\"{property}\""))
+        } else {
+            let (section, name) = path.rsplit_once('.').unwrap_or(("", path));
+            (section, name.to_owned())
         };
         self.document.problems.push(Problem {
             help: Some(format!("add to [{section}]: {name} = {example}")),

@@ -70,11 +70,6 @@ pub(super) fn templates(reader: &mut Reader<'_>, preset: Option<Preset>) -> Resu
             lookups: Lookups::new(),
         },
     };
-    fn replace<T>(part: &mut T, by: Option<T>) {
-        if let Some(by) = by {
-            *part = by;
-        }
-    }
     replace(&mut templates.id, keys.id.map(Some));
     replace(&mut templates.topic, keys.topic);
     replace(&mut templates.key, keys.key.map(|part| part.0));
@@ -84,6 +79,12 @@ pub(super) fn templates(reader: &mut Reader<'_>, preset: Option<Preset>) -> Resu
     replace(&mut templates.timestamp, keys.timestamp.map(|part| part.0));
     templates.lookups = reader.lookups.clone();
     Ok(Router::Templates(Box::new(templates)))
+}
+
+fn replace<T>(part: &mut T, by: Option<T>) {
+    if let Some(by) = by {
+        *part = by;
+    }
 }
 
 /// Refuses the keys of templates beside Debezium's preset.

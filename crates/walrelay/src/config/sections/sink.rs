@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::kafka;
 use crate::config::declare::{
-    MINUTE, SECOND, Section, boolean, choice, duration, integer, list, path, section,
+    MINUTE, SECOND, Section, boolean, choice, duration, integer, path, section, strings,
 };
 use crate::config::keys;
 use crate::config::reader::{Noted, Reader};
@@ -106,7 +106,7 @@ pub(super) struct Tokens at "sink.oauthbearer" {
     /// A file that holds the token, and that another program renews. This or `token_command`.
     "token_file" file: Option<PathBuf> = path().optional();
     /// A program and its arguments, run without a shell, that prints a token.
-    "token_command" command: Vec<String> = list(push_word, None).or_empty();
+    "token_command" command: Vec<String> = strings().or_empty();
     /// How long the program may take before it is stopped, 100ms to 1m.
     "token_timeout" timeout: Duration = duration(Duration::from_millis(100)..=MINUTE).or("10s");
     /// How long a token is valid after the relay got it, at least 1s; needed where it is not a JWT with the claim `exp`.
@@ -158,11 +158,6 @@ fn topics(reader: &mut Reader<'_>) -> Result<TopicCreation, Noted> {
         }
     }
     Ok(topics)
-}
-
-fn push_word(words: &mut Vec<String>, word: &str) -> Result<(), String> {
-    words.push(word.to_owned());
-    Ok(())
 }
 
 /// `None` without the section. The file is not opened and the program not run: their tokens expire.
