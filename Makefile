@@ -13,7 +13,7 @@ help:
 	@echo "make build   the binary, in target/release/walrelay"
 	@echo "make test    all tests, against real servers"
 	@echo "make test-minimal  make demo and some tests in a fresh minimal Debian, as root and as a user (needs root)"
-	@echo "make test-faults  every fault of docs/GUARANTEES.md on Postgres 14 to 18, and its table there"
+	@echo "make test-faults  every fault of docs/PROOF.md on Postgres 14 to 18, and its table there"
 	@echo "             (FAULTS_SEED=1 FAULTS_ONLY=name FAULTS_POSTGRES=17 to repeat one)"
 	@echo "make test-debezium  beside a real Debezium Server, which is fetched (780 MB): the hand-over, equal records"
 	@echo "make fuzz    every parser with random input, two minutes each (FUZZ_SECONDS=120 FUZZ_TARGETS=name)"

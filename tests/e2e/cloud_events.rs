@@ -13,8 +13,7 @@ const IDS: [&str; 3] = [
 
 /// Three rows, one of them without a value, and a message; the last row's type is in no table.
 fn delivered(mode: &str) -> Vec<Delivered> {
-    let rig = Rig::new(18);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(18);
     let more = format!(
         "\n[router.cloudevents]\nmode = \"{mode}\"\nsource = \"/shop/{{aggregatetype | lower}}\"\n\
          type = \"{{type | lookup('types', keep)}}\"\nsubject = \"{{aggregateid}}\"\n\n\
@@ -22,8 +21,7 @@ fn delivered(mode: &str) -> Vec<Delivered> {
          [source.messages]\nprefix = \"outbox\"\n"
     );
     let config = rig.config_with(&rig.postgres.url(), &more);
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     let db = Db::connect(&rig.postgres.url());
     let [first, second, third] = IDS;
     db.batch(&format!(

@@ -1,17 +1,30 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::process::Output;
 use std::sync::atomic::Ordering;
 
 use walrelay_testkit::{Db, eventually, servers};
 use walrelay_throwaway::PostgresBinaries;
 
-use crate::rig::{PATIENCE, Relay, Rig, SLOT, ends, eventually_or, output, walrelay};
+use crate::rig::{PATIENCE, Relay, Rig, SLOT, ends, eventually_or, output, output_with, walrelay};
 
 fn stdout(args: &[&str]) -> String {
-    let output = output(args);
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{args:?}: {error}");
+    succeeded(output(args))
+}
+
+fn stdout_with(command: &str, config: &Path, more: &[&str]) -> String {
+    succeeded(output_with(command, config, more))
+}
+
+fn succeeded(output: Output) -> String {
+    assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).expect("text")
+}
+
+/// All that the command said, and its exit code.
+fn said(output: &Output) -> (Option<i32>, String) {
+    let said = [&output.stdout[..], &output.stderr].concat();
+    (output.status.code(), String::from_utf8(said).expect("text"))
 }
 
 /// The five minutes of the README: init, check, run, all as a role that may only replicate.
@@ -19,8 +32,7 @@ fn stdout(args: &[&str]) -> String {
 fn a_newcomer_needs() {
     let rig = Rig::new(18);
     let config = rig.config();
-    let config = config.to_str().expect("text");
-    let first = stdout(&["init", "--role", "relay", "--config", config]);
+    let first = stdout_with("init", &config, &["--role", "relay"]);
     for created in [
         "created table public.outbox",
         "created publication",
@@ -28,24 +40,18 @@ fn a_newcomer_needs() {
     ] {
         assert!(first.contains(created), "{first}");
     }
-    assert_eq!(
-        stdout(&["init", "--config", config]),
-        "everything is there already\n"
-    );
+    let again = stdout_with("init", &config, &[]);
+    assert_eq!(again, "everything is there already\n");
 
     let db = Db::connect(&rig.postgres.url());
     db.batch("ALTER ROLE relay PASSWORD 'hunter2'");
-    let url = rig
-        .postgres
-        .url_tcp_for("relay", Some("hunter2"), "postgres")
-        .expect("TCP");
+    let url = rig.url_as("relay", "hunter2", "postgres");
     let config = rig.config_with(&url, "");
-    let check = stdout(&["check", "--config", config.to_str().expect("text")]);
+    let check = stdout_with("check", &config, &[]);
     for fine in ["configuration: fine", "postgres: fine", "kafka: fine"] {
         assert!(check.contains(fine), "{check}");
     }
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     db.batch(
         "INSERT INTO outbox (aggregatetype, aggregateid, type, payload) \
          VALUES ('order', 'key', 'OrderPlaced', '{\"number\": 1}')",
@@ -84,26 +90,18 @@ fn the_migration_prepares() {
     psql(&db, &text);
     psql(&db, &text);
     let rig = Rig::with(postgres, String::from("127.0.0.1:9"));
-    let config = rig.config();
-    let config = config.to_str().expect("text");
-    assert_eq!(
-        stdout(&["init", "--config", config]),
-        "everything is there already\n"
-    );
+    let again = stdout_with("init", &rig.config(), &[]);
+    assert_eq!(again, "everything is there already\n");
 }
 
 /// A dry run's script makes the role that the URL names, and goes on after a failure in its middle.
 #[test]
 fn the_script_of_a_dry_run_makes_the_role_of_the_url() {
-    let rig = Rig::with(servers::postgres(18), String::from("127.0.0.1:9"));
+    let rig = Rig::without_broker(18);
     let owner = rig.postgres.url();
-    let url = rig
-        .postgres
-        .url_tcp_for("o'relay", Some("hunter2"), "postgres")
-        .expect("TCP");
+    let url = rig.url_as("o'relay", "hunter2", "postgres");
     let config = rig.config_with(&url, "");
-    let config = config.to_str().expect("text");
-    let script = stdout(&["init", "--dry-run", "--config", config]);
+    let script = stdout_with("init", &config, &["--dry-run"]);
     let db = Db::connect(&owner);
     let (first, _) = script
         .split_once("-- From here on")
@@ -112,36 +110,25 @@ fn the_script_of_a_dry_run_makes_the_role_of_the_url() {
     psql(&db, &script);
     psql(&db, &script);
     db.batch("ALTER ROLE \"o'relay\" PASSWORD 'hunter2'");
-    assert_eq!(
-        db.text("SELECT count(*)::text FROM pg_replication_slots")
-            .as_deref(),
-        Some("1")
-    );
-    let check = output(&["check", "--config", config]);
+    let slots = db.text("SELECT count(*)::text FROM pg_replication_slots");
+    assert_eq!(slots.as_deref(), Some("1"));
+    let check = output_with("check", &config, &[]);
     let said = String::from_utf8_lossy(&check.stdout);
     assert!(said.contains("postgres: fine"), "{check:?}");
-    let named = stdout(&["init", "--dry-run", "--role", "other", "--config", config]);
+    let named = stdout_with("init", &config, &["--dry-run", "--role", "other"]);
     assert!(named.contains("CREATE ROLE \"other\""), "{named}");
 }
 
 /// `check` says beforehand what `run` would end with.
 #[test]
 fn check_knows_who_may_create_the_publication() {
-    let rig = Rig::with(servers::postgres(15), String::from("127.0.0.1:9"));
+    let rig = Rig::without_broker(15);
     rig.workload().create_tables();
     let db = Db::connect(&rig.postgres.url());
     db.batch("CREATE ROLE relay LOGIN REPLICATION PASSWORD 'hunter2'");
-    let url = rig
-        .postgres
-        .url_tcp_for("relay", Some("hunter2"), "postgres")
-        .expect("TCP");
+    let url = rig.url_as("relay", "hunter2", "postgres");
     let config = rig.config_with(&url, "");
-    let config = config.to_str().expect("text");
-    let check = || {
-        let check = output(&["check", "--config", config]);
-        let said = [&check.stdout[..], &check.stderr].concat();
-        (check.status.code(), String::from_utf8(said).expect("text"))
-    };
+    let check = || said(&output_with("check", &config, &[]));
     let (code, said) = check();
     assert_eq!(code, Some(77), "{said}");
     for words in [
@@ -152,7 +139,7 @@ fn check_knows_who_may_create_the_publication() {
         assert!(said.contains(words), "{words}: {said}");
     }
     assert!(!said.contains("postgres: fine"), "{said}");
-    let run = output(&["run", "--config", config]);
+    let run = output_with("run", &config, &[]);
     assert_eq!(run.status.code(), Some(77), "{run:?}");
     db.batch("GRANT CREATE ON DATABASE postgres TO relay");
     let (_, said) = check();
@@ -171,8 +158,7 @@ fn check_knows_who_may_create_the_publication() {
 /// What a run says of itself: the first event, nothing when nothing was ever streamed.
 #[test]
 fn a_run_says_that_it_is_well() {
-    let rig = Rig::new(15);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(15);
     let relay = rig.relay();
     assert!(!relay.log().contains("the first event is relayed"));
     rig.workload().rows(100).run();
@@ -201,7 +187,7 @@ fn a_run_says_that_it_is_well() {
 /// One trouble with the brokers is one line, of both producers and of librdkafka's two channels.
 #[test]
 fn a_broker_that_is_away_is_named_once() {
-    let rig = Rig::with(servers::postgres(15), String::from("127.0.0.1:9"));
+    let rig = Rig::without_broker(15);
     rig.workload().create_tables();
     let relay = rig.relay();
     rig.workload().rows(100).run();
@@ -217,7 +203,7 @@ fn a_broker_that_is_away_is_named_once() {
 /// The remedy of a table without a column that the preset reads works when it is followed.
 #[test]
 fn the_remedy_of_a_missing_column_works() {
-    let rig = Rig::with(servers::postgres(15), String::from("127.0.0.1:9"));
+    let rig = Rig::without_broker(15);
     let db = Db::connect(&rig.postgres.url());
     db.batch(
         "CREATE TABLE outbox (id uuid PRIMARY KEY, aggregate_type text, aggregate_id text, \
@@ -230,9 +216,7 @@ fn the_remedy_of_a_missing_column_works() {
     let with = |more: &str| {
         let text = format!("{source}{more}\n[log]{rest}");
         std::fs::write(&config, text).expect("written");
-        let check = output(&["check", "--config", config.to_str().expect("text")]);
-        let said = [&check.stdout[..], &check.stderr].concat();
-        String::from_utf8(said).expect("text")
+        said(&output_with("check", &config, &[])).1
     };
     let said = with("[router]\npreset = \"outbox\"\n");
     assert!(
@@ -256,14 +240,9 @@ fn the_remedy_of_a_missing_column_works() {
 
 #[test]
 fn a_dry_run_connects_to_nothing() {
-    let rig = Rig::with(servers::postgres(15), String::from("127.0.0.1:9"));
+    let rig = Rig::without_broker(15);
     let config = rig.config_with("postgres://nobody@127.0.0.1:9/nowhere", "");
-    let sql = stdout(&[
-        "init",
-        "--dry-run",
-        "--config",
-        config.to_str().expect("text"),
-    ]);
+    let sql = stdout_with("init", &config, &["--dry-run"]);
     for part in [
         "CREATE TABLE",
         "CREATE PUBLICATION",
@@ -307,7 +286,7 @@ impl Printing {
 /// Asked to, it confirms: one JSON object a line, confirmed when it is written.
 #[test]
 fn standard_output_is_a_sink() {
-    let rig = Rig::with(servers::postgres(15), String::from("127.0.0.1:9"));
+    let rig = Rig::without_broker(15);
     rig.workload().create_tables();
     let printing = Printing::start(&rig, &rig.config(), &["--set", "sink.stdout.confirm=true"]);
     printing.relay.streaming();
@@ -325,8 +304,7 @@ fn standard_output_is_a_sink() {
 
 /// A try-out takes nothing away: Kafka gets every event that was printed.
 fn printing_confirms_nothing(major: u32) {
-    let rig = Rig::new(major);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(major);
     let state = rig.path("state");
     let config = rig.config();
     let with_state = format!("source.state_file={}", state.display());
@@ -381,7 +359,7 @@ fn standard_output_confirms_nothing_on_18() {
 /// Nothing that outlives the try-out is created.
 #[test]
 fn standard_output_needs_no_slot() {
-    let rig = Rig::with(servers::postgres(15), String::from("127.0.0.1:9"));
+    let rig = Rig::without_broker(15);
     rig.workload().create_tables();
     let config = rig.config();
     let db = Db::connect(&rig.postgres.url());

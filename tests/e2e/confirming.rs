@@ -43,8 +43,7 @@ fn never_runs_ahead_of_the_broker() {
         &rig.postgres.url(),
         "\n[delivery]\nmax_in_flight_records = 1024\n",
     );
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     let slot = rig.slot();
     let walsender = slot.wait_active(PATIENCE);
 

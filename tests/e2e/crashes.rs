@@ -1,17 +1,16 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use walrelay_testkit::{ChaosProxy, Cut, Db, Direction, eventually};
+use walrelay_testkit::{Cut, Db, Direction, eventually};
 use walrelay_throwaway::Shutdown;
 
-use crate::rig::{PATIENCE, Rig, SLOT};
+use crate::rig::{PATIENCE, Rig, SLOT, ends, insert};
 
 /// Ten times SIGKILL, at a moment that the rows written so far decide, of a relay that has confirmed some of
 /// them. What is repeated then was not confirmed, to a record.
 #[test]
 fn by_sigkill_lose_nothing() {
-    let rig = Rig::new(15);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(15);
     let mut relay = rig.relay();
     let slot = rig.slot();
     let confirmed = || slot.read().expect("the slot is there").confirmed_flush;
@@ -68,8 +67,7 @@ fn behind(rig: &Rig) -> Vec<String> {
 /// SIGTERM under load drains: the next start repeats nothing.
 #[test]
 fn by_sigterm_repeat_nothing() {
-    let rig = Rig::new(18);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(18);
     // The relay first: rows from before its slot was made are not relayed.
     let mut relay = rig.relay();
     let load = rig.workload().rate(2_500.0).seed(8).start();
@@ -94,8 +92,7 @@ fn by_sigterm_repeat_nothing() {
 /// are not sent again.
 #[test]
 fn by_sigterm_within_a_transaction_repeat_nothing() {
-    let rig = Rig::new(15);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(15);
     let relay = rig.relay();
     // All in one transaction: numbers per key as the checker wants them.
     Db::connect(&rig.postgres.url()).batch(
@@ -120,8 +117,7 @@ fn by_sigterm_within_a_transaction_repeat_nothing() {
 /// Postgres goes away, in each of its ways, and comes back.
 #[test]
 fn of_postgres_are_survived() {
-    let rig = Rig::new(15);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(15);
     let relay = rig.relay();
     let load = rig.workload().rate(1_500.0).seed(9).start();
     let slot = rig.slot();
@@ -156,14 +152,8 @@ fn of_postgres_are_survived() {
 /// The connection to Postgres is reset in the middle of a frame, cut, and stalled.
 #[test]
 fn of_the_network_are_survived() {
-    let rig = Rig::new(15);
-    rig.workload().create_tables();
-    let proxy = ChaosProxy::start(("127.0.0.1", rig.postgres.port()));
-    let url = rig.postgres.url_tcp().expect("a TCP port");
-    let url = url.replace(
-        &format!(":{}/", rig.postgres.port()),
-        &format!(":{}/", proxy.port()),
-    );
+    let rig = Rig::with_outbox(15);
+    let (proxy, url) = rig.proxy();
     let config = rig.config_with(&url, "\n[delivery]\nbackoff_max = \"500ms\"\n");
     let text = std::fs::read_to_string(&config).expect("the configuration");
     let text = text.replace(
@@ -171,8 +161,7 @@ fn of_the_network_are_survived() {
         "[source]\nreceive_timeout = \"2s\"\nwal_sender_timeout = \"2s\"\n",
     );
     std::fs::write(&config, text).expect("the configuration");
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     let load = rig.workload().rate(1_500.0).seed(10).start();
     let more = |rows: u64| {
         let next = load.written().rows + rows;
@@ -222,14 +211,9 @@ fn of_the_network_are_survived() {
 /// A second relay on the slot waits and says so, and takes over when the first is gone.
 #[test]
 fn of_one_relay_let_another_take_over() {
-    let rig = Rig::new(15);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(15);
     let first = rig.relay();
-    let proxy = ChaosProxy::start(("127.0.0.1", rig.postgres.port()));
-    let url = rig.postgres.url_tcp().expect("a TCP port").replace(
-        &format!(":{}/", rig.postgres.port()),
-        &format!(":{}/", proxy.port()),
-    );
+    let (proxy, url) = rig.proxy();
     let second = rig.start(&rig.config_with(&url, ""));
     second.says("is being read by server process");
     let load = rig.workload().rows(2_000).rate(1_000.0).run();
@@ -247,8 +231,7 @@ fn of_one_relay_let_another_take_over() {
 /// A slot that was being relayed and is gone is not made anew.
 #[test]
 fn of_the_slot_stop_the_relay() {
-    let rig = Rig::new(15);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(15);
     let mut relay = rig.relay();
     let walsender = rig.slot().wait_active(PATIENCE);
     let db = Db::connect(&rig.postgres.url());
@@ -268,16 +251,13 @@ fn of_the_slot_stop_the_relay() {
 /// A publication that is dropped stops the relay: what is inserted meanwhile would be passed over.
 /// Postgres 15 makes an error of it, 18 a warning.
 fn publication_dropped(major: u32) {
-    let rig = Rig::new(major);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(major);
     let mut relay = rig.relay();
     let db = Db::connect(&rig.postgres.url());
-    let insert = "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'key', 'T', \
-                  '{\"number\": 1}')";
-    db.batch(insert);
+    insert(&db, 1);
     rig.caught_up();
     db.batch("DROP PUBLICATION walrelay");
-    db.batch(insert);
+    insert(&db, 1);
     let after = rig.slot().wal_end();
     assert_eq!(relay.ended().code(), Some(78), "{}", relay.log());
     assert!(
@@ -303,8 +283,7 @@ fn of_the_publication_stop_the_relay_on_postgres_18() {
 /// positions now belong to other transactions: a relay that went on would pass them over.
 #[test]
 fn of_the_servers_log_stop_the_relay() {
-    let rig = Rig::new(15);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(15);
     let mut relay = rig.relay();
     rig.workload().rows(200).run();
     rig.caught_up();
@@ -320,8 +299,7 @@ fn of_the_servers_log_stop_the_relay() {
     std::fs::remove_dir_all(&data).expect("removed");
     std::fs::rename(&backup, &data).expect("restored");
     rig.postgres.start_again().expect("it starts again");
-    assert_eq!(relay.ended().code(), Some(65), "{}", relay.log());
-    assert!(relay.log().contains("[log-went-back]"), "{}", relay.log());
+    ends(&mut relay, 65, "log-went-back");
 }
 
 fn copy(from: &std::path::Path, to: &std::path::Path) {
@@ -336,14 +314,8 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
 /// seconds, and the relay stops.
 #[test]
 fn of_the_publications_table_stop_the_relay() {
-    let rig = Rig::new(15);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(15);
     let mut relay = rig.relay();
     Db::connect(&rig.postgres.url()).batch("ALTER PUBLICATION walrelay DROP TABLE outbox");
-    assert_eq!(relay.ended().code(), Some(78), "{}", relay.log());
-    assert!(
-        relay.log().contains("[publication-lacks-table]"),
-        "{}",
-        relay.log()
-    );
+    ends(&mut relay, 78, "publication-lacks-table");
 }

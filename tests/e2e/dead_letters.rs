@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use walrelay_lsn::Lsn;
-use walrelay_sink::letter;
+use walrelay_sink::dlq_headers;
 use walrelay_testkit::{Db, Delivered, History, Kafka, eventually, servers};
 
 use crate::rig::{PATIENCE, Rig, ends};
@@ -132,8 +132,7 @@ fn are_written_for_each_kind_of_poison() {
     let narrow = format!("{}narrow", rig.prefix);
     rig.kafka()
         .create_topic(&narrow, 1, &[("max.message.bytes", "20000")]);
-    let relay = rig.start(&letters.config("", "dead-letter", ""));
-    relay.streaming();
+    let relay = rig.streaming(&letters.config("", "dead-letter", ""));
 
     letters.insert("'order'", "k1", 1);
     let no_topic = letters.insert_payload("NULL", "k1", "'\"secret-value\"'");
@@ -173,26 +172,26 @@ fn are_written_for_each_kind_of_poison() {
     ] {
         let found = by_id[id.as_str()];
         let headers = headers(found);
-        assert_eq!(headers[letter::CLASS], Some(class), "{headers:?}");
-        assert_eq!(headers[letter::SLOT], Some("walrelay"));
-        assert_eq!(headers[letter::TABLE], Some("public.outbox"));
-        assert_eq!(headers[letter::EVENT_ID], Some(id.as_str()));
-        let intended = headers.get(letter::TOPIC).copied().flatten();
+        assert_eq!(headers[dlq_headers::CLASS], Some(class), "{headers:?}");
+        assert_eq!(headers[dlq_headers::SLOT], Some("walrelay"));
+        assert_eq!(headers[dlq_headers::TABLE], Some("public.outbox"));
+        assert_eq!(headers[dlq_headers::EVENT_ID], Some(id.as_str()));
+        let intended = headers.get(dlq_headers::TOPIC).copied().flatten();
         let bound_for = topic.map(|topic| format!("{}{topic}", rig.prefix));
         assert_eq!(intended, bound_for.as_deref());
         assert_eq!(found.key.as_deref(), Some(key.as_bytes()));
         assert_eq!(found.payload.is_none(), omitted, "{headers:?}");
-        assert_eq!(headers.contains_key(letter::VALUE_BYTES), omitted);
-        assert!(!headers[letter::CAUSE].unwrap_or_default().is_empty());
+        assert_eq!(headers.contains_key(dlq_headers::VALUE_BYTES), omitted);
+        assert!(!headers[dlq_headers::CAUSE].unwrap_or_default().is_empty());
         let place = format!(
             "{} {}",
-            headers[letter::LSN].unwrap_or_default(),
-            headers[letter::ROW].unwrap_or_default()
+            headers[dlq_headers::LSN].unwrap_or_default(),
+            headers[dlq_headers::ROW].unwrap_or_default()
         );
         place
             .parse::<walrelay_sink::EventPosition>()
             .expect("a letter's identity");
-        let time = headers[letter::COMMIT_TIME].unwrap_or_default();
+        let time = headers[dlq_headers::COMMIT_TIME].unwrap_or_default();
         assert!(time.starts_with("20") && time.ends_with('Z'), "{time}");
     }
     let log = relay.ends_well();
@@ -205,8 +204,7 @@ fn are_written_for_each_kind_of_poison() {
 fn are_written_when_the_routing_column_is_gone() {
     let letters = Letters::new(Rig::new(18));
     let rig = &letters.rig;
-    let relay = rig.start(&letters.config("", "dead-letter", ""));
-    relay.streaming();
+    let relay = rig.streaming(&letters.config("", "dead-letter", ""));
     letters.db().batch(
         "ALTER TABLE outbox RENAME aggregatetype TO kind; \
          INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'k1', 'T', '{\"number\": 1}'); \
@@ -216,7 +214,7 @@ fn are_written_when_the_routing_column_is_gone() {
     rig.caught_up();
     let found = letters.letters(1);
     assert_eq!(found.len(), 1, "{found:?}");
-    assert_eq!(headers(&found[0])[letter::CLASS], Some("unroutable"));
+    assert_eq!(headers(&found[0])[dlq_headers::CLASS], Some("unroutable"));
     assert_eq!(found[0].key.as_deref(), Some(b"k1".as_slice()));
     assert_eq!(
         found[0].payload.as_deref(),
@@ -230,8 +228,7 @@ fn are_written_when_the_routing_column_is_gone() {
 fn are_not_written_where_events_are_skipped() {
     let letters = Letters::new(Rig::new(15));
     let rig = &letters.rig;
-    let relay = rig.start(&letters.config("", "skip", ""));
-    relay.streaming();
+    let relay = rig.streaming(&letters.config("", "skip", ""));
     letters.insert("'order'", "k1", 1);
     let no_topic = letters.insert("NULL", "k1", 2);
     let large = letters.insert_payload("'order'", "k1", LARGE);
@@ -252,8 +249,7 @@ fn park_what_follows_of_their_key() {
     let letters = Letters::new(Rig::new(15));
     let rig = &letters.rig;
     let config = letters.config("", "dead-letter", "park_key = true\n");
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     letters.insert("'order'", "k1", 1);
     let large = letters.insert_payload("'order'", "k1", LARGE);
     let second = letters.insert("'order'", "k1", 2);
@@ -263,14 +259,13 @@ fn park_what_follows_of_their_key() {
     relay.kill();
     let third = letters.insert("'order'", "k1", 3);
     letters.insert("'order'", "k2", 2);
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     rig.caught_up();
     letters.assert_others_arrived(&[&large, &second, &third]);
     let found = letters.letters(3);
     let classes: Vec<_> = found
         .iter()
-        .map(|letter| (letter.id.as_deref(), headers(letter)[letter::CLASS]))
+        .map(|letter| (letter.id.as_deref(), headers(letter)[dlq_headers::CLASS]))
         .collect();
     assert_eq!(
         classes,
@@ -298,8 +293,7 @@ fn are_written_for_a_topic_that_does_not_appear() {
         "dead-letter",
         "retry_for = \"3s\"\n\n[delivery]\nbackoff_max = \"200ms\"\n",
     );
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     let mut missing = Vec::new();
     for number in 1..=20 {
         letters.insert("'order'", "k1", number);
@@ -319,7 +313,7 @@ fn are_written_for_a_topic_that_does_not_appear() {
     assert!(
         found
             .iter()
-            .all(|letter| headers(letter)[letter::CLASS] == Some("rejected"))
+            .all(|letter| headers(letter)[dlq_headers::CLASS] == Some("rejected"))
     );
     relay.ends_well();
 }
@@ -335,12 +329,10 @@ fn are_not_written_unless_asked_for() {
         "halt",
         "retry_for = \"2s\"\n\n[delivery]\nbackoff_max = \"200ms\"\n",
     );
-    let mut relay = rig.start(&config);
-    relay.streaming();
+    let mut relay = rig.streaming(&config);
     letters.insert("'missing'", "k1", 1);
     let after = rig.slot().wal_end();
-    assert_eq!(relay.ended().code(), Some(78), "{}", relay.log());
-    assert!(relay.log().contains("[delivery]"), "{}", relay.log());
+    ends(&mut relay, 78, "delivery");
     assert!(
         relay.log().contains("row 0 of the transaction"),
         "{}",
@@ -353,8 +345,7 @@ fn are_not_written_unless_asked_for() {
     );
     // It appears: nothing was lost.
     kafka.create_topic(&format!("{}missing", rig.prefix), 1, &[]);
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     rig.caught_up();
     rig.verdict().assert_clean();
     drop(relay);
@@ -366,8 +357,7 @@ fn keep_their_identity_through_a_crash() {
     let letters = Letters::new(Rig::new(18));
     let rig = &letters.rig;
     let config = letters.config("", "dead-letter", "");
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     // Many in one transaction, so that the kill falls amid them.
     letters.db().batch(
         "INSERT INTO outbox SELECT gen_random_uuid(), \
@@ -378,14 +368,17 @@ fn keep_their_identity_through_a_crash() {
         !History::records(&rig.bootstrap, &letters.topic, 1, Duration::from_secs(1)).is_empty()
     });
     relay.kill();
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     rig.caught_up();
     let found = letters.letters(10_000);
     let mut places: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for letter in &found {
         let headers = headers(letter);
-        let place = format!("{:?} {:?}", headers[letter::LSN], headers[letter::ROW]);
+        let place = format!(
+            "{:?} {:?}",
+            headers[dlq_headers::LSN],
+            headers[dlq_headers::ROW]
+        );
         let id = letter.id.as_deref().expect("the header id");
         places.entry(place).or_default().push(id);
     }
@@ -425,8 +418,7 @@ fn that_their_topic_refuses_stop_the_relay() {
     let mut before = 0;
     for action in ["skip", "halt", "dead-letter"] {
         let config = letters.parking_config("", action, "");
-        let mut relay = rig.start(&config);
-        relay.streaming();
+        let mut relay = rig.streaming(&config);
         let poison = letters.insert("NULL", action, 1);
         rig.caught_up();
         limit("10");
@@ -445,8 +437,7 @@ fn that_their_topic_refuses_stop_the_relay() {
         letters.assert_nothing_given_up(&log, end);
 
         limit("1000000");
-        let relay = rig.start(&config);
-        relay.streaming();
+        let relay = rig.streaming(&config);
         rig.caught_up();
         before += 1 + parked.len();
         let found = letters.ids(&letters.topic, action, before, PATIENCE);
@@ -472,8 +463,7 @@ fn without_their_topic_are_waited_for() {
             action,
             "retry_for = \"2s\"\n\n[delivery]\nbackoff_max = \"200ms\"\n",
         );
-        let mut relay = rig.start(&config);
-        relay.streaming();
+        let mut relay = rig.streaming(&config);
         letters.insert("NULL", action, 1);
         rig.caught_up();
         kafka.delete_topic(&letters.topic);
@@ -487,8 +477,7 @@ fn without_their_topic_are_waited_for() {
 
         // The dead letter went with its topic, and so nothing is parked any more.
         kafka.create_topic(&letters.topic, 1, &[]);
-        let relay = rig.start(&config);
-        relay.streaming();
+        let relay = rig.streaming(&config);
         rig.caught_up();
         let found = letters.ids(&topic, action, 2 * (round + 1), PATIENCE);
         assert_eq!(found, [first, second], "{action}");

@@ -65,8 +65,7 @@ fn a_row_of_all_types_arrives_as_debezium_writes_it() {
     );
     fs::write(&config, written).expect("the configuration is written");
 
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     // The one whose topic no broker takes stays out; the rest ends in an UPDATE and a DELETE.
     let rows: Vec<&str> = ROWS
         .lines()

@@ -1,4 +1,4 @@
-//! `walrelay dlq` against a real Kafka; the dead letters are written here, as `walrelay_sink::letter`
+//! `walrelay dlq` against a real Kafka; the dead letters are written here, as `walrelay_sink::dlq_headers`
 //! says.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use walrelay_kafka_sink::dlq::DlqWatcher;
 use walrelay_kafka_sink::{KafkaConfig, KafkaOptions};
-use walrelay_sink::{EventPosition, Parking, letter};
+use walrelay_sink::{EventPosition, Parking, dlq_headers};
 use walrelay_testkit::{Db, Delivered, History, Kafka, eventually};
 use walrelay_throwaway::ChildGuard;
 
@@ -99,18 +99,18 @@ impl Desk {
         let mut headers = vec![
             ("id", event.as_str()),
             ("trace", "secret-header"),
-            (letter::CLASS, draft.class),
-            (letter::CAUSE, "the broker said no"),
-            (letter::SLOT, draft.slot),
-            (letter::LSN, lsn),
-            (letter::ROW, row),
-            (letter::XID, "751"),
-            (letter::COMMIT_TIME, &time),
-            (letter::TABLE, "public.outbox"),
-            (letter::EVENT_ID, &event),
+            (dlq_headers::CLASS, draft.class),
+            (dlq_headers::CAUSE, "the broker said no"),
+            (dlq_headers::SLOT, draft.slot),
+            (dlq_headers::LSN, lsn),
+            (dlq_headers::ROW, row),
+            (dlq_headers::XID, "751"),
+            (dlq_headers::COMMIT_TIME, &time),
+            (dlq_headers::TABLE, "public.outbox"),
+            (dlq_headers::EVENT_ID, &event),
         ];
-        headers.extend(topic.as_deref().map(|topic| (letter::TOPIC, topic)));
-        headers.extend(draft.omitted.map(|bytes| (letter::VALUE_BYTES, bytes)));
+        headers.extend(topic.as_deref().map(|topic| (dlq_headers::TOPIC, topic)));
+        headers.extend(draft.omitted.map(|bytes| (dlq_headers::VALUE_BYTES, bytes)));
         let value = format!("secret-value of {}", draft.id);
         self.write(
             draft.key,

@@ -1,9 +1,10 @@
-//! What the documents say is run here, or held against the code.
+//! Runs the commands, SQL and configuration of the documents, and compares their lists with the code.
 //!
-//! A block that follows `<!-- run: name -->` is taken by its name. [`texts`] sees to it that every
-//! block of README.md and OPERATIONS.md has one, and that a test takes it.
+//! A test finds a block by its mark, `<!-- run: name -->`. [`texts`] checks that every block has a mark,
+//! and that a test uses it; [`proof`] generates the tests by promise of docs/PROOF.md.
 
 mod migrating;
+mod proof;
 mod scaling;
 mod texts;
 
@@ -51,7 +52,7 @@ fn block(document: &str, name: &str) -> String {
         .unwrap_or_else(|| panic!("{document} has no block named {name}"))
 }
 
-/// Statements one by one, as psql sends them: some may not stand in a transaction with others.
+/// Runs statements one by one, as psql sends them: some are refused in a transaction with others.
 fn psql(db: &Db, sql: &str) {
     let code: Vec<&str> = sql
         .lines()
@@ -107,7 +108,7 @@ fn five_minutes_of_the_readme() {
     fs::create_dir(&dir).expect("a directory");
     let config = block("README.md", "config");
     let config = with(&config, "db.example.com:5432", &host(&rig));
-    // Certificates are the business of walsender's own tests.
+    // walsender's own tests cover certificates.
     let config = with(&config, "sslmode=verify-full", "sslmode=disable");
     let config = with(&config, "broker.example.com:9092", &rig.bootstrap);
     fs::write(dir.join("walrelay.toml"), config).expect("written");
@@ -215,8 +216,8 @@ fn terminate(mut relay: ChildGuard) {
     assert!(relay.wait().expect("a child").success());
 }
 
-/// The server removes WAL that a stopped relay needs. The relay says so, and OPERATIONS.md's way
-/// out delivers every row.
+/// The server removes WAL that a stopped relay needs. The relay stops with `slot-lost`, and the
+/// remedy of OPERATIONS.md delivers every row.
 #[test]
 fn way_out_when_the_slot_is_lost() {
     let postgres = servers::builder(18)

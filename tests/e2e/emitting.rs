@@ -5,7 +5,7 @@ use std::time::Duration;
 use walrelay_testkit::{Db, Delivered, History, eventually};
 use walrelay_throwaway::cache_dir;
 
-use crate::rig::{PATIENCE, Rig, output};
+use crate::rig::{PATIENCE, Rig, ends, output};
 
 const MESSAGES: &str = "\n[source.messages]\nprefix = \"outbox\"\n";
 
@@ -57,8 +57,7 @@ fn twenty_thousand_events(major: u32) {
          CREATE TRIGGER publish AFTER INSERT ON public.events \
            FOR EACH ROW EXECUTE FUNCTION publish()",
     );
-    let mut relay = rig.start(&config);
-    relay.streaming();
+    let mut relay = rig.streaming(&config);
     let load = workload
         .rows(20_000)
         .rate(4_000.0)
@@ -128,8 +127,7 @@ fn without_a_table(major: u32) {
     );
 
     let db = Db::connect(&rig.postgres.url());
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     db.batch("CREATE ROLE service");
     db.batch("SET ROLE service");
     let emit = |arguments: &str| {
@@ -232,8 +230,7 @@ fn are_utf_8_in_a_database_that_is_not() {
     let text_of = std::fs::read_to_string(&config).expect("the configuration");
     std::fs::write(&config, text_of.replace(&rig.postgres.url(), &url)).expect("written");
     init(&config);
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     Db::connect(&url).batch("SELECT outbox.emit('order', 'Zürich', '{\"ort\": \"Genève\"}')");
     let records = rig.delivered(1);
     assert_eq!(text(records[0].key.as_ref()), "Zürich");
@@ -260,8 +257,7 @@ fn that_are_none_meet_the_policy() {
     db.batch("SELECT pg_logical_emit_message(false, 'outbox', '{\"aggregate\": \"order\"}')");
     emit(3);
     let mut relay = rig.start(&config);
-    assert_eq!(relay.ended().code(), Some(65), "{}", relay.log());
-    assert!(relay.log().contains("[message]"), "{}", relay.log());
+    ends(&mut relay, 65, "message");
     assert!(!relay.log().contains("secret-value"), "{}", relay.log());
     assert_eq!(
         rig.delivered(1).len(),
@@ -277,12 +273,7 @@ fn that_are_none_meet_the_policy() {
         &format!("poison.topic={letters}"),
     ];
     let mut relay = rig.start_with(&config, &arguments);
-    assert_eq!(relay.ended().code(), Some(65), "{}", relay.log());
-    assert!(
-        relay.log().contains("[message-not-transactional]"),
-        "{}",
-        relay.log()
-    );
+    ends(&mut relay, 65, "message-not-transactional");
     // The letter has no id.
     let records = rig.delivered(2);
     let values: Vec<(&str, &str)> = records
@@ -318,8 +309,7 @@ fn of_others_pin_no_wal() {
     let rig = Rig::new(15);
     let config = rig.tableless("");
     init(&config);
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     let db = Db::connect(&rig.postgres.url());
     for _ in 0..20 {
         db.batch("SELECT pg_logical_emit_message(n % 2 = 0, 'other', repeat('x', 100000)) FROM generate_series(1, 10) n");

@@ -4,7 +4,7 @@ use std::process::Output;
 
 use walrelay_testkit::{Db, servers};
 
-use crate::rig::{PATIENCE, Rig, output};
+use crate::rig::{PATIENCE, Rig, ends, insert, output, output_with};
 
 struct Refused {
     code: Option<i32>,
@@ -34,20 +34,18 @@ impl Refused {
     }
 }
 
-/// `run` and `check` refuse alike.
+/// `run` and `check` refuse this URL, with more lines in the configuration, alike.
 #[track_caller]
-fn refused(rig: &Rig, url: &str, more: &str, id: &str, code: i32, words: &[&str]) {
+fn refused(rig: &Rig, url: &str, more: &str, (id, code): (&str, i32), words: &[&str]) {
     let config = rig.config_with(url, more);
-    let config = config.to_str().expect("text");
     for command in ["run", "check"] {
-        Refused::of(&output(&[command, "--config", config])).is(id, code, words);
+        Refused::of(&output_with(command, &config, &[])).is(id, code, words);
     }
 }
 
 /// A rig whose server has the outbox, and a role for the relay with a password.
 fn rig() -> Rig {
-    let rig = Rig::new(15);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(15);
     Db::connect(&rig.postgres.url()).batch(
         "CREATE ROLE relay LOGIN REPLICATION PASSWORD 'hunter2'; \
          CREATE ROLE plain LOGIN PASSWORD 'hunter2'; \
@@ -56,48 +54,26 @@ fn rig() -> Rig {
     rig
 }
 
-fn tcp(rig: &Rig, user: &str, password: &str, database: &str) -> String {
-    rig.postgres
-        .url_tcp_for(user, Some(password), database)
-        .expect("a TCP port")
-}
-
 #[test]
 fn of_access() {
     let rig = rig();
-    refused(
-        &rig,
-        &tcp(&rig, "relay", "wrong-password", "postgres"),
-        "",
-        "password",
-        77,
-        &["28P01"],
-    );
-    refused(
-        &rig,
-        &tcp(&rig, "nobody-here", "hunter2", "postgres"),
-        "",
-        "password",
-        77,
-        &["a role that does not exist"],
-    );
-    refused(
-        &rig,
-        &tcp(&rig, "relay", "hunter2", "nowhere"),
-        "",
-        "database-missing",
-        78,
-        &["nowhere"],
-    );
+    let refused = |user, password, database, error, words: &[&str]| {
+        refused(
+            &rig,
+            &rig.url_as(user, password, database),
+            "",
+            error,
+            words,
+        );
+    };
+    let password = ("password", 77);
+    refused("relay", "wrong-password", "postgres", password, &["28P01"]);
+    let words = ["a role that does not exist"];
+    refused("nobody-here", "hunter2", "postgres", password, &words);
+    let missing = ("database-missing", 78);
+    refused("relay", "hunter2", "nowhere", missing, &["nowhere"]);
     let words = ["REPLICATION", "rds_replication"];
-    refused(
-        &rig,
-        &tcp(&rig, "plain", "hunter2", "postgres"),
-        "",
-        "privilege",
-        77,
-        &words,
-    );
+    refused("plain", "hunter2", "postgres", ("privilege", 77), &words);
 }
 
 #[test]
@@ -105,45 +81,27 @@ fn of_the_database() {
     let rig = rig();
     let url = rig.postgres.url();
     let db = Db::connect(&url);
+    let refused = |id, words: &[&str]| refused(&rig, &url, "", (id, 78), words);
 
     db.batch("SELECT pg_create_logical_replication_slot('walrelay', 'test_decoding')");
-    refused(&rig, &url, "", "slot-plugin", 78, &["test_decoding"]);
+    refused("slot-plugin", &["test_decoding"]);
     db.batch("SELECT pg_drop_replication_slot('walrelay')");
 
     db.batch(
         "ALTER PUBLICATION walrelay DROP TABLE outbox; CREATE TABLE x (id int); \
               ALTER PUBLICATION walrelay ADD TABLE x",
     );
-    refused(
-        &rig,
-        &url,
-        "",
-        "publication-lacks-table",
-        78,
-        &["ADD TABLE \"public\".\"outbox\""],
-    );
+    let remedy = "ADD TABLE \"public\".\"outbox\"";
+    refused("publication-lacks-table", &[remedy]);
     db.batch("ALTER PUBLICATION walrelay ADD TABLE outbox");
-    refused(
-        &rig,
-        &url,
-        "",
-        "publication-foreign-table",
-        78,
-        &["public.x"],
-    );
+    refused("publication-foreign-table", &["public.x"]);
     db.batch("DROP TABLE x");
 
     db.batch("ALTER TABLE outbox RENAME payload TO body");
-    refused(
-        &rig,
-        &url,
-        "",
-        "column-missing",
-        78,
-        &["payload", "body", "table.field.event.payload"],
-    );
+    let words = ["payload", "body", "table.field.event.payload"];
+    refused("column-missing", &words);
     db.batch("ALTER TABLE outbox RENAME TO events");
-    refused(&rig, &url, "", "table-missing", 78, &["public.outbox"]);
+    refused("table-missing", &["public.outbox"]);
     assert!(rig.slot().read().is_none(), "a refusal left a slot behind");
 }
 
@@ -154,16 +112,11 @@ fn of_a_column_dropped_midway() {
     let db = Db::connect(&rig.postgres.url());
     db.batch("SELECT pg_create_logical_replication_slot('walrelay', 'pgoutput')");
     let mut relay = rig.relay();
-    db.batch(
-        "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'key', 'T', '{\"number\": 1}')",
-    );
+    insert(&db, 1);
     rig.caught_up();
     db.batch("ALTER TABLE outbox RENAME payload TO body");
-    db.batch(
-        "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'key', 'T', '{\"number\": 2}')",
-    );
-    assert_eq!(relay.ended().code(), Some(78), "{}", relay.log());
-    assert!(relay.log().contains("[column-missing]"), "{}", relay.log());
+    insert(&db, 2);
+    ends(&mut relay, 78, "column-missing");
     db.batch("ALTER TABLE outbox RENAME body TO payload");
 }
 
@@ -175,56 +128,28 @@ fn of_a_server_without_logical_decoding() {
         .expect("Postgres starts");
     let rig = Rig::with(postgres, "127.0.0.1:9".to_owned());
     rig.workload().create_tables();
-    refused(
-        &rig,
-        &rig.postgres.url(),
-        "",
-        "wal-level",
-        78,
-        &[
-            "wal_level = replica",
-            "rds.logical_replication",
-            "cloudsql.logical_decoding",
-        ],
-    );
+    let words = [
+        "wal_level = replica",
+        "rds.logical_replication",
+        "cloudsql.logical_decoding",
+    ];
+    refused(&rig, &rig.postgres.url(), "", ("wal-level", 78), &words);
 }
 
 #[test]
 fn of_the_configuration() {
     let rig = rig();
     let url = rig.postgres.url();
-    refused(
-        &rig,
-        &url,
-        "[delivery]\ngaranty = 1\n",
-        "config-unknown-key",
-        78,
-        &["walrelay.toml:", "garanty", "guarantee"],
-    );
-    refused(
-        &rig,
-        &url,
-        "\"acks\" = \"1\"\n",
-        "kafka-property",
-        78,
-        &["walrelay.toml:", "acks"],
-    );
-    refused(
-        &rig,
-        &url,
-        "\"enable.idempotence\" = false\n",
-        "kafka-property",
-        78,
-        &["idempotence"],
-    );
-    refused(
-        &rig,
-        "postgres://h/db?sslmode=sometimes",
-        "",
-        "source-url",
-        78,
-        &["sslmode"],
-    );
+    let property = ("kafka-property", 78);
+    let words = ["walrelay.toml:", "garanty", "guarantee"];
+    let unknown = "[delivery]\ngaranty = 1\n";
+    refused(&rig, &url, unknown, ("config-unknown-key", 78), &words);
+    let words = ["walrelay.toml:", "acks"];
+    refused(&rig, &url, "\"acks\" = \"1\"\n", property, &words);
+    let idempotence = "\"enable.idempotence\" = false\n";
+    refused(&rig, &url, idempotence, property, &["idempotence"]);
+    let url = "postgres://h/db?sslmode=sometimes";
+    refused(&rig, url, "", ("source-url", 78), &["sslmode"]);
     let nothing = output(&["run", "--config", "/nonexistent/walrelay.toml"]);
     Refused::of(&nothing).is("config-file", 78, &["/nonexistent/walrelay.toml"]);
     let usage = output(&["run", "--nonsense"]);
@@ -237,22 +162,17 @@ fn of_servers_that_are_not_there_are_retried() {
     let rig = rig();
     // Nothing listens on the discard port.
     let config = rig.config_with("postgres://relay:hunter2@127.0.0.1:9/postgres", "");
-    let config = config.to_str().expect("text").to_owned();
-    Refused::of(&output(&["check", "--config", &config])).is(
-        "postgres-unreachable",
-        69,
-        &["127.0.0.1"],
-    );
-    let relay = rig.start(config.as_ref());
+    let check = output_with("check", &config, &[]);
+    Refused::of(&check).is("postgres-unreachable", 69, &["127.0.0.1"]);
+    let relay = rig.start(&config);
     relay.says("trying again");
     let (code, log) = relay.terminate();
     assert_eq!(code, Some(0), "nothing was sent, so nothing is owed: {log}");
     assert!(!log.contains("hunter2"), "{log}");
 
-    let away = Rig::with(servers::postgres(15), "127.0.0.1:9".to_owned());
+    let away = Rig::without_broker(15);
     away.workload().create_tables();
-    let config = away.config();
-    let check = output(&["check", "--config", config.to_str().expect("text")]);
+    let check = output_with("check", &away.config(), &[]);
     Refused::of(&check).is("kafka-unreachable", 69, &["bootstrap.servers"]);
     let mut relay = away.relay();
     away.workload().rows(100).run();

@@ -2,8 +2,7 @@ use crate::rig::Rig;
 
 /// 100,000 rows by eight writers with rollbacks and savepoints, while the relay runs.
 fn hundred_thousand_rows(major: u32) {
-    let rig = Rig::new(major);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(major);
     let relay = rig.relay();
     let written = rig.workload().rows(100_000).seed(u64::from(major)).run();
     assert!(
@@ -35,8 +34,7 @@ fn of_100_000_rows_on_postgres_18() {
 /// What was committed before the relay runs, but after its slot was made, is relayed too.
 #[test]
 fn of_a_backlog() {
-    let rig = Rig::new(15);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(15);
     rig.relay().ends_well();
     rig.workload().rows(5_000).run();
     let relay = rig.relay();

@@ -6,8 +6,7 @@ use crate::rig::Rig;
 
 /// The outbox is silent while another table takes 200 MB: the slot follows, without heartbeats.
 fn outbox_releases_the_log(major: u32) {
-    let rig = Rig::new(major);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(major);
     let relay = rig.relay();
     let db = Db::connect(&rig.postgres.url());
     db.batch("CREATE TABLE other (t text)");

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use walrelay_testkit::{Db, Delivered, History, Kafka, check, eventually, servers};
 
-use crate::rig::{PATIENCE, Rig};
+use crate::rig::{PATIENCE, Rig, insert};
 
 /// The first line of the formula of docs/OPERATIONS.md, "Memory", in MiB.
 const FIXED: u64 = 24;
@@ -40,8 +40,7 @@ fn transaction_of_a_million_rows() {
 /// A row beside which the buffers are small, with bytes of every kind of character.
 #[test]
 fn row_of_a_few_megabytes() {
-    let rig = Rig::new(18);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(18);
     let config = rig.config_with(
         &rig.postgres.url(),
         "\"message.max.bytes\" = \"10000000\"\n",
@@ -49,8 +48,7 @@ fn row_of_a_few_megabytes() {
     let topic = format!("{}order", rig.prefix);
     rig.kafka()
         .create_topic(&topic, 1, &[("max.message.bytes", "10000000")]);
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     Db::connect(&rig.postgres.url()).batch(
         "INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'key-1', 'T', \
          jsonb_build_object('number', n, 'text', repeat('aé漢😀\"\\', 300000)) \
@@ -75,8 +73,7 @@ fn row_of_64_megabytes() {
     let rig = Rig::with(servers::postgres(18), kafka.bootstrap_servers());
     rig.workload().create_tables();
     let limit = format!("\"message.max.bytes\" = {LIMIT}\n");
-    let relay = rig.start(&rig.config_with(&rig.postgres.url(), &limit));
-    relay.streaming();
+    let relay = rig.streaming(&rig.config_with(&rig.postgres.url(), &limit));
     let row = |number: u32, size: u32| {
         Db::connect(&rig.postgres.url()).batch(&format!(
             "INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'key-1', 'T', \
@@ -108,8 +105,7 @@ fn outbox_of_many_topics() {
     rig.workload().create_tables();
     // The broker makes a thousand topics, and may take its time on a busy machine.
     let patient = "\"topic.metadata.propagation.max.ms\" = 600000\n";
-    let relay = rig.start(&rig.config_with(&rig.postgres.url(), patient));
-    relay.streaming();
+    let relay = rig.streaming(&rig.config_with(&rig.postgres.url(), patient));
     Db::connect(&rig.postgres.url()).batch(&format!(
         "INSERT INTO outbox SELECT gen_random_uuid(), 'topic-' || t, 'key', 'T', \
          jsonb_build_object('number', n, 'text', repeat('x', 100)) \
@@ -152,9 +148,7 @@ fn backlog_behind_a_stopped_broker() {
     let relay = rig.relay();
     let db = Db::connect(&rig.postgres.url());
     // So that the topic is there.
-    db.batch(
-        "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'key', 'T', '{\"number\": 1}')",
-    );
+    insert(&db, 1);
     rig.caught_up();
     kafka.stop();
     let slot = rig.slot();
@@ -204,12 +198,9 @@ fn full_window_of_small_rows() {
     );
     let config = rig.config_with(&rig.postgres.url(), &limits);
     Rig::log_debug(&config);
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     let db = Db::connect(&rig.postgres.url());
-    db.batch(
-        "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'key', 'T', '{\"number\": 1}')",
-    );
+    insert(&db, 1);
     rig.caught_up();
     let idle = relay.peak_memory();
     db.batch(

@@ -24,15 +24,10 @@ fn backlog(db: &Db) {
 /// between them is not to be seen in what arrives, also when it is killed meanwhile.
 #[test]
 fn change_with_the_load_and_keep_the_history() {
-    let rig = Rig::new(15);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(15);
     let config = rig.config();
     Rig::log_debug(&config);
-    let started = || {
-        let relay = rig.start(&config);
-        relay.streaming();
-        relay
-    };
+    let started = || rig.streaming(&config);
     started().ends_well();
     let db = Db::connect(&rig.postgres.url());
 
@@ -74,8 +69,7 @@ fn change_with_the_load_and_keep_the_history() {
 /// each partition, each after a linger: it goes without gates then.
 #[test]
 fn a_backlog_with_timestamps_of_long_ago_is_drained_in_full_requests() {
-    let rig = Rig::new(15);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(15);
     let db = Db::connect(&rig.postgres.url());
     db.batch("ALTER TABLE outbox ADD COLUMN at timestamptz");
     let config = rig.config();

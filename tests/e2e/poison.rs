@@ -1,23 +1,18 @@
 use walrelay_testkit::Db;
 
-use crate::rig::{PATIENCE, Rig};
+use crate::rig::{PATIENCE, Rig, ends, insert};
 
 /// Ten good rows, one that cannot be delivered, ten good ones. The relay stops with a word and exit
 /// code 65; the first ten are confirmed and not repeated by the next start, the others wait.
 fn stops(poison: &str, more: &str, id: &str, words: &str) {
-    let rig = Rig::new(15);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(15);
     let db = Db::connect(&rig.postgres.url());
     db.batch("ALTER TABLE outbox ALTER aggregatetype DROP NOT NULL");
     let config = rig.config_with(&rig.postgres.url(), more);
-    let mut relay = rig.start(&config);
-    relay.streaming();
+    let mut relay = rig.streaming(&config);
     let good = |numbers: std::ops::Range<u32>| {
         for number in numbers {
-            db.batch(&format!(
-                "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'key', 'T', \
-                 '{{\"number\": {number}}}')"
-            ));
+            insert(&db, number);
         }
     };
     good(1..11);
@@ -55,8 +50,7 @@ fn stops(poison: &str, more: &str, id: &str, words: &str) {
         "DELETE FROM outbox WHERE aggregatetype IS NULL OR aggregatetype <> 'order' \
               OR aggregateid <> 'key'",
     );
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     let slot = rig.slot();
     slot.wait_until(slot.wal_end(), PATIENCE);
     let verdict = rig.verdict();
@@ -101,14 +95,12 @@ fn with_a_name_no_topic_can_have() {
 /// it would overtake.
 #[test]
 fn refused_by_the_broker_is_not_overtaken() {
-    let rig = Rig::new(15);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(15);
     let topic = format!("{}order", rig.prefix);
     rig.kafka()
         .create_topic(&topic, 1, &[("max.message.bytes", "20000")]);
     let config = rig.config_with(&rig.postgres.url(), "\"batch.size\" = 10000\n");
-    let mut relay = rig.start(&config);
-    relay.streaming();
+    let mut relay = rig.streaming(&config);
     Db::connect(&rig.postgres.url()).batch(
         "INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'key', 'T', \
          jsonb_build_object('number', n, 'text', \
@@ -116,8 +108,7 @@ fn refused_by_the_broker_is_not_overtaken() {
                             FROM generate_series(1, 2000)) ELSE repeat('x', 50) END) \
          FROM generate_series(1, 50000) n",
     );
-    assert_eq!(relay.ended().code(), Some(65), "{}", relay.log());
-    assert!(relay.log().contains("[delivery]"), "{}", relay.log());
+    ends(&mut relay, 65, "delivery");
     let history = rig.history_within(std::time::Duration::from_secs(3));
     let verdict = history.check();
     eprintln!(
@@ -134,27 +125,20 @@ fn refused_by_the_broker_is_not_overtaken() {
 /// operations brings them.
 #[test]
 fn updates_deletes_and_truncates_are_none() {
-    let rig = Rig::new(15);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(15);
     let db = Db::connect(&rig.postgres.url());
     db.batch("CREATE PUBLICATION walrelay FOR TABLE outbox");
     db.batch("SELECT pg_create_logical_replication_slot('walrelay', 'pgoutput')");
     let relay = rig.relay();
-    let insert = |number: u32| {
-        db.batch(&format!(
-            "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'key', 'T', \
-             '{{\"number\": {number}}}')"
-        ));
-    };
-    insert(1);
+    insert(&db, 1);
     db.batch("UPDATE outbox SET type = 'U'");
     db.batch("UPDATE outbox SET id = gen_random_uuid()");
     db.batch("DELETE FROM outbox");
     db.batch("TRUNCATE outbox");
     db.batch("SELECT pg_logical_emit_message(true, 'p', 'x')");
     db.batch("SELECT pg_logical_emit_message(false, 'p', 'x')");
-    insert(1);
-    insert(2);
+    insert(&db, 1);
+    insert(&db, 2);
     rig.caught_up();
     let records = rig.history().records;
     assert_eq!(records.len(), 3, "{records:?}");

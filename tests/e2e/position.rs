@@ -11,12 +11,10 @@ const NAME: &str = "walrelay-position";
 /// SIGKILL makes repeats, and rows are written in transactions of several.
 #[test]
 fn of_a_repeat_is_the_same_and_ascends_per_key() {
-    let rig = Rig::new(18);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(18);
     let more = format!("\n[router]\nposition_header = \"{NAME}\"\n");
     let config = rig.config_with(&rig.postgres.url(), &more);
-    let mut relay = rig.start(&config);
-    relay.streaming();
+    let mut relay = rig.streaming(&config);
     let load = rig.workload().rate(3_000.0).seed(31).start();
     let mut repeats = 0;
     for _ in 0..4 {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use serde_json::{Value, json};
-use walrelay_testkit::{Db, Delivered, History, SlotWatch, servers};
+use walrelay_testkit::{Db, Delivered, History, SlotWatch};
 
 use crate::rig::{PATIENCE, Rig, output, walrelay};
 
@@ -58,8 +58,7 @@ impl Case {
         let fine = format!("routes: fine for public.{}", self.table);
         assert!(check.status.success() && said.contains(&fine), "{check:?}");
 
-        let relay = self.rig.start(&self.config);
-        relay.streaming();
+        let relay = self.rig.streaming(&self.config);
         let db = self.db();
         for statement in [sql, after] {
             db.batch(&statement.replace("PREFIX", &self.prefix));
@@ -335,7 +334,7 @@ fn check_compiles_the_routes_for_the_table() {
 /// Without any server.
 #[test]
 fn route_shows_what_a_row_would_become() {
-    let rig = Rig::with(servers::postgres(15), String::from("127.0.0.1:9"));
+    let rig = Rig::without_broker(15);
     let config = rig.config_with("postgres://nobody@127.0.0.1:9/nowhere", "");
     let config = config.to_str().expect("text");
     let row = rig.path("row.json");

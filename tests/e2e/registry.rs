@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use apache_avro::Schema;
 use apache_avro::reader::datum::GenericDatumReader;
 use serde_json::{Value, json};
-use walrelay_sink::letter;
+use walrelay_sink::dlq_headers;
 use walrelay_testkit::{
     Authority, Db, Delivered, History, Mishap, SchemaRegistry, Verdict, check, eventually,
 };
@@ -101,8 +101,7 @@ fn json_values_have_the_id_of_their_schema() {
     }
     rig.workload().create_tables();
     let config = rig.with_registry(&section(&registry.url(), "json", &more));
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     rig.workload().rows(3_000).run();
     rig.caught_up();
     let records = rig.history().records;
@@ -139,8 +138,7 @@ fn json_values_have_the_id_of_their_schema() {
 /// confirmed, and feedback goes on; then everything arrives as Avro.
 #[test]
 fn avro_values_wait_for_a_registry_that_is_away() {
-    let rig = Rig::new(18);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(18);
     let address = SchemaRegistry::address_to_come();
     let section = section(&format!("http://{address}"), "avro", "");
     let config = rig.with_registry(&section);
@@ -220,13 +218,11 @@ fn avro_values_wait_for_a_registry_that_is_away() {
 /// One subject has no schema: what came before is sent and confirmed, what comes after waits.
 #[test]
 fn what_comes_before_a_missing_schema_is_confirmed() {
-    let rig = Rig::new(15);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(15);
     let registry = SchemaRegistry::start();
     registry.register(&rig.subject("order"), "AVRO", AVRO);
     let config = rig.with_registry(&section(&registry.url(), "avro", ""));
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     for number in 1..=20 {
         rig.insert("order", &format!("{{\"number\": {number}}}"));
     }
@@ -261,15 +257,13 @@ fn what_is_not_to_be_had_stops_the_relay_in_time() {
         (error(422, 42201), 78, "schema-refused", false),
         (error(401, 40101), 77, "registry-access", false),
     ] {
-        let rig = Rig::new(15);
-        rig.workload().create_tables();
+        let rig = Rig::with_outbox(15);
         let registry = SchemaRegistry::start();
         registry.always(mishap);
         let secret = "user = \"me\"\npassword = \"s3cret-word\"\n";
         let section = section(&registry.url(), "json", secret);
         let config = rig.with_registry(&format!("{section}\n[poison]\nretry_for = \"2s\"\n"));
-        let mut relay = rig.start(&config);
-        relay.streaming();
+        let mut relay = rig.streaming(&config);
         let before = rig.slot().wal_end();
         rig.insert("order", "{\"number\": 1, \"word\": \"s3cret-value\"}");
         let after = rig.slot().wal_end();
@@ -288,8 +282,7 @@ fn what_is_not_to_be_had_stops_the_relay_in_time() {
 /// The same where events may go elsewhere, and values that do not fit.
 #[test]
 fn events_without_a_schema_or_that_do_not_fit_go_where_the_policy_says() {
-    let rig = Rig::new(18);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(18);
     let registry = SchemaRegistry::start();
     registry.register(&rig.subject("order"), "AVRO", AVRO);
     let topic = format!("dead.{}letters", rig.prefix);
@@ -298,8 +291,7 @@ fn events_without_a_schema_or_that_do_not_fit_go_where_the_policy_says() {
         "{section}\n[poison]\nrejected = \"dead-letter\"\nundecodable = \"dead-letter\"\n\
          retry_for = \"1s\"\ntopic = \"{topic}\"\n"
     ));
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     rig.insert("order", "{\"number\": 1}");
     let payment = rig.insert("payment", "{\"number\": 1}");
     let schema_mismatch = rig.insert("order", "{\"number\": \"s3cret\"}");
@@ -324,8 +316,8 @@ fn events_without_a_schema_or_that_do_not_fit_go_where_the_policy_says() {
         .iter()
         .map(|record| {
             let value = record.payload.clone().expect("the value as it was");
-            let class = header(record, letter::CLASS).expect("a class");
-            assert_eq!(header(record, letter::TOPIC), None);
+            let class = header(record, dlq_headers::CLASS).expect("a class");
+            assert_eq!(header(record, dlq_headers::TOPIC), None);
             let id = record.id.clone().expect("an id");
             (id, (class, String::from_utf8(value).expect("text")))
         })
@@ -357,16 +349,14 @@ fn events_without_a_schema_or_that_do_not_fit_go_where_the_policy_says() {
 /// goes by that, however short before the event it was registered. Messages are encoded as rows are.
 #[test]
 fn a_later_schema_is_asked_for_by_what_does_not_fit() {
-    let rig = Rig::new(15);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(15);
     let registry = SchemaRegistry::start();
     let first = registry.register(&rig.subject("order"), "AVRO", AVRO);
     let section = section(&registry.url(), "avro", "");
     let config = rig.with_registry(&format!(
         "{section}\n[source.messages]\nprefix = \"outbox\"\n"
     ));
-    let mut relay = rig.start(&config);
-    relay.streaming();
+    let mut relay = rig.streaming(&config);
     rig.insert("order", "{\"number\": 1}");
     let emit = |number: u32| {
         let content = json!({
@@ -414,8 +404,7 @@ fn a_later_schema_is_asked_for_by_what_does_not_fit() {
 /// Over TLS, by an authority of its own or the system's; and who it cannot be sure of is asked nothing.
 #[test]
 fn a_registry_is_known_by_its_certificate() {
-    let rig = Rig::new(15);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(15);
     let authority = Authority::new("registry");
     let registry = SchemaRegistry::start_secure(&authority.server("localhost"));
     registry.register(&rig.subject("order"), "AVRO", AVRO);
@@ -455,8 +444,7 @@ fn a_registry_is_known_by_its_certificate() {
     assert_eq!(code, Some(0), "{text}");
 
     // The configuration of the last one.
-    let relay = rig.start(&rig.path("walrelay.toml"));
-    relay.streaming();
+    let relay = rig.streaming(&rig.path("walrelay.toml"));
     rig.insert("order", "{\"number\": 1}");
     rig.caught_up();
     let records = rig.history().records;
@@ -468,8 +456,7 @@ fn a_registry_is_known_by_its_certificate() {
 /// `check` asks and changes nothing; `route` shows what `run` sends, but for the id.
 #[test]
 fn check_and_route_know_of_it() {
-    let rig = Rig::new(15);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(15);
     let registry = SchemaRegistry::start();
     std::fs::write(rig.path("order.avsc"), AVRO).expect("a schema");
     let named = format!(

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use walrelay_testkit::{
-    History, Kafka, SlotWatch, Verdict, Workload, eventually, eventually_some, servers,
+    ChaosProxy, Db, History, Kafka, SlotWatch, Verdict, Workload, eventually, eventually_some,
+    servers,
 };
 use walrelay_throwaway::{ChildGuard, Postgres, Signal, end_with_owner};
 
@@ -50,6 +51,18 @@ impl Rig {
         rig
     }
 
+    /// With the shared broker and the table `public.outbox`.
+    pub(crate) fn with_outbox(major: u32) -> Self {
+        let rig = Self::new(major);
+        rig.workload().create_tables();
+        rig
+    }
+
+    /// With a broker's address where nothing listens.
+    pub(crate) fn without_broker(major: u32) -> Self {
+        Self::with(servers::postgres(major), "127.0.0.1:9".to_owned())
+    }
+
     /// With servers of the test's own.
     pub(crate) fn with(postgres: Postgres, bootstrap: String) -> Self {
         let number = TESTS.fetch_add(1, Ordering::Relaxed);
@@ -75,6 +88,21 @@ impl Rig {
 
     pub(crate) fn slot(&self) -> SlotWatch {
         SlotWatch::new(&self.postgres.url(), SLOT)
+    }
+
+    /// Postgres by TCP, as this role.
+    pub(crate) fn url_as(&self, user: &str, password: &str, database: &str) -> String {
+        let url = self.postgres.url_tcp_for(user, Some(password), database);
+        url.expect("a TCP port")
+    }
+
+    /// A proxy before Postgres, and the URL that leads through it.
+    pub(crate) fn proxy(&self) -> (ChaosProxy, String) {
+        let port = self.postgres.port();
+        let proxy = ChaosProxy::start(("127.0.0.1", port));
+        let url = self.postgres.url_tcp().expect("a TCP port");
+        let url = url.replace(&format!(":{port}/"), &format!(":{}/", proxy.port()));
+        (proxy, url)
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -109,7 +137,13 @@ impl Rig {
 
     /// Starts `walrelay run` and waits until the slot is read.
     pub(crate) fn relay(&self) -> Relay {
-        let relay = self.start(&self.config());
+        self.streaming(&self.config())
+    }
+
+    /// The same with this configuration.
+    #[track_caller]
+    pub(crate) fn streaming(&self, config: &Path) -> Relay {
+        let relay = self.start(config);
         relay.streaming();
         relay
     }
@@ -180,6 +214,19 @@ pub(crate) fn walrelay(args: &[&str]) -> Command {
         .env("NO_COLOR", "1");
     end_with_owner(&mut command).expect("a shell");
     command
+}
+
+/// Inserts an event whose payload is `{"number": …}`.
+pub(crate) fn insert(db: &Db, number: u32) {
+    db.batch(&format!(
+        "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'key', 'T', '{{\"number\": {number}}}')"
+    ));
+}
+
+/// Runs a command with this configuration to its end.
+pub(crate) fn output_with(command: &str, config: &Path, more: &[&str]) -> Output {
+    let config = config.to_str().expect("a path that is text");
+    output(&[&[command, "--config", config], more].concat())
 }
 
 /// Runs a command to its end.

@@ -11,13 +11,7 @@ use walrelay_testkit::{
 };
 use walrelay_throwaway::{Postgres, Shutdown};
 
-use crate::rig::{PATIENCE, Relay, Rig, SLOT, ends, output, shared_kafka};
-
-fn insert(db: &Db, number: u32) {
-    db.batch(&format!(
-        "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'key', 'T', '{{\"number\": {number}}}')"
-    ));
-}
+use crate::rig::{PATIENCE, Relay, Rig, SLOT, ends, insert, output_with, shared_kafka};
 
 fn drop_slot(db: &Db) {
     db.batch(&format!("SELECT pg_drop_replication_slot('{SLOT}')"));
@@ -52,14 +46,6 @@ fn config_with(rig: &Rig, url: &str, lines: &str) -> PathBuf {
 /// The same with a state file.
 fn noting(rig: &Rig) -> PathBuf {
     config_with(rig, &rig.postgres.url(), "state_file = \"state\"")
-}
-
-/// `walrelay run`, once it reads the slot.
-#[track_caller]
-fn streaming(rig: &Rig, config: &Path) -> Relay {
-    let relay = rig.start(config);
-    relay.streaming();
-    relay
 }
 
 fn accepting(rig: &Rig, config: &Path) -> Relay {
@@ -110,8 +96,7 @@ fn covers(log: &str, begin: Lsn, end: Lsn) {
 /// Event 1 is relayed; the relay runs on.
 fn relayed_one(rig: &Rig, config: &Path) -> Relay {
     rig.workload().create_tables();
-    let relay = rig.start(config);
-    relay.streaming();
+    let relay = rig.streaming(config);
     insert(&Db::connect(&rig.postgres.url()), 1);
     rig.caught_up();
     relay
@@ -144,8 +129,7 @@ fn goes_on(rig: &Rig, config: &Path, expected: &[u32]) {
     let log = relay.ends_well();
     assert!(!log.contains("there is no gap"), "{log}");
     assert_eq!(delivered(rig), numbers(expected), "{log}");
-    let relay = rig.start(config);
-    relay.streaming();
+    let relay = rig.streaming(config);
     relay.ends_well();
 }
 
@@ -162,8 +146,7 @@ fn dropped_while_no_relay_ran(noting_too: bool) {
     let begin = wal_end(&db);
     insert(&db, 2);
     let end = wal_end(&db);
-    let arguments = ["check", "--config", config.to_str().expect("text")];
-    let checked = output(&arguments);
+    let checked = output_with("check", &config, &[]);
     assert_eq!(checked.status.code(), Some(78));
     for _ in 0..2 {
         let log = ends(&mut rig.start(&config), 78, "slot-missing");
@@ -194,12 +177,11 @@ fn dropped_while_no_relay_ran_is_not_made_anew() {
 /// Neither publication nor slot is the first day; `init` makes a slot whenever it is asked to.
 #[test]
 fn of_the_first_day_is_made_and_init_makes_one_with_a_note() {
-    let rig = Rig::new(18);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(18);
     let config = rig.config();
     rig.relay().ends_well();
     drop_slot(&Db::connect(&rig.postgres.url()));
-    let init = output(&["init", "--config", config.to_str().expect("text")]);
+    let init = output_with("init", &config, &[]);
     let said = String::from_utf8_lossy(&init.stdout).into_owned();
     assert!(
         said.contains("created slot walrelay") && said.contains("note: publication walrelay was"),
@@ -216,8 +198,7 @@ fn of_the_first_day_is_made_and_init_makes_one_with_a_note() {
 #[test]
 fn of_two_that_start_together_is_made_once() {
     for round in 0..3 {
-        let rig = Rig::new(15);
-        rig.workload().create_tables();
+        let rig = Rig::with_outbox(15);
         let config = rig.config();
         let first = rig.start(&config);
         let second = rig.start(&config);
@@ -242,19 +223,11 @@ fn cut_off(rig: &Rig, proxy: &ChaosProxy, act: impl FnOnce(&Db)) {
     proxy.refuse(false);
 }
 
-fn proxied(rig: &Rig) -> (ChaosProxy, String) {
-    let proxy = ChaosProxy::start(("127.0.0.1", rig.postgres.port()));
-    let url = rig.postgres.url_tcp().expect("a TCP port");
-    let (here, there) = (rig.postgres.port(), proxy.port());
-    let url = url.replace(&format!(":{here}/"), &format!(":{there}/"));
-    (proxy, url)
-}
-
 /// With and without a state file: the process remembers by itself.
 fn under_a_relay(id: &str, act: impl Fn(&Db)) {
     for lines in ["", "state_file = \"state\""] {
         let rig = Rig::new(18);
-        let (proxy, url) = proxied(&rig);
+        let (proxy, url) = rig.proxy();
         let config = config_with(&rig, &url, lines);
         let mut relay = relayed_one(&rig, &config);
         let mut written = (Lsn::ZERO, Lsn::ZERO);
@@ -328,8 +301,7 @@ fn moved_while_no_relay_ran(act: impl Fn(&Db)) {
     fs::remove_file(&state).expect("removed");
     insert(&db, 10);
     act(&db);
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     relay.ends_well();
     assert!(state.exists(), "it is made anew");
 }
@@ -349,7 +321,7 @@ fn of_another_cluster_is_noticed() {
     for lines in ["", "state_file = \"state\""] {
         let rig = Rig::new(18);
         let other = another_cluster();
-        let (proxy, url) = proxied(&rig);
+        let (proxy, url) = rig.proxy();
         let config = config_with(&rig, &url, lines);
         let mut relay = relayed_one(&rig, &config);
         let password = rig.postgres.superuser_password();
@@ -371,7 +343,7 @@ fn of_another_cluster_is_noticed() {
         relay.streaming();
         relay.says("accepted by --accept-gap");
         relay.ends_well();
-        streaming(&rig, &config).ends_well();
+        rig.streaming(&config).ends_well();
     }
 }
 
@@ -399,8 +371,7 @@ fn of_a_server_that_went_back_is_noticed_with_a_state_file() {
         .status();
     assert!(copied.expect("cp runs").success());
     rig.postgres.start_again().expect("it starts again");
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     rig.workload().rows(2_000).seed(2).run();
     rig.caught_up();
     relay.ends_well();
@@ -422,12 +393,11 @@ fn of_a_server_that_went_back_is_noticed_with_a_state_file() {
 /// Under load and through SIGKILL: read the slot first, then the file.
 #[test]
 fn never_stands_beyond_the_state_file() {
-    let rig = Rig::new(15);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(15);
     let config = noting(&rig);
     let state = rig.path("state");
     let slot = rig.slot();
-    let mut relay = streaming(&rig, &config);
+    let mut relay = rig.streaming(&config);
     let load = rig.workload().rate(2_000.0).seed(11).start();
     let mut seen = std::collections::BTreeSet::new();
     let mut look = || {
@@ -449,7 +419,7 @@ fn never_stands_beyond_the_state_file() {
         });
         relay.kill();
         look();
-        relay = streaming(&rig, &config);
+        relay = rig.streaming(&config);
     }
     load.stop();
     rig.caught_up();
@@ -476,7 +446,7 @@ fn is_not_moved_while_the_state_file_cannot_be_written() {
     assert!(Some(slot) <= noted_lsn(&away.join("state")), "{log}");
     ends(&mut rig.start(&config), 78, "state-file");
     fs::rename(&away, &directory).expect("it comes back");
-    let relay = streaming(&rig, &config);
+    let relay = rig.streaming(&config);
     rig.caught_up();
     // Delivered when it could not be noted, so once more; but none is missing.
     let verdict = rig.verdict();
@@ -519,7 +489,7 @@ fn warned_of_before_it_is_lost(major: u32) {
         &rig.postgres.url(),
         "\n[delivery]\nmax_in_flight_records = 64\n",
     );
-    let mut relay = streaming(&rig, &config);
+    let mut relay = rig.streaming(&config);
     let db = Db::connect(&rig.postgres.url());
     insert(&db, 1);
     rig.caught_up();
@@ -616,15 +586,14 @@ fn lost_by_idleness_is_noticed() {
 /// `failover = true` makes a slot of which standbys keep a copy, and is refused where there is none.
 #[test]
 fn for_failover_is_made_from_17_on() {
-    let rig = Rig::new(17);
-    rig.workload().create_tables();
+    let rig = Rig::with_outbox(17);
     let config = config_with(&rig, &rig.postgres.url(), "failover = true");
-    streaming(&rig, &config).ends_well();
+    rig.streaming(&config).ends_well();
     let db = Db::connect(&rig.postgres.url());
     let failover = "SELECT failover::text FROM pg_replication_slots";
     assert_eq!(db.text(failover).as_deref(), Some("true"));
     drop_slot(&db);
-    let init = output(&["init", "--config", config.to_str().expect("text")]);
+    let init = output_with("init", &config, &[]);
     assert!(init.status.success());
     assert_eq!(db.text(failover).as_deref(), Some("true"));
 

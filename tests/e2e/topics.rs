@@ -17,8 +17,7 @@ fn are_created_where_configured() {
     let kafka = Kafka::builder().auto_create(false).start();
     let rig = rig(&kafka);
     let more = "\n[sink.topics]\ncreate = true\npartitions = 5\nreplication_factor = 1\n";
-    let relay = rig.start(&rig.config_with(&rig.postgres.url(), more));
-    relay.streaming();
+    let relay = rig.streaming(&rig.config_with(&rig.postgres.url(), more));
     rig.workload().rows(2_000).run();
     rig.caught_up();
     let history = rig.history();
@@ -36,8 +35,7 @@ fn that_are_missing_are_waited_for() {
     // librdkafka's patience with topics it has not heard of.
     let more = "\"topic.metadata.propagation.max.ms\" = 500\n\n\
                 [delivery]\nbackoff_max = \"500ms\"\n";
-    let relay = rig.start(&rig.config_with(&rig.postgres.url(), more));
-    relay.streaming();
+    let relay = rig.streaming(&rig.config_with(&rig.postgres.url(), more));
     for kind in ["payment", "customer"] {
         kafka.create_topic(&format!("{}{kind}", rig.prefix), 3, &[]);
     }
@@ -83,8 +81,7 @@ fn that_are_missing_are_named_at_once() {
     let kafka = Kafka::builder().auto_create(false).start();
     let rig = rig(&kafka);
     kafka.create_topic(&format!("{}payment", rig.prefix), 1, &[]);
-    let relay = rig.start(&rig.config());
-    relay.streaming();
+    let relay = rig.streaming(&rig.config());
     insert(&rig, "payment", 1);
     rig.caught_up();
     let start = Instant::now();
@@ -113,8 +110,7 @@ fn are_not_blamed_for_a_broker_that_is_away() {
     let kafka = Kafka::builder().auto_create(false).start();
     let rig = rig(&kafka);
     kafka.create_topic(&format!("{}order", rig.prefix), 1, &[]);
-    let relay = rig.start(&rig.config());
-    relay.streaming();
+    let relay = rig.streaming(&rig.config());
     insert(&rig, "order", 1);
     rig.caught_up();
     kafka.kill();
@@ -153,8 +149,7 @@ fn that_are_missing_end_a_stop_with_a_reason() {
     .into_iter()
     .enumerate()
     {
-        let relay = rig.start(&rig.config_with(&rig.postgres.url(), more));
-        relay.streaming();
+        let relay = rig.streaming(&rig.config_with(&rig.postgres.url(), more));
         if round == 0 {
             insert(&rig, "order", 1);
             let at =
@@ -183,8 +178,7 @@ fn that_are_missing_end_a_stop_with_a_reason() {
         assert!(confirmed < end, "{confirmed} >= {end}: it was confirmed");
     }
     kafka.create_topic(&format!("{}order", rig.prefix), 1, &[]);
-    let relay = rig.start(&rig.config());
-    relay.streaming();
+    let relay = rig.streaming(&rig.config());
     rig.caught_up();
     rig.verdict().assert_clean();
     relay.ends_well();

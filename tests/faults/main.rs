@@ -3,7 +3,7 @@
 //!
 //! - [`table`]: the scenarios, what each covers, and which run in `make test`.
 //! - [`context`]: what a scenario works with: servers, load, relays, marks of faults, the judge.
-//! - [`outcome`]: what a scenario shows. [`report`]: the table of docs/GUARANTEES.md.
+//! - [`outcome`]: what a scenario shows. [`report`]: the table of docs/PROOF.md.
 //! - [`run`]: lanes, each with servers of its own; evidence of what failed.
 //! - the scenarios: [`process`], [`takeover`], [`handover`], [`kafka`], [`kafka_cluster`], [`postgres`],
 //!   [`failover`], [`network`], [`distance`], [`data`].

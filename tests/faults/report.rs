@@ -1,18 +1,19 @@
-//! The table of docs/GUARANTEES.md.
+//! Writes the table of measured faults into docs/PROOF.md.
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::outcome::{MedianMax, Outcome};
 use crate::run::Done;
 use crate::table::{SCENARIOS, Scenario};
 
+const DOCUMENT: &str = "docs/PROOF.md";
 const BEGIN: &str = "<!-- faults -->\n";
 const END: &str = "<!-- end of faults -->";
 
-/// Lines of the catalogue that other tests show, and which.
+/// Faults that other tests cover.
 const ELSEWHERE: &[(&str, &str)] = &[
     (
         "slot dropped while it is read: stops",
@@ -48,31 +49,31 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Each with a test that is there.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The table of [`ELSEWHERE`]; panics if a test does not exist.
 fn elsewhere() -> String {
     let mut text = String::from("\nElsewhere:\n\n| fault | shown by |\n|---|---|\n");
     for (fault, test) in ELSEWHERE {
         let (file, name) = test.split_once("::").expect("a file and a name");
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../..")
-            .join(file);
-        let code = fs::read_to_string(&path).expect("the test's file");
+        let code = fs::read_to_string(root().join(file)).expect("the test's file");
         assert!(code.contains(&format!("fn {name}(")), "there is no {test}");
         let _ = writeln!(text, "| {fault} | `{test}` |");
     }
     text
 }
 
-/// Puts the table between its marks.
+/// Replaces the table between its marks.
 pub(crate) fn write(done: &[Done], seed: u64) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/GUARANTEES.md");
-    let document = fs::read_to_string(&path).expect("docs/GUARANTEES.md");
+    let path = root().join(DOCUMENT);
+    let document = fs::read_to_string(&path).expect(DOCUMENT);
     let (before, rest) = document.split_once(BEGIN).expect("the mark of the table");
     let (_, after) = rest.split_once(END).expect("the end of the table");
     let table = table(done, seed);
-    fs::write(&path, format!("{before}{BEGIN}{table}{END}{after}"))
-        .expect("docs/GUARANTEES.md is written");
-    println!("faults: the table is in docs/GUARANTEES.md");
+    fs::write(&path, format!("{before}{BEGIN}{table}{END}{after}")).expect("the table is written");
+    println!("faults: the table is in {DOCUMENT}");
 }
 
 fn table(done: &[Done], seed: u64) -> String {
@@ -160,17 +161,17 @@ fn row(scenario: &Scenario, done: &[Done]) -> Option<String> {
     Some(text)
 }
 
-/// What gives the table.
+/// The command that generates the table.
 fn command(seed: u64) -> String {
     format!("`FAULTS_SEED={seed} make test-faults`")
 }
 
-/// Replaces the lines of some scenarios, which were run again on all their versions.
+/// Replaces the lines of scenarios that were run again on all their versions.
 ///
-/// Only beside those of the same seed: one command is to give the whole table.
+/// Lines of another seed are left alone: one command must generate the whole table.
 pub(crate) fn update(done: &[Done], seed: u64) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/GUARANTEES.md");
-    let mut document = fs::read_to_string(&path).expect("docs/GUARANTEES.md");
+    let path = root().join(DOCUMENT);
+    let mut document = fs::read_to_string(&path).expect(DOCUMENT);
     if !document.contains(&command(seed)) {
         return;
     }
@@ -186,6 +187,6 @@ pub(crate) fn update(done: &[Done], seed: u64) {
         };
         document = document.replacen(&format!("{old}\n"), &row, 1);
     }
-    fs::write(&path, document).expect("docs/GUARANTEES.md is written");
-    println!("faults: the lines of what was run are in docs/GUARANTEES.md");
+    fs::write(&path, document).expect("the table is written");
+    println!("faults: the lines of what was run are in {DOCUMENT}");
 }

@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use loom::sync::Notify;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use loom::thread;
+use loom::thread::{self, JoinHandle};
 use walrelay_checkpoint::{AckRing, Ledger, Seq};
 use walrelay_lsn::{CommitEnd, Lsn};
 
@@ -51,37 +51,134 @@ fn end(position: u64) -> CommitEnd {
     CommitEnd::from_commit_message(Lsn::new(position))
 }
 
-fn ledger(first: u64, capacity: usize) -> (Arc<AckRing>, Ledger) {
-    let ring = Arc::new(AckRing::starting_at(Seq::new(first), capacity));
-    (Arc::clone(&ring), Ledger::new(ring, None))
+/// The owner's side of a ring for two records, and the threads that report to it.
+struct Owner {
+    ring: Arc<AckRing>,
+    ledger: Ledger,
+    wake: Arc<Notify>,
+    threads: Vec<JoinHandle<()>>,
 }
 
-/// A transaction with one record, which ends at 10 times its number.
-fn send_one(ledger: &mut Ledger) -> Seq {
-    ledger.begin().unwrap();
-    let seq = ledger.next_seq().unwrap();
-    ledger.sent(seq).unwrap();
-    ledger.commit(end(10 * seq.get())).unwrap();
-    seq
+impl Owner {
+    fn starting_at(first: u64) -> Self {
+        let ring = Arc::new(AckRing::starting_at(Seq::new(first), 2));
+        Self {
+            ledger: Ledger::new(Arc::clone(&ring), None),
+            ring,
+            wake: Arc::new(Notify::new()),
+            threads: Vec::new(),
+        }
+    }
+
+    /// Begins a transaction and takes the number of its one record.
+    fn begin(&mut self) -> Seq {
+        self.ledger.begin().unwrap();
+        self.ledger.next_seq().unwrap()
+    }
+
+    /// The record was sent, and its transaction ends at 10 times its number.
+    fn commit(&mut self, seq: Seq) {
+        self.ledger.sent(seq).unwrap();
+        self.ledger.commit(end(10 * seq.get())).unwrap();
+    }
+
+    fn send_one(&mut self) -> Seq {
+        let seq = self.begin();
+        self.commit(seq);
+        seq
+    }
+
+    /// Sends records and acknowledges each at once, up to the one before `seq`.
+    fn send_until(&mut self, seq: u64) {
+        while self.ledger.next_seq().is_some_and(|next| next.get() < seq) {
+            let sent = self.send_one();
+            self.ring.ack(sent);
+            self.ledger.advance();
+        }
+    }
+
+    /// A thread that wakes the owner if the report asks for it.
+    fn spawn(&mut self, report: impl FnOnce(&AckRing) -> bool + Send + 'static) {
+        let (ring, wake) = (Arc::clone(&self.ring), Arc::clone(&self.wake));
+        self.threads.push(thread::spawn(move || {
+            if report(&ring) {
+                wake.notify();
+            }
+        }));
+    }
+
+    /// Sends two records, each with a thread that acknowledges it.
+    fn send_two(&mut self) {
+        for _ in 0..2 {
+            let seq = self.send_one();
+            self.spawn(move |ring| ring.ack(seq));
+        }
+    }
+
+    /// The same; a flag for each record says that it was delivered.
+    fn send_two_flagged(&mut self) -> Flags {
+        let delivered = Flags::default();
+        for at in 0..2 {
+            let seq = self.send_one();
+            let delivered = Arc::clone(&delivered);
+            self.spawn(move |ring| {
+                delivered[at].store(true, Ordering::Relaxed);
+                ring.ack(seq)
+            });
+        }
+        delivered
+    }
+
+    /// Waits as an owner does until `seen` everything.
+    fn wait_until(&mut self, mut seen: impl FnMut(&mut Ledger) -> bool) {
+        while !seen(&mut self.ledger) {
+            self.ring.park();
+            if !self.ledger.has_news() {
+                // Loom reports a deadlock if nobody ever wakes us.
+                self.wake.wait();
+            }
+            self.ring.unpark();
+        }
+    }
+
+    /// What is confirmed when every thread has ended.
+    fn confirmed_at_the_end(&mut self) -> Option<CommitEnd> {
+        for thread in self.threads.drain(..) {
+            thread.join().unwrap();
+        }
+        self.ledger.advance();
+        self.ledger.confirmed()
+    }
 }
 
-/// Waits as an owner does until `seen` everything.
-fn wait_until(
-    ring: &AckRing,
-    ledger: &mut Ledger,
-    wake: &Notify,
-    mut seen: impl FnMut(&mut Ledger) -> bool,
-) {
-    loop {
-        if seen(ledger) {
-            return;
+type Flags = Arc<[AtomicBool; 2]>;
+
+/// What a sink's queue does: hands the number of a record to the thread that will report it.
+#[derive(Clone)]
+struct Queue {
+    offered: Arc<AtomicU64>,
+    queued: Arc<Notify>,
+}
+
+impl Queue {
+    fn new() -> Self {
+        Self {
+            offered: Arc::new(AtomicU64::new(0)),
+            queued: Arc::new(Notify::new()),
         }
-        ring.park();
-        if !ledger.has_news() {
-            // Loom reports a deadlock if nobody ever wakes us.
-            wake.wait();
+    }
+
+    fn offer(&self, seq: Seq) {
+        self.offered.store(seq.get(), Ordering::Release);
+        self.queued.notify();
+    }
+
+    fn take(&self) -> Seq {
+        // `Notify` may wake without a cause.
+        while self.offered.load(Ordering::Acquire) == 0 {
+            self.queued.wait();
         }
-        ring.unpark();
+        Seq::new(self.offered.load(Ordering::Acquire))
     }
 }
 
@@ -89,21 +186,11 @@ fn wait_until(
 fn nothing_is_confirmed_early_and_nothing_is_lost() {
     model(|| {
         // Numbers 1 and 2 lie in different words.
-        let (ring, mut ledger) = ledger(1, 2);
-        let delivered = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
-        let threads: Vec<_> = (0..2)
-            .map(|at| {
-                let seq = send_one(&mut ledger);
-                let (ring, delivered) = (Arc::clone(&ring), Arc::clone(&delivered));
-                thread::spawn(move || {
-                    delivered[at].store(true, Ordering::Relaxed);
-                    ring.ack(seq);
-                })
-            })
-            .collect();
+        let mut owner = Owner::starting_at(1);
+        let delivered = owner.send_two_flagged();
         for _ in 0..2 {
-            ledger.advance();
-            let confirmed = ledger.confirmed();
+            owner.ledger.advance();
+            let confirmed = owner.ledger.confirmed();
             for at in 0..2 {
                 // Also: what was written before an acknowledgement is seen by who acts on it.
                 if confirmed >= Some(end(10 * (at as u64 + 1))) {
@@ -111,111 +198,67 @@ fn nothing_is_confirmed_early_and_nothing_is_lost() {
                 }
             }
         }
-        for thread in threads {
-            thread.join().unwrap();
-        }
-        ledger.advance();
-        assert_eq!(ledger.confirmed(), Some(end(20)));
-        assert_eq!(ring.strays(), 0);
+        assert_eq!(owner.confirmed_at_the_end(), Some(end(20)));
+        assert_eq!(owner.ring.strays(), 0);
     });
 }
 
 #[test]
 fn two_threads_on_one_word_hand_over_what_they_wrote() {
     model(|| {
-        let (ring, mut ledger) = ledger(0, 2);
-        let delivered = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
-        let threads: Vec<_> = (0..2)
-            .map(|at| {
-                let seq = send_one(&mut ledger);
-                let (ring, delivered) = (Arc::clone(&ring), Arc::clone(&delivered));
-                thread::spawn(move || {
-                    delivered[at].store(true, Ordering::Relaxed);
-                    ring.ack(seq);
-                })
-            })
-            .collect();
-        if ledger.advance() == Some(end(10)) {
+        let mut owner = Owner::starting_at(0);
+        let delivered = owner.send_two_flagged();
+        if owner.ledger.advance() == Some(end(10)) {
             assert!(
                 delivered.iter().all(|flag| flag.load(Ordering::Relaxed)),
                 "confirmed early"
             );
         }
-        for thread in threads {
-            thread.join().unwrap();
-        }
-        ledger.advance();
-        assert_eq!(ledger.confirmed(), Some(end(10)));
+        assert_eq!(owner.confirmed_at_the_end(), Some(end(10)));
     });
 }
 
 #[test]
 fn no_acknowledgement_is_slept_through() {
     model(|| {
-        let (ring, mut ledger) = ledger(1, 2);
-        let wake = Arc::new(Notify::new());
-        let threads: Vec<_> = (0..2)
-            .map(|_| {
-                let seq = send_one(&mut ledger);
-                let (ring, wake) = (Arc::clone(&ring), Arc::clone(&wake));
-                thread::spawn(move || {
-                    if ring.ack(seq) {
-                        wake.notify();
-                    }
-                })
-            })
-            .collect();
-        wait_until(&ring, &mut ledger, &wake, |ledger| {
+        let mut owner = Owner::starting_at(1);
+        owner.send_two();
+        owner.wait_until(|ledger| {
             ledger.advance();
             ledger.confirmed() == Some(end(20))
         });
-        for thread in threads {
-            thread.join().unwrap();
-        }
+        owner.confirmed_at_the_end();
     });
 }
 
 #[test]
 fn no_acknowledgement_is_slept_through_after_advancing_while_parked() {
     model(|| {
-        let (ring, mut ledger) = ledger(1, 2);
-        let wake = Arc::new(Notify::new());
-        let threads: Vec<_> = (0..2)
-            .map(|_| {
-                let seq = send_one(&mut ledger);
-                let (ring, wake) = (Arc::clone(&ring), Arc::clone(&wake));
-                thread::spawn(move || {
-                    if ring.ack(seq) {
-                        wake.notify();
-                    }
-                })
-            })
-            .collect();
+        let mut owner = Owner::starting_at(1);
+        owner.send_two();
         // This owner moves the prefix after it has parked and then waits without parking again.
         loop {
-            ring.park();
-            ledger.advance();
-            if ledger.confirmed() == Some(end(20)) {
+            owner.ring.park();
+            owner.ledger.advance();
+            if owner.ledger.confirmed() == Some(end(20)) {
                 break;
             }
-            wake.wait();
+            owner.wake.wait();
         }
-        for thread in threads {
-            thread.join().unwrap();
-        }
+        owner.confirmed_at_the_end();
     });
 }
 
 #[test]
 fn no_failure_is_slept_through_and_it_blocks_also_when_delivered_later() {
     model(|| {
-        let (ring, mut ledger) = ledger(1, 2);
-        let wake = Arc::new(Notify::new());
+        let mut owner = Owner::starting_at(1);
         let reason = Arc::new(AtomicU64::new(0));
-        let first = send_one(&mut ledger);
-        let second = send_one(&mut ledger);
+        let first = owner.send_one();
+        let second = owner.send_one();
         let thread = {
-            let (ring, wake, reason) = (Arc::clone(&ring), Arc::clone(&wake), Arc::clone(&reason));
+            let (ring, wake) = (Arc::clone(&owner.ring), Arc::clone(&owner.wake));
+            let reason = Arc::clone(&reason);
             thread::spawn(move || {
                 reason.store(7, Ordering::Relaxed);
                 if ring.nack(second) {
@@ -224,59 +267,48 @@ fn no_failure_is_slept_through_and_it_blocks_also_when_delivered_later() {
                 ring.ack(second);
             })
         };
-        ring.ack(first);
-        wait_until(&ring, &mut ledger, &wake, |ledger| {
+        owner.threads.push(thread);
+        owner.ring.ack(first);
+        let ring = Arc::clone(&owner.ring);
+        owner.wait_until(|ledger| {
             ledger.advance();
             assert_ne!(ledger.confirmed(), Some(end(20)));
             ring.nacked().is_some()
         });
         assert_eq!(reason.load(Ordering::Relaxed), 7);
-        thread.join().unwrap();
-        ledger.advance();
-        assert_eq!(ledger.confirmed(), Some(end(10)));
+        assert_eq!(owner.confirmed_at_the_end(), Some(end(10)));
     });
 }
 
 #[test]
 fn no_nudge_is_slept_through_and_one_call_wakes() {
     model(|| {
-        let (ring, mut ledger) = ledger(0, 2);
-        let wake = Arc::new(Notify::new());
-        let room = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
-        let threads: Vec<_> = (0..2)
-            .map(|at| {
-                let (ring, wake, room) = (Arc::clone(&ring), Arc::clone(&wake), Arc::clone(&room));
-                thread::spawn(move || {
-                    room[at].store(true, Ordering::Relaxed);
-                    if ring.wake() {
-                        wake.notify();
-                    }
-                })
-            })
-            .collect();
-        wait_until(&ring, &mut ledger, &wake, |_| {
-            room.iter().all(|room| room.load(Ordering::Relaxed))
-        });
-        for thread in threads {
-            thread.join().unwrap();
+        let mut owner = Owner::starting_at(0);
+        let room = Flags::default();
+        for at in 0..2 {
+            let room = Arc::clone(&room);
+            owner.spawn(move |ring| {
+                room[at].store(true, Ordering::Relaxed);
+                ring.wake()
+            });
         }
+        owner.wait_until(|_| room.iter().all(|room| room.load(Ordering::Relaxed)));
+        owner.confirmed_at_the_end();
     });
 }
 
 #[test]
 fn of_all_reports_after_one_park_at_most_one_wakes() {
     model(|| {
-        let (ring, mut ledger) = ledger(0, 2);
-        let seq = send_one(&mut ledger);
-        ring.park();
-        let acked = {
-            let ring = Arc::clone(&ring);
-            thread::spawn(move || ring.ack(seq))
+        let mut owner = Owner::starting_at(0);
+        let seq = owner.send_one();
+        owner.ring.park();
+        let spawn = |report: fn(&AckRing, Seq) -> bool| {
+            let ring = Arc::clone(&owner.ring);
+            thread::spawn(move || report(&ring, seq))
         };
-        let woken = {
-            let ring = Arc::clone(&ring);
-            thread::spawn(move || ring.wake())
-        };
+        let acked = spawn(AckRing::ack);
+        let woken = spawn(|ring, _| ring.wake());
         let (acked, woken) = (acked.join().unwrap(), woken.join().unwrap());
         assert!(acked ^ woken, "acked {acked}, woken {woken}");
     });
@@ -286,29 +318,21 @@ fn of_all_reports_after_one_park_at_most_one_wakes() {
 fn a_repeated_report_cannot_confirm_the_record_one_lap_on() {
     model(|| {
         // Four words' worth of records are 0..4; number 4 gets the word and the bit of 0.
-        let (ring, mut ledger) = ledger(0, 2);
-        let first = send_one(&mut ledger);
-        let repeated = {
-            let ring = Arc::clone(&ring);
-            thread::spawn(move || ring.ack(first))
-        };
-        ring.ack(first);
+        let mut owner = Owner::starting_at(0);
+        let first = owner.send_one();
+        owner.spawn(move |ring| ring.ack(first));
+        owner.ring.ack(first);
         // The first lap.
-        while let Some(seq) = ledger.next_seq().filter(|seq| seq.get() < 4) {
-            assert_eq!(send_one(&mut ledger), seq);
-            ring.ack(seq);
-            ledger.advance();
-        }
-        let reused = send_one(&mut ledger);
+        owner.send_until(4);
+        let reused = owner.send_one();
         assert_eq!(reused.get(), 4);
-        ledger.advance();
-        assert_eq!(ledger.confirmed(), Some(end(30)));
-        repeated.join().unwrap();
-        ledger.advance();
-        assert_eq!(ledger.confirmed(), Some(end(30)), "nobody has delivered it");
-        assert_eq!(ring.strays(), 1);
-        ring.ack(reused);
-        assert_eq!(ledger.advance(), Some(end(40)));
+        owner.ledger.advance();
+        assert_eq!(owner.ledger.confirmed(), Some(end(30)));
+        let confirmed = owner.confirmed_at_the_end();
+        assert_eq!(confirmed, Some(end(30)), "nobody has delivered it");
+        assert_eq!(owner.ring.strays(), 1);
+        owner.ring.ack(reused);
+        assert_eq!(owner.ledger.advance(), Some(end(40)));
     });
 }
 
@@ -317,43 +341,25 @@ fn a_reused_word_keeps_an_acknowledgement_that_overtakes_sent() {
     model(|| {
         // The last record of the first lap is in flight when the thread starts; the record after
         // it is the first of its word's second lap.
-        let (ring, mut ledger) = ledger(0, 2);
-        for _ in 0..3 {
-            let seq = send_one(&mut ledger);
-            ring.ack(seq);
-            ledger.advance();
-        }
-        let last = send_one(&mut ledger);
+        let mut owner = Owner::starting_at(0);
+        owner.send_until(3);
+        let last = owner.send_one();
         assert_eq!(last.get(), 3);
-        // What a sink's queue does: hands the number to the thread that will report it.
-        let offered = Arc::new(AtomicU64::new(0));
-        let queued = Arc::new(Notify::new());
-        let thread = {
-            let (ring, offered, queued) =
-                (Arc::clone(&ring), Arc::clone(&offered), Arc::clone(&queued));
-            thread::spawn(move || {
-                ring.ack(last);
-                // `Notify` may wake without a cause.
-                while offered.load(Ordering::Acquire) == 0 {
-                    queued.wait();
-                }
-                ring.ack(Seq::new(offered.load(Ordering::Acquire)));
-            })
-        };
-        ledger.advance();
-        ledger.begin().unwrap();
-        let seq = ledger.next_seq().unwrap();
+        let queue = Queue::new();
+        let reporter = queue.clone();
+        owner.spawn(move |ring| {
+            ring.ack(last);
+            ring.ack(reporter.take())
+        });
+        owner.ledger.advance();
+        let seq = owner.begin();
         assert_eq!(seq.get(), 4);
-        offered.store(seq.get(), Ordering::Release);
-        queued.notify();
-        ledger.advance();
-        ledger.sent(seq).unwrap();
-        ledger.commit(end(40)).unwrap();
-        ledger.advance();
-        thread.join().unwrap();
-        ledger.advance();
-        assert_eq!(ledger.confirmed(), Some(end(40)));
-        assert_eq!(ring.strays(), 0);
+        queue.offer(seq);
+        owner.ledger.advance();
+        owner.commit(seq);
+        owner.ledger.advance();
+        assert_eq!(owner.confirmed_at_the_end(), Some(end(40)));
+        assert_eq!(owner.ring.strays(), 0);
     });
 }
 
@@ -362,42 +368,25 @@ fn a_word_is_turned_over_while_its_next_lap_is_acknowledged() {
     model(|| {
         // Numbers 2 and 3 fill a word. The owner turns it over as soon as both are acknowledged and
         // offers what the window then allows, up to the word's next lap (6), to a second thread.
-        let (ring, mut ledger) = ledger(3, 2);
-        let first = send_one(&mut ledger);
-        let offered = Arc::new(AtomicU64::new(0));
-        let queued = Arc::new(Notify::new());
-        let reporter = {
-            let (ring, offered, queued) =
-                (Arc::clone(&ring), Arc::clone(&offered), Arc::clone(&queued));
-            thread::spawn(move || {
-                while offered.load(Ordering::Acquire) == 0 {
-                    queued.wait();
-                }
-                ring.ack(Seq::new(offered.load(Ordering::Acquire)));
-            })
-        };
-        ring.ack(first);
-        ledger.advance();
-        while ledger.next_seq().is_some_and(|seq| seq.get() < 6) {
-            let seq = send_one(&mut ledger);
-            ring.ack(seq);
-            ledger.advance();
-        }
-        ledger.begin().unwrap();
-        let reused = ledger.next_seq().unwrap();
+        let mut owner = Owner::starting_at(3);
+        let first = owner.send_one();
+        let queue = Queue::new();
+        let reporter = queue.clone();
+        owner.spawn(move |ring| ring.ack(reporter.take()));
+        owner.ring.ack(first);
+        owner.ledger.advance();
+        owner.send_until(6);
+        let reused = owner.begin();
         assert_eq!(reused.get(), 6);
-        offered.store(reused.get(), Ordering::Release);
-        queued.notify();
-        ledger.sent(reused).unwrap();
-        ledger.commit(end(60)).unwrap();
-        ledger.advance();
-        reporter.join().unwrap();
-        ledger.advance();
+        queue.offer(reused);
+        owner.commit(reused);
+        owner.ledger.advance();
+        let confirmed = owner.confirmed_at_the_end();
         assert_eq!(
-            ledger.confirmed(),
+            confirmed,
             Some(end(60)),
             "its acknowledgement was wiped out"
         );
-        assert_eq!(ring.strays(), 0);
+        assert_eq!(owner.ring.strays(), 0);
     });
 }

@@ -1,17 +1,19 @@
-//! librdkafka's log, tamed: a broker that is down is one line, not ten a second.
+//! librdkafka's log, throttled: a broker that is down is one line, not ten a second.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rdkafka::config::RDKafkaLogLevel;
 
+use crate::sync::lock;
+
 /// The same kind of line is not repeated within this time.
 const QUIET: Duration = Duration::from_secs(30);
 
-/// Lets the first line of a kind through and counts its repetitions.
+/// Lets the first line of a kind through and counts its throttle.
 #[derive(Debug, Default)]
-pub(crate) struct Repetitions(Mutex<HashMap<String, (Instant, u64)>>);
+pub(crate) struct LogThrottle(Mutex<HashMap<String, (Instant, u64)>>);
 
 /// How many lines were held back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +26,7 @@ impl HeldBack {
     }
 }
 
-impl Repetitions {
+impl LogThrottle {
     /// How many lines of this kind were held back since the last one that passed; `None` to hold
     /// this one back too.
     pub(crate) fn pass(&self, kind: &str) -> Option<HeldBack> {
@@ -33,7 +35,7 @@ impl Repetitions {
 
     fn pass_at(&self, kind: &str, now: Instant) -> Option<u64> {
         // A panic elsewhere while the lock was held leaves counts, not invariants.
-        let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kinds = lock(&self.0);
         if let Some((since, held_back)) = kinds.get_mut(kind) {
             if now.duration_since(*since) < QUIET {
                 *held_back += 1;
@@ -48,10 +50,7 @@ impl Repetitions {
 
     /// Lets the next line of every kind through again, after things have changed for the better.
     pub(crate) fn forget(&self) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        lock(&self.0).clear();
     }
 }
 
@@ -63,12 +62,7 @@ pub(crate) fn is_also_an_error(level: RDKafkaLogLevel, facility: &str) -> bool {
 }
 
 /// A line of librdkafka's log. `facility` is its kind (`FAIL`, `SASL`, …).
-pub(crate) fn line(
-    repetitions: &Repetitions,
-    level: RDKafkaLogLevel,
-    facility: &str,
-    message: &str,
-) {
+pub(crate) fn line(throttle: &LogThrottle, level: RDKafkaLogLevel, facility: &str, message: &str) {
     use RDKafkaLogLevel as L;
     // It says that `enable.gapless.guarantee` is experimental, at each start: nothing to act on. What
     // rests on it is tested (sink/tests/order.rs).
@@ -77,7 +71,7 @@ pub(crate) fn line(
         tracing::debug!(target: "librdkafka", facility, "{message}");
         return;
     }
-    let Some(held_back) = repetitions.pass(facility) else {
+    let Some(held_back) = throttle.pass(facility) else {
         tracing::debug!(target: "librdkafka", facility, "{message}");
         return;
     };
@@ -101,15 +95,15 @@ mod tests {
 
     #[test]
     fn repetitions_are_held_back_and_counted() {
-        let repetitions = Repetitions::default();
+        let throttle = LogThrottle::default();
         let start = Instant::now();
-        assert_eq!(repetitions.pass_at("FAIL", start), Some(0));
-        assert_eq!(repetitions.pass_at("FAIL", start + QUIET / 2), None);
-        assert_eq!(repetitions.pass_at("FAIL", start + QUIET / 2), None);
-        assert_eq!(repetitions.pass_at("SASL", start + QUIET / 2), Some(0));
-        assert_eq!(repetitions.pass_at("FAIL", start + QUIET), Some(2));
-        repetitions.forget();
-        assert_eq!(repetitions.pass_at("FAIL", start + QUIET), Some(0));
+        assert_eq!(throttle.pass_at("FAIL", start), Some(0));
+        assert_eq!(throttle.pass_at("FAIL", start + QUIET / 2), None);
+        assert_eq!(throttle.pass_at("FAIL", start + QUIET / 2), None);
+        assert_eq!(throttle.pass_at("SASL", start + QUIET / 2), Some(0));
+        assert_eq!(throttle.pass_at("FAIL", start + QUIET), Some(2));
+        throttle.forget();
+        assert_eq!(throttle.pass_at("FAIL", start + QUIET), Some(0));
     }
     #[test]
     fn only_what_librdkafka_reports_as_an_error_is_left_to_it() {
@@ -122,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_line_before_which_none_was_held_back_has_no_count() {
-        let passed = Repetitions::default().pass("FAIL");
+        let passed = LogThrottle::default().pass("FAIL");
         assert_eq!(passed.map(HeldBack::shown), Some(None));
         assert_eq!(HeldBack(2).shown(), Some(2));
     }

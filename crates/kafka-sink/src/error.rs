@@ -69,7 +69,7 @@ pub enum KafkaError {
     /// The in-process broker of [`embedded`](crate::embedded) could not be set up.
     #[error("the embedded broker failed")]
     Embedded(#[source] ClientError),
-    /// The consumer of [`tail`](crate::tail) failed.
+    /// A consumer failed, or the brokers did not answer it.
     #[error("reading from the broker failed")]
     Tail(#[source] ClientError),
     /// A topic could not be created or deleted.
@@ -93,6 +93,20 @@ pub enum KafkaError {
 }
 
 impl KafkaError {
+    /// Why there is no client.
+    pub(crate) fn of_creation(config: &KafkaConfig, error: &ClientError) -> Self {
+        Self::Create {
+            reason: config.creation_reason(error),
+        }
+    }
+
+    pub(crate) fn of_topic(topic: &str, code: RDKafkaErrorCode) -> Self {
+        Self::Topic {
+            topic: topic.to_owned(),
+            code,
+        }
+    }
+
     /// Whether the topic may not be read by us.
     pub fn is_denied(&self) -> bool {
         let denied = RDKafkaErrorCode::TopicAuthorizationFailed;

@@ -11,12 +11,10 @@
     reason = "librdkafka is C; this file is the wall around it"
 )]
 
-use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rdkafka::bindings as sys;
 use rdkafka::client::Client;
@@ -28,9 +26,10 @@ use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr, RDKafkaType};
 use rdkafka::{ClientConfig, ClientContext};
 use walrelay_sink::Record;
 
-use crate::Token;
-use crate::partition_gate::{HoldQueue, Knows, Offer, PartitionGate, Producer as GateProducer};
-use crate::shared::Shared;
+use crate::producer::partition_gate::HoldQueue;
+use crate::producer::topic::{NotQueued, TopicContext};
+use crate::sync::lock;
+use crate::tokens::Token;
 
 // A delivery report must give back the whole sequence number.
 const _: () = assert!(usize::BITS >= u64::BITS);
@@ -46,105 +45,11 @@ pub(crate) struct Topic<C: ProducerContext<DeliveryOpaque = usize> + 'static> {
     producer: Arc<BaseProducer<C>>,
 }
 
-/// A topic with a gate, as the callbacks of one producer need it: the opaque of the topic's handle.
-pub(crate) struct TopicContext {
-    gate: Arc<PartitionGate>,
-    producer: GateProducer,
-    shared: Arc<Shared>,
-    /// How many partitions there were when this producer's partitioner was asked last; or one of the two below.
-    count: AtomicI32,
-}
-
-/// No partitioner was asked, and no record was acknowledged.
-const UNKNOWN: i32 = -1;
-/// A record was acknowledged, and no partitioner was asked.
-const ACKNOWLEDGED: i32 = 0;
-
-impl TopicContext {
-    /// Of a producer that does not know the topic yet.
-    pub(crate) fn new(
-        gate: Arc<PartitionGate>,
-        producer: GateProducer,
-        shared: Arc<Shared>,
-    ) -> Self {
-        Self {
-            gate,
-            producer,
-            shared,
-            count: AtomicI32::new(UNKNOWN),
-        }
-    }
-
-    /// A broker has acknowledged a record of the topic: see [`PartitionGate::delivered`]. True: the sender is to be woken.
-    #[must_use]
-    pub(crate) fn delivered(&self, seq: u64, partition: i32, fresh: bool, now: Instant) -> bool {
-        // Fails where more is known already.
-        let _ = self
-            .count
-            .compare_exchange(UNKNOWN, ACKNOWLEDGED, Relaxed, Relaxed);
-        let calls = self
-            .gate
-            .delivered(seq, partition, self.producer, fresh, now);
-        if calls {
-            self.shared.call(self.gate.topic());
-        }
-        calls
-    }
-
-    fn knows(&self) -> Knows {
-        match self.count.load(Relaxed) {
-            UNKNOWN => Knows::Nothing,
-            ACKNOWLEDGED => Knows::Topic,
-            count => Knows::Partitions(count),
-        }
-    }
-
-    /// The partition that murmur2 gives the key among so many.
-    fn hash(record: &Record<'_>, count: i32) -> i32 {
-        let (key, key_len) = as_memory(record.key);
-        // SAFETY: the key is readable for its length; librdkafka's function looks at nothing but key and count.
-        unsafe {
-            sys::rd_kafka_msg_partitioner_murmur2(
-                ptr::null(),
-                key,
-                key_len,
-                count,
-                ptr::null_mut(),
-                ptr::null_mut(),
-            )
-        }
-    }
-}
-
 /// The context of a producer whose topics may have gates. What is kept lives until after the client is
 /// destroyed, as contexts do: librdkafka's threads call into it.
-pub(crate) trait Keeper {
+pub(crate) trait TopicKeeper {
     /// Holds on to a topic's context.
     fn keep(&self, topic: Arc<TopicContext>);
-}
-
-/// Why a record was not queued.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NotQueued {
-    /// By the topic's [`PartitionGate`], which counts it in this queue now.
-    Held(HoldQueue),
-    /// By librdkafka.
-    Refused(RDKafkaErrorCode),
-}
-
-/// What has become of the record that this thread is producing.
-#[derive(Clone, Copy)]
-enum Turn {
-    /// It is producing none.
-    None,
-    /// It has entered, and the partitioner was not asked yet.
-    Entered(Offer),
-    Placed(i32),
-    Held(HoldQueue),
-}
-
-thread_local! {
-    static TURN: Cell<Turn> = const { Cell::new(Turn::None) };
 }
 
 // SAFETY: an `rd_kafka_topic_t` is reference-counted and internally locked, and every function that
@@ -164,7 +69,7 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Topic<C> {
         context: Option<Arc<TopicContext>>,
     ) -> Result<Self, RDKafkaErrorCode>
     where
-        C: Keeper,
+        C: TopicKeeper,
     {
         let name = CString::new(name).map_err(|_| RDKafkaErrorCode::InvalidTopic)?;
         let client = producer.client().native_ptr();
@@ -213,41 +118,14 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Topic<C> {
         opaque: usize,
         from: Option<HoldQueue>,
     ) -> Result<(), NotQueued> {
-        let Some(context) = self.context.as_deref() else {
-            return self
-                .queue(record, timestamp_ms, opaque)
-                .map_err(NotQueued::Refused);
-        };
-        let gate = &context.gate;
-        let offer = Offer {
-            seq: opaque as u64,
-            producer: context.producer,
-            from,
-            now: Instant::now(),
-        };
-        let entered = match record.partition {
-            Some(partition) => gate.enter_at(partition, offer).map(|()| Some(partition)),
-            None => gate.enter(offer, context.knows(), record.key.is_some(), |count| {
-                TopicContext::hash(record, count)
-            }),
-        };
-        let partition = entered.map_err(NotQueued::Held)?;
-        TURN.set(partition.map_or(Turn::Entered(offer), Turn::Placed));
-        let record = Record {
-            partition,
-            ..*record
-        };
-        let result = self.queue(&record, timestamp_ms, opaque);
-        let turn = TURN.replace(Turn::None);
-        result.map_err(|code| {
-            let placed = match turn {
-                Turn::Held(queue) => return NotQueued::Held(queue),
-                Turn::Placed(partition) => Some(partition),
-                Turn::Entered(_) | Turn::None => None,
-            };
-            gate.withdraw(context.producer, placed);
-            NotQueued::Refused(code)
-        })
+        let queue = |record: &Record<'_>| self.queue(record, timestamp_ms, opaque);
+        match &self.context {
+            None => queue(record).map_err(NotQueued::Refused),
+            Some(context) => {
+                let hash = |count| murmur2(record.key, count);
+                context.produce(record, opaque as u64, from, hash, queue)
+            }
+        }
     }
 
     fn queue(
@@ -306,9 +184,7 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Drop for Topic<C> {
     }
 }
 
-/// The partitioner of a topic with a gate: murmur2 over the key, as in Java. Called within
-/// [`Topic::produce`] where the topic's partitions are known; for a record that was unplaced until then, by a
-/// thread of librdkafka's. A partition that does not exist makes librdkafka refuse the record.
+/// The partitioner of a topic with a gate, see [`TopicContext::partition`]: murmur2 over the key, as in Java.
 unsafe extern "C" fn place(
     topic: *const sys::rd_kafka_topic_t,
     key: *const c_void,
@@ -320,8 +196,7 @@ unsafe extern "C" fn place(
     // SAFETY: `Topic::new` set the opaque to a context that outlives the client. Only shared references
     // to it exist.
     let context = unsafe { &*opaque.cast::<TopicContext>() };
-    let gate = &context.gate;
-    let murmur2 = if gate.hashes_all() {
+    let murmur2 = if context.hashes_all() {
         sys::rd_kafka_msg_partitioner_murmur2
     } else {
         sys::rd_kafka_msg_partitioner_murmur2_random
@@ -329,25 +204,16 @@ unsafe extern "C" fn place(
     // SAFETY: topic, key and count are those that librdkafka passed to this partitioner, whose type is that
     // of its own. They do not look at the opaques.
     let choice = unsafe { murmur2(topic, key, key_len, count, ptr::null_mut(), ptr::null_mut()) };
-    context.count.store(count, Relaxed);
-    let Turn::Entered(offer) = TURN.get() else {
-        // A record that was unplaced until now. Its opaque is the sequence number.
-        if gate.placed_late(message as u64, choice, count) {
-            context.shared.call(gate.topic());
-            context.shared.wake_sender();
-        }
-        return choice;
-    };
-    match gate.place(offer, choice, !key.is_null(), count) {
-        Ok(partition) => {
-            TURN.set(Turn::Placed(partition));
-            partition
-        }
-        Err(queue) => {
-            TURN.set(Turn::Held(queue));
-            i32::MAX
-        }
-    }
+    // The message's opaque is the sequence number.
+    context.partition(message as u64, choice, !key.is_null(), count)
+}
+
+/// The partition that murmur2 gives the key among so many.
+fn murmur2(key: Option<&[u8]>, count: i32) -> i32 {
+    let (key, len) = as_memory(key);
+    let none = ptr::null_mut();
+    // SAFETY: the key is readable for its length; librdkafka's function looks at nothing but key and count.
+    unsafe { sys::rd_kafka_msg_partitioner_murmur2(ptr::null(), key, len, count, none, none) }
 }
 
 /// The topic that a report is about, if it has a gate.
@@ -575,7 +441,7 @@ pub(crate) struct Findings(Mutex<Option<Finding>>);
 impl Findings {
     /// The first finding, if there is one yet.
     pub(crate) fn first(&self) -> Option<Finding> {
-        let first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = lock(&self.0);
         first.clone()
     }
 }
@@ -627,7 +493,7 @@ unsafe extern "C" fn inspect(
         error,
         depth,
     };
-    let mut first = findings.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut first = lock(&findings.0);
     first.get_or_insert(finding);
     0
 }

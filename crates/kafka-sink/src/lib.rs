@@ -9,9 +9,11 @@
 //! - [`TokenSource`], [`Token`]: where the tokens of `sasl.mechanism=OAUTHBEARER` come from.
 //! - [`probe`]: asks the cluster whether it would talk to us, for a configuration check.
 //! - [`dlq`]: the topic of dead letters.
-//! - [`Follower`], [`TemporaryTopics`]: for benchmarks, a consumer with the producer's configuration, and
-//!   topics that are made and removed.
-//! - [`embedded`], [`tail`]: an in-process broker and a small consumer, for demonstrations only.
+//! - [`Tail`], [`TemporaryTopics`]: for demonstrations and benchmarks, a consumer, and topics that are made and
+//!   removed.
+//! - [`embedded`]: an in-process broker, for demonstrations only.
+//!
+//! Rooms: `config/`, `producer/` (sending), `consumer/` (reading), `dlq/`, `admin/` (topics), `ffi.rs`.
 //!
 //! # Invariants
 //! - Every record that [`try_send`](walrelay_sink::Sink::try_send) accepted is reported exactly
@@ -24,7 +26,7 @@
 //!   where each topic's `PartitionGate` sees to it that the first to a partition was alone. Records that come
 //!   meanwhile are queued in `HoldQueues`, and no record passes one.
 //! - Where there are two producers, all records of a partition that are in flight are in one of them
-//!   (`docs/adr/0021-one-owner-per-partition.md`).
+//!   (`docs/adr/0021-order-per-partition.md`).
 //! - The first record that is not delivered ends the sink: the queues of all producers are given up at once,
 //!   and nothing more is accepted. A request that is behind the failed one already may still be
 //!   sent; `docs/adr/0007-one-request-in-flight.md` says when, and what comes of it.
@@ -47,42 +49,28 @@
 //!
 //! # Blocking
 //! `try_send` and `poll` do not block. [`KafkaSink`]'s `close` and drop, [`probe`],
-//! [`Follower`], [`TemporaryTopics`], [`embedded::EmbeddedBroker::start`] and [`tail::Tail`] do, as their documentation says.
+//! [`Tail`], [`TemporaryTopics`] and [`embedded::EmbeddedBroker::start`] do, as their documentation says.
 
 #![deny(unsafe_code)]
 
 mod admin;
 mod client_log;
 mod config;
-mod context;
+mod consumer;
 pub mod dlq;
 pub mod embedded;
 mod error;
 mod ffi;
-mod follow;
-mod hold_queues;
-mod modes;
-mod obstacle;
-mod outcome;
-mod partition_gate;
-mod poll;
 mod probe;
-mod rebootstrap;
-mod shared;
-mod sink;
-pub mod tail;
-mod temporary_topics;
+mod producer;
+mod sync;
 mod tls;
 mod tokens;
-mod topic_name;
-mod window;
 
+pub use admin::{TemporaryTopics, topic_name_problem};
 pub use config::{KafkaConfig, KafkaConfigError, KafkaOptions, TopicCreation};
+pub use consumer::{Tail, TailedRecord};
 pub use error::KafkaError;
-pub use follow::Follower;
-pub use modes::DualModeSinkFactory;
 pub use probe::{ClusterInfo, probe};
-pub use sink::{KafkaSink, KafkaSinkFactory};
-pub use temporary_topics::TemporaryTopics;
+pub use producer::{DualModeSinkFactory, KafkaSink, KafkaSinkFactory};
 pub use tokens::{Token, TokenError, TokenSource};
-pub use topic_name::problem as topic_name_problem;

@@ -1,4 +1,4 @@
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
@@ -8,6 +8,7 @@ use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext}
 use rdkafka::types::RDKafkaErrorCode;
 
 use crate::error::{is_alert, is_refusal, remedy};
+use crate::sync::lock;
 use crate::{KafkaConfig, KafkaError, tls};
 
 const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -40,9 +41,7 @@ pub fn probe(config: &KafkaConfig, timeout: Duration) -> Result<ClusterInfo, Kaf
             heard: Mutex::default(),
             config: config.clone(),
         })
-        .map_err(|error| KafkaError::Create {
-            reason: config.creation_reason(&error),
-        })?;
+        .map_err(|error| KafkaError::of_creation(config, &error))?;
     config
         .authorise(producer.client())
         .map_err(|reason| KafkaError::Token { reason })?;
@@ -135,10 +134,7 @@ impl Certain {
 
 impl Listener {
     fn heard(&self) -> Heard {
-        self.heard
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.heard).clone()
     }
 }
 
@@ -152,7 +148,7 @@ impl ClientContext for Listener {
     fn stats_raw(&self, _: &[u8]) {}
 
     fn error(&self, error: ClientError, reason: &str) {
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heard = lock(&self.heard);
         match error.rdkafka_error_code() {
             code if is_refusal(code) => {
                 heard.certain = Some(Certain::Authentication(reason.to_owned()));

@@ -2,11 +2,13 @@
 
 use std::error::Error;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rdkafka::client::OAuthToken;
+
+use crate::sync::lock;
 
 /// A token that was got this short a time ago is good for the next client too: several are made
 /// at the same moment.
@@ -57,7 +59,7 @@ pub trait TokenSource: fmt::Debug + Send + Sync {
 /// Asks the source when a client needs a token, without keeping delivery reports waiting for a slow
 /// one.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct TokenCache {
     source: Arc<dyn TokenSource>,
     state: Mutex<State>,
     changed: Condvar,
@@ -74,7 +76,7 @@ struct State {
     attempts: u64,
 }
 
-impl Keeper {
+impl TokenCache {
     pub(crate) fn new(source: Arc<dyn TokenSource>) -> Arc<Self> {
         Arc::new(Self {
             source,
@@ -88,7 +90,7 @@ impl Keeper {
     ///
     /// **Blocks** for a second while there is a valid token, else as long as the source.
     pub(crate) fn token(self: &Arc<Self>) -> Result<Token, TokenError> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if let Some((token, since)) = &state.kept
             && since.elapsed() < SHARED
             && valid(token, *since)
@@ -139,10 +141,10 @@ impl Keeper {
 
     fn fetch(&self) {
         /// Whatever becomes of the source, who waits is told.
-        struct Ended<'a>(&'a Keeper, Option<Result<Token, TokenError>>);
+        struct Ended<'a>(&'a TokenCache, Option<Result<Token, TokenError>>);
         impl Drop for Ended<'_> {
             fn drop(&mut self) {
-                let mut state = self.0.lock();
+                let mut state = lock(&self.0.state);
                 state.fetching = false;
                 state.attempts += 1;
                 match self.1.take() {
@@ -162,17 +164,12 @@ impl Keeper {
 
     /// The text without the token that is in use.
     pub(crate) fn scrub(&self, text: String) -> String {
-        match &self.lock().kept {
+        match &lock(&self.state).kept {
             Some((token, _)) if text.contains(&token.value) => {
                 text.replace(&token.value, "[redacted]")
             }
             _ => text,
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing is left half-done under this lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -212,9 +209,9 @@ mod tests {
         }
     }
 
-    fn scripted() -> (Arc<Keeper>, Sender<Result<Token, TokenError>>) {
+    fn scripted() -> (Arc<TokenCache>, Sender<Result<Token, TokenError>>) {
         let (sender, receiver) = channel();
-        let keeper = Keeper::new(Arc::new(Scripted(Mutex::new(receiver))));
+        let keeper = TokenCache::new(Arc::new(Scripted(Mutex::new(receiver))));
         (keeper, sender)
     }
 
@@ -241,12 +238,12 @@ mod tests {
         let (keeper, source) = scripted();
         source.send(Ok(token("first", 3600))).unwrap();
         keeper.token().unwrap();
-        keeper.lock().kept.as_mut().unwrap().1 = Instant::now().checked_sub(SHARED).unwrap();
+        lock(&keeper.state).kept.as_mut().unwrap().1 = Instant::now().checked_sub(SHARED).unwrap();
         let start = Instant::now();
         assert_eq!(keeper.token().unwrap().value, "first");
         assert!(start.elapsed() >= PATIENCE);
         source.send(Ok(token("second", 3600))).unwrap();
-        while keeper.lock().fetching {
+        while lock(&keeper.state).fetching {
             thread::yield_now();
         }
         assert_eq!(keeper.token().unwrap().value, "second");
@@ -266,7 +263,7 @@ mod tests {
         let (keeper, source) = scripted();
         source.send(Ok(token("first", 3600))).unwrap();
         keeper.token().unwrap();
-        keeper.lock().kept.as_mut().unwrap().1 = Instant::now().checked_sub(SHARED).unwrap();
+        lock(&keeper.state).kept.as_mut().unwrap().1 = Instant::now().checked_sub(SHARED).unwrap();
         source
             .send(Err(Arc::new(std::io::Error::other("no such file"))))
             .unwrap();

@@ -46,9 +46,10 @@ impl DecodeError {
 }
 
 /// What is wrong with a field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The body ends too early.
+    #[error("truncated, {needed} bytes needed, {left} left")]
     Truncated {
         /// How many bytes the field takes.
         needed: usize,
@@ -56,22 +57,27 @@ pub enum Fault {
         left: usize,
     },
     /// A string without its terminating zero byte.
+    #[error("the terminating zero byte is missing")]
     Unterminated,
     /// A string that is not UTF-8; the connection's `client_encoding` must be `UTF8`.
+    #[error("not UTF-8")]
     NotUtf8,
     /// A count or a length below zero.
+    #[error("{found} is below zero")]
     Negative {
         /// The number found.
         found: i32,
     },
-    /// A byte that must be one of a few dead letters and is not.
+    /// A byte that must be one of a few letters and is not.
+    #[error("0x{found:02X} is none of {known}")]
     UnknownTag {
         /// The byte found.
         found: u8,
-        /// The dead letters that are known there.
+        /// The letters that are known there.
         known: &'static str,
     },
     /// Flags of which some have no meaning in protocol version 1.
+    #[error("0x{found:02X} has flags beyond 0x{known:02X}")]
     UnknownFlags {
         /// The flags found.
         found: u8,
@@ -79,30 +85,11 @@ pub enum Fault {
         known: u8,
     },
     /// The message is over and the body is not.
+    #[error("{count} bytes too many")]
     TrailingBytes {
         /// How many bytes too many.
         count: usize,
     },
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Truncated { needed, left } => {
-                write!(f, "truncated, {needed} bytes needed, {left} left")
-            }
-            Self::Unterminated => f.write_str("the terminating zero byte is missing"),
-            Self::NotUtf8 => f.write_str("not UTF-8"),
-            Self::Negative { found } => write!(f, "{found} is below zero"),
-            Self::UnknownTag { found, known } => {
-                write!(f, "0x{found:02X} is none of {known}")
-            }
-            Self::UnknownFlags { found, known } => {
-                write!(f, "0x{found:02X} has flags beyond 0x{known:02X}")
-            }
-            Self::TrailingBytes { count } => write!(f, "{count} bytes too many"),
-        }
-    }
 }
 
 macro_rules! fields {

@@ -77,7 +77,7 @@ fn walk_tuple(tuple: Tuple<'_>) {
     let values: Vec<Value<'_>> = tuple.values().collect();
     assert_eq!(values.len(), tuple.len());
     assert_eq!(tuple.is_empty(), values.is_empty());
-    // Shown by length only: as many dead letters for any other bytes.
+    // Shown by length only: as many letters for any other bytes.
     for value in values {
         if let Value::Text(bytes) = value {
             let other = vec![b'?'; bytes.len()];

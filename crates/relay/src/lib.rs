@@ -35,31 +35,23 @@
 
 #![forbid(unsafe_code)]
 
-mod continuity;
 mod core;
-mod counts;
-mod environment;
-mod error;
-mod event;
+mod interface;
 mod pacing;
 mod pipeline;
 mod poison;
-mod schemas;
-mod source;
-mod table;
 
 pub use crate::core::{Core, CoreError, Outgoing, Step};
-pub use continuity::{Continuity, LogError};
-pub use counts::Counts;
-pub use environment::{Environment, Failpoint, State};
-pub use error::{Chain, PipelineError};
-pub use event::SentEvent;
+pub use interface::environment::{Counts, Environment, Failpoint, State};
+pub use interface::event::SentEvent;
+pub use interface::schemas::{PendingSchema, SchemaAnswer, SchemaError, SchemaFailure, Schemas};
+pub use interface::source::{
+    Ancestor, Looked, Opened, Predecessor, Resume, SlotOwner, Source, SourceError, WalStream,
+};
+pub use interface::table::TableName;
+pub use pipeline::continuity::{Continuity, LogError};
+pub use pipeline::error::{Chain, PipelineError};
 #[doc(hidden)]
 pub use pipeline::measuring;
 pub use pipeline::{Backoff, OnUpdate, Outcome, Pipeline, Settings};
 pub use poison::{Class, Diverted, PoisonAction, PoisonDecisions, PoisonPolicy};
-pub use schemas::{PendingSchema, SchemaAnswer, SchemaError, SchemaFailure, Schemas};
-pub use source::{
-    Ancestor, Looked, Opened, Predecessor, Resume, SlotOwner, Source, SourceError, WalStream,
-};
-pub use table::TableName;

@@ -6,56 +6,30 @@
     reason = "a test fails by panicking"
 )]
 
+mod support;
+
 use std::sync::Arc;
 
 use walrelay_checkpoint::AckRing;
 use walrelay_event_router::{
     Lookups, Options, Place, Router, SubjectNames, Template, ValueFormat, WireFormat,
 };
-use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
-use walrelay_pgoutput::{PgTimestamp, encode};
-use walrelay_relay::{
-    Core, CoreError, PoisonAction, PoisonDecisions, PoisonPolicy, Step, TableName,
-};
-use walrelay_walsender::Frame;
+use walrelay_lsn::CommitEnd;
+use walrelay_relay::{Core, CoreError, PoisonAction, PoisonDecisions, PoisonPolicy, Step};
 
-const TEXT: TypeOid = TypeOid::new(25);
-const START: CommitEnd = CommitEnd::from_slot(Lsn::new(1_000));
+use support::{START, begin, frame, table, table_name};
 
-fn table() -> encode::Table {
-    encode::Table::new(RelationId::new(7), "public", "outbox")
-        .key("id", TEXT)
-        .column("aggregatetype", TEXT)
-        .column("aggregateid", TEXT)
-        .column("payload", TEXT)
-}
+const SLOT: CommitEnd = CommitEnd::from_slot(START);
 
 fn core(router: Router) -> Core {
-    let name = TableName {
-        schema: "public".into(),
-        name: "outbox".into(),
-    };
     let ring = Arc::new(AckRing::new(64));
-    let mut core = Core::new(router, Arc::from([name]), ring, START);
-    core.connected(START);
+    let mut core = Core::new(router, Arc::from([table_name()]), ring, SLOT);
+    core.connected(SLOT);
     core
-}
-
-fn begin() -> Vec<u8> {
-    encode::begin(Lsn::new(2_000), PgTimestamp::new(0), Xid::new(7))
 }
 
 fn insert() -> Vec<u8> {
     table().insert(&[Some("r1"), Some("order"), Some("k"), Some("{}")])
-}
-
-fn frame(body: &[u8]) -> Frame<'_> {
-    Frame::XLogData {
-        start: Lsn::new(1_500),
-        end: Lsn::new(1_500),
-        sent_at: 0,
-        body,
-    }
 }
 
 fn consumes(core: &mut Core, body: &[u8]) {
@@ -69,7 +43,7 @@ fn a_table_is_known_only_on_the_connection_that_announced_it() {
     consumes(&mut core, &begin());
     consumes(&mut core, &table().relation());
     assert!(matches!(core.frame(&frame(&insert())), Ok(Step::Send(_))));
-    core.connected(START);
+    core.connected(SLOT);
     consumes(&mut core, &begin());
     assert!(matches!(
         core.frame(&frame(&insert())),

@@ -7,21 +7,18 @@
     reason = "a test fails by panicking"
 )]
 
+mod support;
+
 use std::sync::Arc;
 
 use walrelay_checkpoint::AckRing;
 use walrelay_event_router::{Options, Router};
-use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
-use walrelay_pgoutput::{PgTimestamp, encode};
-use walrelay_relay::{
-    Core, PoisonAction, PoisonDecisions, PoisonPolicy, SentEvent, Step, TableName,
-};
+use walrelay_lsn::CommitEnd;
+use walrelay_relay::{Core, PoisonAction, PoisonDecisions, PoisonPolicy, SentEvent, Step};
 use walrelay_sink::{EventPosition, Parking, Poison};
-use walrelay_walsender::Frame;
 
-const TEXT: TypeOid = TypeOid::new(25);
-const START: Lsn = Lsn::new(1_000);
-const COMMIT: u64 = 2_000;
+use support::{COMMIT, START, begin, frame, table, table_name};
+
 const DEAD_LETTERS: &str = "walrelay.dead-letters";
 
 /// The event under test.
@@ -43,7 +40,7 @@ enum Class {
     TopicGivenUp,
 }
 
-/// A core that makes a dead letter of [`EVENT`], and the frame of that event. What the topic of dead
+/// A core that makes a dead letter of [`EVENT`], and the frame of that event. What the topic of
 /// dead letters refuses later comes under `action`.
 fn core(class: Class, action: PoisonAction) -> (Core, Vec<u8>) {
     let parking = Parking::new();
@@ -73,24 +70,14 @@ fn core(class: Class, action: PoisonAction) -> (Core, Vec<u8>) {
         }
         Class::Unroutable | Class::Parked => {}
     }
-    let table = encode::Table::new(RelationId::new(7), "public", "outbox")
-        .key("id", TEXT)
-        .column("aggregatetype", TEXT)
-        .column("aggregateid", TEXT)
-        .column("payload", TEXT);
-    let name = TableName {
-        schema: "public".into(),
-        name: "outbox".into(),
-    };
+    let table = table();
     let ring = Arc::new(AckRing::new(64));
     let start = CommitEnd::from_slot(START);
     let router = Router::new(Options::default());
-    let mut core = Core::new(router, Arc::from([name]), ring, start).with_decisions(decisions);
+    let mut core =
+        Core::new(router, Arc::from([table_name()]), ring, start).with_decisions(decisions);
     core.connected(start);
-    for body in [
-        encode::begin(Lsn::new(COMMIT), PgTimestamp::new(0), Xid::new(7)),
-        table.relation(),
-    ] {
+    for body in [begin(), table.relation()] {
         assert!(matches!(core.frame(&frame(&body)), Ok(Step::Consumed)));
     }
     let topic = match class {
@@ -99,15 +86,6 @@ fn core(class: Class, action: PoisonAction) -> (Core, Vec<u8>) {
     };
     let insert = table.insert(&[Some("r1"), topic, Some("k"), Some("{}")]);
     (core, insert)
-}
-
-fn frame(body: &[u8]) -> Frame<'_> {
-    Frame::XLogData {
-        start: Lsn::new(1_500),
-        end: Lsn::new(1_500),
-        sent_at: 0,
-        body,
-    }
 }
 
 /// Offers the event, and gives what its record stands for.

@@ -7,20 +7,21 @@
     reason = "a test fails by panicking"
 )]
 
+mod support;
+
 use std::sync::Arc;
 
 use walrelay_checkpoint::{AckRing, Seq};
 use walrelay_event_router::{Messages, Options, Router};
-use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
+use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_pgoutput::{PgTimestamp, encode};
-use walrelay_relay::{
-    Core, CoreError, PoisonAction, PoisonDecisions, PoisonPolicy, Step, TableName,
-};
+use walrelay_relay::{Core, CoreError, PoisonAction, PoisonDecisions, PoisonPolicy, Step};
 use walrelay_sink::{EventPosition, Parking, Poison};
 use walrelay_walsender::Frame;
 
-const TEXT: TypeOid = TypeOid::new(25);
-const COMMIT: u64 = 2_000;
+use support::{COMMIT, START, begin, frame, table, table_name};
+
+const SLOT: CommitEnd = CommitEnd::from_slot(START);
 const END: u64 = 2_008;
 
 /// What a record was, in words: topic, key, value, headers.
@@ -48,40 +49,26 @@ fn text(bytes: &[u8]) -> String {
 impl Rig {
     fn new(options: Options, policy: PoisonPolicy) -> Self {
         let ring = Arc::new(AckRing::new(64));
-        let table = TableName {
-            schema: "public".into(),
-            name: "outbox".into(),
-        };
         let core = Core::new(
             Router::new(options),
-            Arc::from([table]),
+            Arc::from([table_name()]),
             Arc::clone(&ring),
-            CommitEnd::from_slot(Lsn::new(1_000)),
+            SLOT,
         )
         .with_decisions(PoisonDecisions::new(policy));
         let mut rig = Self {
             core: core.with_messages(Some(Messages::new("outbox", []))),
             ring,
-            table: encode::Table::new(RelationId::new(7), "public", "outbox")
-                .key("id", TEXT)
-                .column("aggregatetype", TEXT)
-                .column("aggregateid", TEXT)
-                .column("payload", TEXT),
+            table: table(),
             next: 0,
         };
-        rig.core.connected(CommitEnd::from_slot(Lsn::new(1_000)));
+        rig.core.connected(SLOT);
         rig
     }
 
     /// Takes a message to the core, and a record that comes of it to nowhere.
     fn give(&mut self, body: &[u8]) -> Result<Option<(Seen, EventPosition)>, CoreError> {
-        let frame = Frame::XLogData {
-            start: Lsn::new(1_500),
-            end: Lsn::new(1_500),
-            sent_at: 0,
-            body,
-        };
-        let (seq, seen, event) = match self.core.frame(&frame)? {
+        let (seq, seen, event) = match self.core.frame(&frame(body))? {
             Step::Consumed | Step::Reply => return Ok(None),
             Step::Blocked | Step::AwaitsSchema => panic!("blocked"),
             Step::Send(outgoing) => {
@@ -105,8 +92,7 @@ impl Rig {
     }
 
     fn begin(&mut self) {
-        let begin = encode::begin(Lsn::new(COMMIT), PgTimestamp::new(0), Xid::new(7));
-        assert!(self.give(&begin).expect("a begin").is_none());
+        assert!(self.give(&begin()).expect("a begin").is_none());
     }
 
     fn commit(&mut self) {
@@ -131,6 +117,10 @@ impl Rig {
     }
 }
 
+fn row(row: u64) -> EventPosition {
+    EventPosition { lsn: COMMIT, row }
+}
+
 fn message(transactional: bool, prefix: &str, content: &str) -> Vec<u8> {
     encode::logical(transactional, Lsn::new(1_400), prefix, content.as_bytes())
 }
@@ -146,29 +136,17 @@ fn are_events_as_rows_are() {
     let content = r#"{"id":"m1","aggregate":"Order","key":"k","payload":{"n": 1},
         "headers":{"trace":"t","none":null}}"#;
     let (seen, event) = rig.emit("outbox", content).expect("sound").expect("sent");
-    assert_eq!(
-        event,
-        EventPosition {
-            lsn: COMMIT,
-            row: 0
-        }
-    );
+    assert_eq!(event, row(0));
     assert_eq!(seen.0, "outbox.event.Order");
     assert_eq!(seen.1.as_deref(), Some("k"));
     assert_eq!(seen.2.as_deref(), Some(r#"{"n": 1}"#));
     assert_eq!(seen.3, ["id=m1", "trace=t", "none=(null)"]);
 
-    let row = rig
+    let insert = rig
         .table
         .insert(&[Some("r1"), Some("Order"), Some("k"), Some("{}")]);
-    let (seen, event) = rig.give(&row).expect("sound").expect("sent");
-    assert_eq!(
-        event,
-        EventPosition {
-            lsn: COMMIT,
-            row: 1
-        }
-    );
+    let (seen, event) = rig.give(&insert).expect("sound").expect("sent");
+    assert_eq!(event, row(1));
     assert_eq!(seen.3, ["id=r1"]);
 
     // Others are no events, and take no number.
@@ -180,24 +158,14 @@ fn are_events_as_rows_are() {
     );
     let topic = r#"{"id":"m2","topic":"orders.v1","payload":"x"}"#;
     let (seen, event) = rig.emit("outbox", topic).expect("sound").expect("sent");
-    assert_eq!(
-        event,
-        EventPosition {
-            lsn: COMMIT,
-            row: 2
-        }
-    );
+    assert_eq!(event, row(2));
     assert_eq!((&*seen.0, seen.1), ("orders.v1", None));
     rig.commit();
-    assert_eq!(rig.core.confirmed().lsn(), Lsn::new(1_000));
+    assert_eq!(rig.core.confirmed().lsn(), START);
     rig.ring.ack(Seq::new(0));
     rig.ring.ack(Seq::new(1));
     rig.core.advance();
-    assert_eq!(
-        rig.core.confirmed().lsn(),
-        Lsn::new(1_000),
-        "one is missing"
-    );
+    assert_eq!(rig.core.confirmed().lsn(), START, "one is missing");
     rig.acknowledge();
     assert_eq!(rig.core.confirmed().lsn(), Lsn::new(END));
     let counts = rig.core.counts();
@@ -219,7 +187,7 @@ fn hold_the_position_until_they_are_acknowledged() {
         reply_requested: false,
     };
     rig.core.frame(&idle).expect("a keepalive");
-    assert_eq!(rig.core.confirmed().lsn(), Lsn::new(1_000));
+    assert_eq!(rig.core.confirmed().lsn(), START);
     rig.acknowledge();
     rig.core.frame(&idle).expect("a keepalive");
     assert_eq!(rig.core.confirmed().lsn(), Lsn::new(9_000));
@@ -234,7 +202,7 @@ fn are_passed_over_when_they_come_again() {
     rig.begin();
     rig.emit("outbox", content).expect("sound").expect("sent");
     rig.commit();
-    rig.core.connected(CommitEnd::from_slot(Lsn::new(1_000)));
+    rig.core.connected(SLOT);
     rig.begin();
     assert!(rig.emit("outbox", content).expect("sound").is_none());
     rig.commit();
@@ -285,13 +253,7 @@ fn become_letters_where_the_policy_says_so() {
     let mut rig = Rig::new(Options::default(), policy);
     rig.begin();
     let (seen, event) = rig.emit("outbox", "no JSON").expect("sound").expect("sent");
-    assert_eq!(
-        event,
-        EventPosition {
-            lsn: COMMIT,
-            row: 0
-        }
-    );
+    assert_eq!(event, row(0));
     assert_eq!(
         (&*seen.0, seen.1, seen.2.as_deref()),
         ("walrelay.dead-letters", None, Some("no JSON"))
@@ -396,7 +358,7 @@ fn are_none_where_they_are_not_configured() {
         Router::new(Options::default()),
         Arc::from([]),
         Arc::clone(&rig.ring),
-        CommitEnd::from_slot(Lsn::new(1_000)),
+        SLOT,
     );
     rig.core = core;
     rig.begin();

@@ -88,6 +88,6 @@ pub trait Deliveries: Send + Sync + 'static {
 
     /// A record that was refused with [`SendError::Full`](crate::SendError::Full) may be accepted
     /// now, or one that was accepted may be handed on: the sink is to be offered the one or
-    /// [nudged](crate::Sink::poll). Spurious calls are allowed, missed ones are not.
+    /// [polled](crate::Sink::poll). Spurious calls are allowed, missed ones are not.
     fn capacity(&self);
 }

@@ -6,7 +6,7 @@
 //! - [`Deliveries`]: how a sink reports, from any thread and in any order, what became of them.
 //! - [`DeliveryError`], [`Disposition`], [`Poison`]: why a record was not delivered and what can be
 //!   done.
-//! - [`letter`], [`EventPosition`]: what a dead letter looks like. [`Parking`]: whose keys wait behind one.
+//! - [`dlq_headers`], [`EventPosition`]: what a dead letter looks like. [`Parking`]: whose keys wait behind one.
 //!
 //! # Invariants
 //! - [`Sink::try_send`] never blocks and never allocates on behalf of the caller's record beyond
@@ -20,13 +20,14 @@
 #![forbid(unsafe_code)]
 
 mod delivery;
-pub mod letter;
+pub mod dlq_headers;
+mod event_position;
 mod parking;
 mod record;
 mod sink;
 
 pub use delivery::{Deliveries, DeliveryError, Disposition, Poison};
-pub use letter::EventPosition;
+pub use event_position::EventPosition;
 pub use parking::Parking;
 pub use record::{Header, Record};
 pub use sink::{BatchingMode, Obstacle, SendError, Sink, SinkFactory};

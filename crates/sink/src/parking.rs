@@ -11,12 +11,12 @@ use crate::EventPosition;
 /// who makes known what earlier runs left there and what was resolved since.
 ///
 /// # Memory
-/// A key and some 200 bytes for each open letter, and some 50 bytes for each resolved one of which a
+/// A key and some 200 bytes for each open dead letter, and some 50 bytes for each resolved one of which a
 /// repeat may still be read: [`forget_resolved_before`](Self::forget_resolved_before).
 ///
 /// # Ordering
-/// A key is free again when **every** letter of it, those of this run included, was resolved. As a
-/// resolution is written after its letter's record was acknowledged where it belongs, whatever the
+/// A key is free again when **every** dead letter of it, those of this run included, was resolved. As a
+/// resolution is written after its dead letter's record was acknowledged where it belongs, whatever the
 /// relay sends of the key after that comes after it.
 #[derive(Default)]
 pub struct Parking {
@@ -76,7 +76,7 @@ impl Parking {
         self.open.store(state.open.len(), Ordering::Release);
     }
 
-    /// A letter was resolved.
+    /// A dead letter was resolved.
     pub fn resolve(&self, id: EventPosition) {
         let mut state = self.lock();
         state.resolved.insert(id);
@@ -92,9 +92,9 @@ impl Parking {
         self.open.store(state.open.len(), Ordering::Release);
     }
 
-    /// Whether this event, of this key and bound for this topic, must become a letter too: an
+    /// Whether this event, of this key and bound for this topic, must become a dead letter too: an
     /// **earlier** event has an open one. A relay that reads the log again meets events that come
-    /// before a letter which it wrote the first time.
+    /// before a dead letter which it wrote the first time.
     pub fn is_parked(&self, event: EventPosition, topic: &str, key: &[u8]) -> bool {
         if self.open.load(Ordering::Acquire) == 0 {
             return false;
@@ -189,7 +189,7 @@ mod tests {
         parking.resolve(B);
         assert!(!parking.is_parked(LATER, "t", b"k"));
         assert_eq!(parking.open(), 0);
-        // A repeat of a letter that was resolved.
+        // A repeat of a dead letter that was resolved.
         parking.park(A, Some("t"), b"k");
         assert!(!parking.is_parked(LATER, "t", b"k"));
     }

@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// One message on its way to the broker, borrowed from the row it was made of.
+/// One message in flight to the broker, borrowed from the row it was made of.
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
     /// Where it goes.

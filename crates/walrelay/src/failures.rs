@@ -1,16 +1,17 @@
 //! Each error of the crates below as a failure: what is wrong, and what to do about it.
 
+use std::borrow::Cow;
 use std::error::Error;
 
 use walrelay_event_router::{PlanError, Role, RouteError};
 use walrelay_kafka_sink::dlq::ReplayError;
 use walrelay_kafka_sink::{KafkaConfigError, KafkaError};
-use walrelay_relay::{CoreError, LogError, PipelineError, SchemaError, SchemaFailure};
+use walrelay_relay::{CoreError, LogError, PipelineError, SchemaError, SchemaFailure, SourceError};
 use walrelay_sink::Disposition;
 use walrelay_walsender::{ConnInfoError, ErrorClass};
 
 use crate::cli::{Exit, Failure};
-use crate::postgres::{GO_ON, PUBLISH, PostgresError, SetupError, columns_remedy};
+use crate::postgres::{GO_ON, PUBLISH, PostgresError, columns_remedy};
 
 /// An error of a sink factory.
 pub(crate) trait SinkFailure: Error + Send + Sync + Sized + 'static {
@@ -25,12 +26,8 @@ impl SinkFailure for KafkaError {
 
 impl SinkFailure for std::io::Error {
     fn failure(self) -> Failure {
-        Failure::new(
-            "output",
-            Exit::Unavailable,
-            "standard output cannot be opened",
-        )
-        .caused_by(self)
+        let what = "standard output cannot be opened";
+        Failure::new("output", Exit::Unavailable, what).caused_by(self)
     }
 }
 
@@ -41,54 +38,52 @@ pub(crate) fn conn_info(error: &ConnInfoError) -> Failure {
 }
 
 pub(crate) fn kafka(error: &KafkaConfigError) -> Failure {
-    Failure::new(
-        "kafka-property",
-        Exit::Config,
-        "[sink.kafka] cannot be used",
-    )
-    .caused_by(error.to_string())
-    .remedy(error.remedy())
+    let what = "[sink.kafka] cannot be used";
+    Failure::new("kafka-property", Exit::Config, what)
+        .caused_by(error.to_string())
+        .remedy(error.remedy())
 }
 
 pub(crate) fn kafka_client(error: &KafkaError) -> Failure {
-    let cause = error.to_string();
-    match error {
-        KafkaError::Authentication { .. } => {
-            return Failure::new("kafka-access", Exit::Denied, "Kafka refuses the relay")
-                .caused_by(cause)
-                .remedy(
-                    "correct the credentials in [sink.kafka], or the token that [sink.oauthbearer] \
-                     gets; and see that the broker knows this user and this mechanism",
-                );
-        }
-        KafkaError::Token { .. } => {
-            return Failure::new("kafka-token", Exit::Config, "there is no token for Kafka")
-                .caused_by(cause)
-                .remedy("correct token_file or token_command in [sink.oauthbearer], or what is behind it");
-        }
-        KafkaError::Tls { .. } => {
-            return Failure::new("kafka-tls", Exit::Config, "TLS to Kafka fails")
-                .caused_by(cause)
-                .remedy(
-                    "the cause says what is wrong with the certificate. Where it says that the \
-                     connection was closed, this port may not speak TLS: security.protocol in \
-                     [sink.kafka] must be that of the listener",
-                );
-        }
-        KafkaError::Create { .. } => {
-            return Failure::new(
-                "kafka-client",
-                Exit::Config,
-                "the Kafka client cannot be made",
-            )
-            .caused_by(cause)
-            .remedy("correct the property in [sink.kafka] that the cause speaks of");
-        }
-        _ => {}
-    }
-    Failure::new("kafka-unreachable", Exit::Unavailable, "Kafka cannot be reached")
+    let (id, exit, what, remedy) = match error {
+        KafkaError::Authentication { .. } => (
+            "kafka-access",
+            Exit::Denied,
+            "Kafka refuses the relay",
+            "correct the credentials in [sink.kafka], or the token that [sink.oauthbearer] gets; and \
+             see that the broker knows this user and this mechanism",
+        ),
+        KafkaError::Token { .. } => (
+            "kafka-token",
+            Exit::Config,
+            "there is no token for Kafka",
+            "correct token_file or token_command in [sink.oauthbearer], or what is behind it",
+        ),
+        KafkaError::Tls { .. } => (
+            "kafka-tls",
+            Exit::Config,
+            "TLS to Kafka fails",
+            "the cause says what is wrong with the certificate. Where it says that the connection was \
+             closed, this port may not speak TLS: security.protocol in [sink.kafka] must be that of \
+             the listener",
+        ),
+        KafkaError::Create { .. } => (
+            "kafka-client",
+            Exit::Config,
+            "the Kafka client cannot be made",
+            "correct the property in [sink.kafka] that the cause speaks of",
+        ),
+        _ => (
+            "kafka-unreachable",
+            Exit::Unavailable,
+            "Kafka cannot be reached",
+            "check bootstrap.servers and the security settings in [sink.kafka], and that the brokers \
+             advertise addresses that can be reached from here",
+        ),
+    };
+    Failure::new(id, exit, what)
         .caused_by(error.to_string())
-        .remedy("check bootstrap.servers and the security settings in [sink.kafka], and that the brokers advertise addresses that can be reached from here")
+        .remedy(remedy)
 }
 
 /// Of the topic of dead letters.
@@ -134,16 +129,23 @@ pub(crate) fn desk(error: ReplayError) -> Failure {
 }
 
 pub(crate) fn postgres(error: PostgresError) -> Failure {
+    let what = error.to_string();
+    let disposition = error.disposition();
     match error {
-        PostgresError::Setup(error) => setup(&error),
-        PostgresError::SlotBusy { .. } => {
-            Failure::new("slot-busy", Exit::Unavailable, error.to_string())
-                .remedy("stop the other relay, or give this one a slot of its own")
+        PostgresError::Setup(error) => {
+            let exit = match disposition {
+                Disposition::Fatal => Exit::Data,
+                Disposition::Retryable => Exit::Unavailable,
+                Disposition::Configuration => Exit::Config,
+            };
+            Failure::new(error.id(), exit, what).remedy(error.remedy())
         }
-        error @ (PostgresError::NoAnswer { .. }
-        | PostgresError::TwoServers { .. }
-        | PostgresError::MakeWay { .. }) => {
-            Failure::new("postgres-unreachable", Exit::Unavailable, error.to_string()).remedy(
+        PostgresError::SlotBusy { .. } => Failure::new("slot-busy", Exit::Unavailable, what)
+            .remedy("stop the other relay, or give this one a slot of its own"),
+        PostgresError::NoAnswer { .. }
+        | PostgresError::TwoServers(_)
+        | PostgresError::MakeWay(_) => {
+            Failure::new("postgres-unreachable", Exit::Unavailable, what).remedy(
                 "check the hosts in [source] url; with several, add \
                  target_session_attrs=read-write so that both connections reach the primary",
             )
@@ -151,58 +153,36 @@ pub(crate) fn postgres(error: PostgresError) -> Failure {
         PostgresError::Wal(error) => connection(error),
         PostgresError::Log(error) => log(&error),
         PostgresError::StateFile(error) => {
-            let exit = match error.disposition() {
+            let exit = match disposition {
                 Disposition::Configuration => Exit::Config,
                 Disposition::Retryable | Disposition::Fatal => Exit::Unavailable,
             };
-            let remedy = error.remedy();
-            let failure = Failure::new("state-file", exit, error.to_string()).remedy(remedy);
-            match error.into_cause() {
-                Some(cause) => failure.caused_by(cause),
-                None => failure,
+            Failure {
+                source: error.io().map(Into::into),
+                ..Failure::new("state-file", exit, what).remedy(error.remedy())
             }
         }
-        error @ PostgresError::WalGone { .. } => {
-            let what = error.to_string();
-            let failure = Failure::new("wal-gone", Exit::Data, what).remedy(format!(
+        PostgresError::WalGone { source, .. } => Failure::new("wal-gone", Exit::Data, what)
+            .caused_by(source)
+            .remedy(format!(
                 "drop the slot with pg_drop_replication_slot, {GO_ON} with a new one, and \
                  {PUBLISH}: docs/OPERATIONS.md, \"The slot is lost\". So that it does not happen \
                  again, raise max_slot_wal_keep_size"
-            ));
-            match error {
-                PostgresError::WalGone { source, .. } => failure.caused_by(source),
-                _ => failure,
-            }
-        }
+            )),
     }
-}
-
-fn setup(error: &SetupError) -> Failure {
-    let exit = match error {
-        SetupError::SlotLost { .. } | SetupError::SlotGone { .. } => Exit::Data,
-        SetupError::Standby { .. } => Exit::Unavailable,
-        _ => Exit::Config,
-    };
-    Failure::new(error.id(), exit, error.to_string()).remedy(error.remedy())
 }
 
 /// 42501 is raised for many things; only the server's words say which one is missing.
 fn privilege_remedy(error: &walrelay_walsender::Error) -> &'static str {
-    const REPLICATION: &str = "to replicate, the role needs ALTER ROLE … REPLICATION (Amazon RDS: \
-                               GRANT rds_replication TO …; Azure: ALTER ROLE … REPLICATION as the \
-                               admin)";
-    // The names of objects stand in quotes and are never translated, the rest may be: what is looked
-    // for is in the statement's own keywords where there are any.
+    // Servers may translate all but the names of objects and keywords: look for keywords where there are any.
     let said = error.server().map_or_else(String::new, |server| {
-        format!(
-            "{} {}",
-            server.message,
-            server.detail.as_deref().unwrap_or_default()
-        )
+        let detail = server.detail.as_deref().unwrap_or_default();
+        format!("{} {detail}", server.message)
     });
     let says = |words: &[&str]| words.iter().any(|word| said.contains(word));
     if says(&["replication", "REPLICATION", "walsender"]) {
-        REPLICATION
+        "to replicate, the role needs ALTER ROLE … REPLICATION (Amazon RDS: GRANT rds_replication TO \
+         …; Azure: ALTER ROLE … REPLICATION as the admin)"
     } else if says(&["for database", "for schema"]) {
         "to create the publication or the table, a role needs CREATE on the database and the schema: \
          run walrelay init, or the SQL of walrelay init --dry-run, as an administrator"
@@ -216,7 +196,7 @@ fn privilege_remedy(error: &walrelay_walsender::Error) -> &'static str {
     }
 }
 
-/// Whether it is about encryption, and nothing that passes.
+/// Whether TLS fails for a reason that does not pass.
 fn is_tls(error: &walrelay_walsender::Error) -> bool {
     use walrelay_walsender::Error as E;
     match error {
@@ -329,41 +309,49 @@ pub(crate) fn pipeline<K: SinkFailure>(error: PipelineError<PostgresError, K>) -
             failure.caused_by(source)
         }
         PipelineError::Log(error) => log(&error),
-        // Retried as long as the relay runs, so it does not end here.
+        // The relay retries these as long as it runs, so it does not end by them.
         other => Failure::new("postgres-unreachable", Exit::Unavailable, what)
             .caused_by(other.to_string()),
     }
 }
 
-/// The log is broken off: what is gone, and how to go on.
+/// The slot does not continue what was relayed: what is gone, and how to go on.
 fn log(error: &LogError) -> Failure {
-    let what = error.to_string();
-    match error {
-        LogError::SlotMoved { .. } => Failure::new("slot-moved", Exit::Data, what).remedy(format!(
-            "find out who reads, advances or drops the slot: one slot belongs to one relay. \
-                 Then {GO_ON} from where it stands, and if nobody else did, {PUBLISH}: \
+    let (id, remedy) = match error {
+        LogError::SlotMoved { .. } => (
+            "slot-moved",
+            format!(
+                "find out who reads, advances or drops the slot: one slot belongs to one relay. Then \
+                 {GO_ON} from where it stands, and if nobody else did, {PUBLISH}: \
                  docs/OPERATIONS.md, \"The slot is gone or was moved\""
-        )),
-        LogError::LogWentBack { .. } => {
-            Failure::new("log-went-back", Exit::Data, what).remedy(format!(
+            ),
+        ),
+        LogError::LogWentBack { .. } => (
+            "log-went-back",
+            format!(
                 "the server was restored from an older state: consumers may have events that the \
                  database has not. Settle that, then {GO_ON} from the slot as it is now"
-            ))
-        }
-        LogError::OtherServer { .. } => {
-            Failure::new("other-server", Exit::Data, what).remedy(format!(
-                "the address now leads to another cluster. If that is not meant, correct it; if it \
-                 is, {GO_ON} with the slot of the new one, and {PUBLISH}"
-            ))
-        }
-        _ => Failure::new("other-timeline", Exit::Data, what).remedy(format!(
-            "a standby was promoted whose slot is not a copy of the old primary's: {GO_ON} with \
-             it, and {PUBLISH}: docs/OPERATIONS.md, \"Failover of Postgres\""
-        )),
-    }
+            ),
+        ),
+        LogError::OtherServer { .. } => (
+            "other-server",
+            format!(
+                "the address now leads to another cluster. If that is not meant, correct it; if it is, \
+                 {GO_ON} with the slot of the new one, and {PUBLISH}"
+            ),
+        ),
+        _ => (
+            "other-timeline",
+            format!(
+                "a standby was promoted whose slot is not a copy of the old primary's: {GO_ON} with \
+                 it, and {PUBLISH}: docs/OPERATIONS.md, \"Failover of Postgres\""
+            ),
+        ),
+    };
+    Failure::new(id, Exit::Data, error.to_string()).remedy(remedy)
 }
 
-/// The route wants of messages what they have not.
+/// The route reads columns that messages do not have.
 pub(crate) fn messages(error: &PlanError) -> Failure {
     Failure::new(
         "message-column",
@@ -377,16 +365,14 @@ pub(crate) fn messages(error: &PlanError) -> Failure {
     )
 }
 
-const COLUMNS: &str = "name the table's columns in [router.debezium] or [router.route]";
-
 /// A table and the configured routes do not fit each other.
 pub(crate) fn plan(what: &str, error: impl Into<Box<PlanError>>) -> Failure {
     let error = error.into();
-    let remedy = match &*error {
+    let remedy: Cow<'static, str> = match &*error {
         PlanError::MissingColumn { columns, role, .. } => {
-            columns_remedy(columns, matches!(role, Role::Template(_)))
+            columns_remedy(columns, matches!(role, Role::Template(_))).into()
         }
-        _ => COLUMNS.to_owned(),
+        _ => "name the table's columns in [router.debezium] or [router.route]".into(),
     };
     Failure::new("column-missing", Exit::Config, what)
         .caused_by(error)
@@ -404,56 +390,57 @@ pub(crate) fn unregistered(subject: &str) -> Failure {
 
 /// `route` asks no registry.
 pub(crate) fn schema_file(subject: &str) -> Failure {
-    Failure::new(
-        "schema-file",
-        Exit::Config,
-        format!("the schema of subject {subject:?} is not in the configuration, and route asks no registry"),
-    )
-    .remedy("name its file in [router.registry.schemas], or with --set")
+    let what = format!(
+        "the schema of subject {subject:?} is not in the configuration, and route asks no registry"
+    );
+    Failure::new("schema-file", Exit::Config, what)
+        .remedy("name its file in [router.registry.schemas], or with --set")
 }
 
 /// There is no schema.
 pub(crate) fn schema(error: SchemaError) -> Failure {
-    let what = "there is no schema for values";
-    let failure = match error.kind {
-        SchemaFailure::Unavailable => {
-            Failure::new("registry-unreachable", Exit::Unavailable, what).remedy(format!(
-                "see to the schema registry, and to url, ca_file and timeout in [router.registry]. \
-                 {LATER}"
-            ))
-        }
-        SchemaFailure::Unauthenticated | SchemaFailure::Forbidden => {
-            Failure::new("registry-access", Exit::Denied, what).remedy(format!(
-                "correct user and password, or the token, in [router.registry], and allow them to \
-                 read the subject, and with register = true to write it. {LATER}"
-            ))
-        }
-        SchemaFailure::Missing => Failure::new("schema-missing", Exit::Config, what).remedy(format!(
+    let (id, exit, remedy) = match error.kind {
+        SchemaFailure::Unavailable => (
+            "registry-unreachable",
+            Exit::Unavailable,
+            "see to the schema registry, and to url, ca_file and timeout in [router.registry].",
+        ),
+        SchemaFailure::Unauthenticated | SchemaFailure::Forbidden => (
+            "registry-access",
+            Exit::Denied,
+            "correct user and password, or the token, in [router.registry], and allow them to read \
+             the subject, and with register = true to write it.",
+        ),
+        SchemaFailure::Missing => (
+            "schema-missing",
+            Exit::Config,
             "register a schema for the subject; or name its file in [router.registry.schemas] and set \
              register = true. Where the registry does not speak of the subject, url in \
-             [router.registry] may lead elsewhere. {LATER}"
-        )),
-        SchemaFailure::Refused => Failure::new("schema-refused", Exit::Config, what).remedy(format!(
+             [router.registry] may lead elsewhere.",
+        ),
+        SchemaFailure::Refused => (
+            "schema-refused",
+            Exit::Config,
             "correct the schema, or what [router.registry] says of its format and subject; whether it \
-             goes with earlier ones is a matter of the subject's compatibility in the registry. {LATER}"
-        )),
+             goes with earlier ones is a matter of the subject's compatibility in the registry.",
+        ),
     };
-    failure.caused_by(error)
+    Failure::new(id, exit, "there is no schema for values")
+        .caused_by(error)
+        .remedy(format!(
+            "{remedy} A relay that stopped has confirmed what was sent, and goes on from there when \
+             started again"
+        ))
 }
-
-/// Of what stops the relay and is nobody's event.
-const LATER: &str = "A relay that stopped has confirmed what was sent, and goes on from there when \
-                     started again";
 
 fn core(error: CoreError) -> Failure {
     let what = error.to_string();
     match error {
         CoreError::Plan { source, .. } => {
-            let failure = plan(&what, source);
-            let remedy = failure.remedy.clone().unwrap_or_default();
-            failure.remedy(format!(
-                "what was sent is confirmed; the relay goes on from here when started again. {remedy}"
-            ))
+            let mut failure = plan(&what, source);
+            let again = "what was sent is confirmed; the relay goes on from here when started again. ";
+            failure.remedy = failure.remedy.map(|remedy| again.to_owned() + &remedy);
+            failure
         }
         CoreError::ForeignTable { .. } => {
             Failure::new("publication-foreign-table", Exit::Config, what).remedy(

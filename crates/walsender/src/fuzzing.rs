@@ -7,11 +7,12 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use crate::buffer::ReadBuffer;
-use crate::conninfo::passfile::{Wanted, find};
-use crate::framing::{self, parse_frame};
-use crate::wire::{Transport, Wire};
-use crate::{ConnInfo, ConnInfoError, Host, HostAddr, ReplicationStream, Session, auth};
+use crate::conninfo::passfile::find;
+use crate::framing::buffer::ReadBuffer;
+use crate::framing::messages::{self, parse_frame};
+use crate::framing::wire::{Transport, Wire};
+use crate::session::auth;
+use crate::{ConnInfo, ConnInfoError, ReplicationStream, Session};
 
 /// Like nothing that a fuzzer comes upon by chance.
 const PASSWORD: &str = "Zq9-hunter2-Zq9";
@@ -41,15 +42,15 @@ pub fn frames_do_not_depend_on_reads(bytes: &[u8]) {
     let mut pieces = stream.chunks(usize::from(size) + 1);
     let found_end = 'stream: loop {
         loop {
-            let layout = match framing::layout(buffer.unread()) {
+            let layout = match messages::layout(buffer.unread()) {
                 Ok(Some(layout)) => layout,
                 Ok(None) => break,
                 Err(error) => break 'stream Some(error.to_string()),
             };
             let message = &buffer.unread()[..layout.total];
-            if let Some(frame) = framing::frame(message, layout.kind) {
+            if let Some(frame) = messages::frame(message, layout.kind) {
                 found.push(format!("{frame:?}"));
-            } else if let Some(error) = framing::end_of_stream(message, layout.kind) {
+            } else if let Some(error) = messages::end_of_stream(message, layout.kind) {
                 break 'stream Some(error.to_string());
             }
             buffer.advance(layout.total);
@@ -190,22 +191,14 @@ fn connection_string(text: &str) {
 
 /// Any password file: behind it a line that matches is found, unless an earlier one is.
 pub fn password_files(bytes: &[u8]) {
-    let host = Host {
-        address: HostAddr::Tcp("db".to_owned()),
-        hostaddr: None,
-        port: 5432,
-    };
-    let wanted = Wanted {
-        host: &host,
-        dbname: "app",
-        user: "relay",
-    };
+    let info: ConnInfo = "host=db user=relay dbname=app".parse().expect("a string");
+    let host = info.hosts.first().expect("a host");
     let lines = bytes.split(|byte| *byte == b'\n').count();
-    let alone = find(bytes, &wanted);
+    let alone = find(bytes, &info, host);
     let mut longer = bytes.to_vec();
     longer.extend_from_slice(b"\n*:*:*:*:");
     longer.extend_from_slice(PASSWORD.as_bytes());
-    match find(&longer, &wanted) {
+    match find(&longer, &info, host) {
         Err(line) => assert!((1..=lines).contains(&line), "{line} of {lines}"),
         Ok(found) => {
             // None: the line that matched has an empty password.

@@ -8,7 +8,6 @@
 //! - [`ReplicationStream`]: frames in, status updates out. [`framing`] has the same as pure functions
 //!   over bytes.
 //! - [`Error`]: what went wrong; [`ErrorClass`]: what that means, and whether to try again.
-//! - [`TlsContext`]: encryption, as `sslmode` and its relatives describe it.
 //! - [`quote_ident`], [`quote_literal`]: names and strings in SQL.
 //!
 //! ```no_run
@@ -39,6 +38,10 @@
 //! # }
 //! ```
 //!
+//! # Folders
+//! Each uses only those after it: `session` (login, commands, the stream), `framing` (messages, the
+//! buffer, the socket), `error`, `tls`, `conninfo`.
+//!
 //! # Cancel safety
 //! - [`ReplicationStream::read`] and [`ReplicationStream::flush`] can be dropped at any await and
 //!   called again; nothing that was read or half written is lost. They are made for `select!`.
@@ -66,31 +69,28 @@
 
 #![forbid(unsafe_code)]
 
-mod auth;
-mod buffer;
-mod connect;
 mod conninfo;
 mod error;
 pub mod framing;
 #[doc(hidden)]
 pub mod fuzzing;
 mod quote;
+mod secret_file;
 mod session;
-mod stream;
 mod tls;
-mod wire;
+mod version;
 
 pub use conninfo::{
     AuthMethods, ChannelBinding, ConnInfo, ConnInfoError, DEFAULT_PORT, DEFAULT_SOCKET_DIR, Host,
     HostAddr, Keepalives, RootCert, SecretString, SslMode, TargetSessionAttrs,
 };
 pub use error::{Error, ErrorClass, ServerError, SqlState};
-pub use framing::Frame;
+pub use framing::wire::Socket;
+pub use framing::{Frame, StatusUpdate};
 pub use quote::{quote_ident, quote_literal};
 pub use session::{
-    Ancestor, ColumnIndex, CreatedSlot, Row, Rows, RowsIter, ServerVersion, Session, SessionKind,
+    Ancestor, ColumnIndex, CreatedSlot, ReplicationStream, Row, Rows, Session, SessionKind,
     SlotOptions, StartReplication, SystemIdentity,
 };
-pub use stream::{ReplicationStream, StatusUpdate};
-pub use tls::{TlsContext, TlsError, TlsStream, tls_server_end_point};
-pub use wire::Socket;
+pub use tls::TlsError;
+pub use version::ServerVersion;

@@ -15,14 +15,14 @@ use crate::rig::{PATIENCE, Relay, Rig, walrelay};
 const DOCUMENT: &str = "docs/SCALING.md";
 /// Part of a slot's ceiling that the model uses.
 const HEADROOM: f64 = 0.7;
-/// A slot more would be busy with decoding what the others decode.
+/// One more slot would mostly decode what the others decode.
 const MOST_SLOTS: u32 = 4;
 
 /// The configuration of the document, for this rig.
 fn configuration(rig: &Rig) -> PathBuf {
     let config = block(DOCUMENT, "relay-0");
     let config = with(&config, "db.example.com:5432", &host(rig));
-    // The database is there, and certificates are the business of walsender's own tests.
+    // The database exists, and walsender's own tests cover certificates.
     let config = with(
         &config,
         "/app?sslmode=verify-full",

@@ -1,4 +1,4 @@
-//! What the documents say, held against the code and against each other. No servers.
+//! Compares the documents with the code and with each other. No servers.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::{blocks, root, succeeded, text};
 use crate::rig::output;
 
-/// Blocks that no test here runs, and who does instead.
+/// Blocks that no test here runs, and what runs them instead.
 const NOT_RUN: &[(&str, &str)] = &[
     ("make", ".ci/run runs the first two"),
     ("enable", "the tests' servers are started with it"),
@@ -56,7 +56,7 @@ fn literal(text: &str) -> Option<&str> {
 }
 
 /// What the program can print in brackets: the first argument of `Failure::new`, the arms of
-/// `SetupError::id` and of the table of connection errors, and the names of the configuration's
+/// `SetupError::id` and of the tables in `failures.rs`, and the names of the configuration's
 /// mistakes.
 fn ids_of_the_code() -> BTreeSet<String> {
     let mut files = Vec::new();
@@ -76,9 +76,7 @@ fn ids_of_the_code() -> BTreeSet<String> {
             add(Some(&format!("config-{name}")));
         }
         if path.ends_with("failures.rs") {
-            let (_, connection) = code.split_once("fn connection(").expect("fn connection");
-            let (connection, _) = connection.split_once("\n}").expect("its end");
-            for rest in connection.split("=> (").skip(1) {
+            for rest in code.split("=> (").skip(1) {
                 add(literal(rest));
             }
         }
@@ -119,7 +117,7 @@ fn errors_of_the_list_are_those_of_the_code() {
     assert_eq!(sorted, code, "left: OPERATIONS.md, right: the code");
 }
 
-/// A supervisor restarts what a restart can mend.
+/// A supervisor restarts what a restart can repair.
 #[test]
 fn exit_codes_and_supervisors_agree() {
     let rows = table("docs/OPERATIONS.md", "exit codes");
@@ -191,29 +189,6 @@ fn log_lines_are_those_of_the_code() {
     }
 }
 
-/// Each `path::test` in GUARANTEES.md exists, and every statement has one or says that it has none.
-#[test]
-fn tests_of_the_guarantees_exist() {
-    let guarantees = text("docs/GUARANTEES.md");
-    let mut tests = 0;
-    for code in guarantees.split('`').skip(1).step_by(2) {
-        let Some((path, name)) = code.split_once(".rs::") else {
-            continue;
-        };
-        let source = text(&format!("{path}.rs"));
-        assert!(source.contains(&format!("fn {name}(")), "no test {code}");
-        tests += 1;
-    }
-    assert!(tests >= 20, "only {tests} tests are named");
-    for row in table("docs/GUARANTEES.md", "promises") {
-        let shown = &row[3];
-        assert!(
-            shown.contains(".rs::") || shown.starts_with("**no test**"),
-            "no test, and not said so: {row:?}"
-        );
-    }
-}
-
 #[test]
 fn every_block_is_run_or_said_not_to_be() {
     let tests = text("tests/e2e/docs.rs")
@@ -246,20 +221,31 @@ fn every_block_is_run_or_said_not_to_be() {
     }
 }
 
+/// Every Markdown page of the root folder, `fuzz` and `docs`.
+fn documents() -> Vec<String> {
+    let mut found = Vec::new();
+    for folder in ["", "fuzz", "docs", "docs/adr", "docs/adr/measurements"] {
+        for entry in fs::read_dir(root().join(folder)).expect("a folder") {
+            let name = entry.expect("an entry").file_name();
+            let name = name.to_str().expect("text").to_owned();
+            if Path::new(&name).extension().is_some_and(|end| end == "md") {
+                found.push(
+                    Path::new(folder)
+                        .join(name)
+                        .to_str()
+                        .expect("text")
+                        .to_owned(),
+                );
+            }
+        }
+    }
+    found
+}
+
 #[test]
 fn links_lead_somewhere() {
-    for document in [
-        "README.md",
-        "CONTRIBUTING.md",
-        "CHANGELOG.md",
-        "SECURITY.md",
-        "docs/ARCHITECTURE.md",
-        "docs/CONFIGURATION.md",
-        "docs/GUARANTEES.md",
-        "docs/MIGRATING-FROM-DEBEZIUM.md",
-        "docs/OPERATIONS.md",
-        "docs/SCALING.md",
-    ] {
+    for document in documents() {
+        let document = document.as_str();
         let all = text(document);
         let folder = root().join(document);
         let folder = folder.parent().expect("a folder");
@@ -285,6 +271,36 @@ fn links_lead_somewhere() {
             }
         }
     }
+}
+
+/// Sources that a document names in code spans, from the root or from `crates`.
+#[test]
+fn sources_of_the_documents_exist() {
+    let mut wrong = Vec::new();
+    for document in documents() {
+        let all = text(&document);
+        for code in all.split('`').skip(1).step_by(2) {
+            let path = code.split("::").next().unwrap_or_default();
+            let is_source = Path::new(path).extension().is_some_and(|end| end == "rs");
+            if !is_source || path.contains(char::is_whitespace) || path.contains('{') {
+                continue;
+            }
+            let Some((top, _)) = path.split_once('/') else {
+                continue;
+            };
+            let known = root().join("crates").join(top).is_dir();
+            let path = if known {
+                format!("crates/{path}")
+            } else {
+                path.to_owned()
+            };
+            let from_root = known || matches!(top, "crates" | "tests" | "fuzz");
+            if from_root && !root().join(&path).exists() {
+                wrong.push(format!("{document}: {path}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// As GitHub makes an anchor of a heading.
@@ -337,13 +353,6 @@ fn arrows_of_the_architecture_are_those_of_cargo() {
     assert_eq!(above.len(), folders, "each crate has a row");
 }
 
-/// The heading as GitHub makes a link of it.
-fn anchor(heading: &str) -> String {
-    let kept = |c: &char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
-    let text: String = heading.to_lowercase().chars().filter(kept).collect();
-    text.replace(' ', "-")
-}
-
 #[test]
 fn contents_list_every_section() {
     for document in ["docs/CONFIGURATION.md", "docs/OPERATIONS.md"] {
@@ -357,7 +366,7 @@ fn contents_list_every_section() {
             let heading = heading.trim();
             if !in_block && (2..=3).contains(&level) {
                 let indent = "  ".repeat(level - 2);
-                sections.push(format!("{indent}- [{heading}](#{})", anchor(heading)));
+                sections.push(format!("{indent}- [{heading}](#{})", slug(heading)));
             }
         }
         let (_, rest) = text.split_once("<!-- contents -->\n").expect("contents");

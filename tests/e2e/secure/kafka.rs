@@ -3,7 +3,7 @@ use std::fs;
 use walrelay_testkit::SecureKafka;
 
 use super::{Recorder, Secured, bearer, contains, jwt, login, refused};
-use crate::rig::output;
+use crate::rig::output_with;
 
 const USER: &str = SecureKafka::USER;
 const PASSWORD: &str = SecureKafka::PASSWORD;
@@ -35,12 +35,11 @@ fn events_arrive_by_each_login() {
     let mut number = 0;
     for (listener, lines) in &logins {
         let config = secured.config(&secured.broker.kafka.listener(listener), lines);
-        let checked = output(&["check", "--config", config.to_str().expect("text")]);
+        let checked = output_with("check", &config, &[]);
         let said = String::from_utf8_lossy(&checked.stdout);
         assert!(said.contains("kafka: fine"), "{lines}\n{checked:?}");
         assert!(!said.contains("note: "), "nothing to warn about: {said}");
-        let relay = rig.start(&config);
-        relay.streaming();
+        let relay = rig.streaming(&config);
         for _ in 0..10 {
             number += 1;
             secured.insert(number);
@@ -61,100 +60,33 @@ fn what_is_wrong_is_told_apart() {
     fs::write(secured.rig.path("expired"), jwt(USER, -60)).expect("written");
     fs::write(secured.rig.path("nonsense"), "nonsense-token").expect("written");
     let wrong = |mechanism| login(mechanism, USER, "wrong-password");
-    for (listener, lines, id, code, words) in [
-        (
-            "ELSEWHERE",
-            &good,
-            "kafka-tls",
-            78,
-            "is not for this host name",
-        ),
-        ("EXPIRED", &good, "kafka-tls", 78, "has expired"),
-        (
-            "STRANGER",
-            &good,
-            "kafka-tls",
-            78,
-            "no authority that is trusted here",
-        ),
+    let (tls, access, token) = (("kafka-tls", 78), ("kafka-access", 77), ("kafka-token", 78));
+    let without_client = "\"security.protocol\" = \"SSL\"\n".to_owned();
+    let unverified = "\"enable.ssl.certificate.verification\" = false\n";
+    let unverified = wrong("SCRAM-SHA-256") + unverified;
+    let nobody = login("PLAIN", "nobody-here", PASSWORD);
+    let failing = bearer("token_command = [\"false\"]");
+    let nonsense = bearer("token_file = \"nonsense\"\ntoken_lifetime = \"1h\"");
+    let nowhere = bearer("token_file = \"nowhere\"");
+    for (listener, lines, (id, code), words) in [
+        ("ELSEWHERE", &good, tls, "is not for this host name"),
+        ("EXPIRED", &good, tls, "has expired"),
+        ("STRANGER", &good, tls, "no authority that is trusted here"),
         // TLS 1.3: the server complains after the handshake.
-        (
-            "MUTUAL",
-            &"\"security.protocol\" = \"SSL\"\n".to_owned(),
-            "kafka-tls",
-            78,
-            "certificate",
-        ),
-        (
-            "SECURE",
-            &wrong("PLAIN"),
-            "kafka-access",
-            77,
-            "sasl.password",
-        ),
-        (
-            "SECURE",
-            &wrong("SCRAM-SHA-256"),
-            "kafka-access",
-            77,
-            "sasl.password",
-        ),
-        (
-            "SECURE",
-            &wrong("SCRAM-SHA-512"),
-            "kafka-access",
-            77,
-            "sasl.password",
-        ),
-        (
-            "SECURE",
-            &login("PLAIN", "nobody-here", PASSWORD),
-            "kafka-access",
-            77,
-            "sasl.username",
-        ),
+        ("MUTUAL", &without_client, tls, "certificate"),
+        ("SECURE", &wrong("PLAIN"), access, "sasl.password"),
+        ("SECURE", &wrong("SCRAM-SHA-256"), access, "sasl.password"),
+        ("SECURE", &wrong("SCRAM-SHA-512"), access, "sasl.password"),
+        ("SECURE", &nobody, access, "sasl.username"),
         // This listener has PLAIN only.
-        (
-            "EXPIRED",
-            &format!(
-                "{}\"enable.ssl.certificate.verification\" = false\n",
-                wrong("SCRAM-SHA-256")
-            ),
-            "kafka-access",
-            77,
-            "sasl.mechanism",
-        ),
-        (
-            "SECURE",
-            &bearer("token_file = \"nowhere\""),
-            "kafka-token",
-            78,
-            "cannot be read",
-        ),
-        (
-            "SECURE",
-            &bearer(&expired),
-            "kafka-token",
-            78,
-            "the token expired",
-        ),
-        (
-            "SECURE",
-            &bearer("token_command = [\"false\"]"),
-            "kafka-token",
-            78,
-            "exit status: 1",
-        ),
-        (
-            "SECURE",
-            &bearer("token_file = \"nonsense\"\ntoken_lifetime = \"1h\""),
-            "kafka-access",
-            77,
-            "who issued the token",
-        ),
+        ("EXPIRED", &unverified, access, "sasl.mechanism"),
+        ("SECURE", &nowhere, token, "cannot be read"),
+        ("SECURE", &bearer(&expired), token, "the token expired"),
+        ("SECURE", &failing, token, "exit status: 1"),
+        ("SECURE", &nonsense, access, "who issued the token"),
     ] {
         let config = secured.config(&secured.broker.kafka.listener(listener), lines);
-        let checked = output(&["check", "--config", config.to_str().expect("text")]);
+        let checked = output_with("check", &config, &[]);
         refused(&checked, id, code, &[words]);
         let error = String::from_utf8_lossy(&checked.stderr);
         for secret in [
@@ -187,7 +119,7 @@ fn verification_that_is_off_is_warned_about() {
     ] {
         let address = secured.broker.kafka.listener(listener);
         let config = secured.config(&address, &format!("{good}{property}\n"));
-        let checked = output(&["check", "--config", config.to_str().expect("text")]);
+        let checked = output_with("check", &config, &[]);
         let said = String::from_utf8_lossy(&checked.stdout);
         assert!(
             said.contains("kafka: fine") && said.contains(words),
@@ -210,7 +142,7 @@ fn nothing_is_sent_in_clear_to_a_broker_without_tls() {
     let address = format!("localhost:{}", recorder.port);
     // With TLS the login comes after the handshake, whatever it is.
     let config = secured.config(&address, &login("PLAIN", USER, PASSWORD));
-    let checked = output(&["check", "--config", config.to_str().expect("text")]);
+    let checked = output_with("check", &config, &[]);
     refused(&checked, "kafka-tls", 78, &["security.protocol"]);
     let heard = recorder.heard();
     assert!(!heard.is_empty(), "it did not connect");
@@ -227,8 +159,7 @@ fn a_running_relay_waits_for_a_better_certificate() {
     let secured = Secured::new();
     let lines = login("PLAIN", USER, PASSWORD);
     let config = secured.config(&secured.broker.kafka.listener("EXPIRED"), &lines);
-    let mut relay = secured.rig.start(&config);
-    relay.streaming();
+    let mut relay = secured.rig.streaming(&config);
     let slot = secured.rig.slot();
     let before = slot.read().expect("the slot").confirmed_flush;
     secured.insert(1);
@@ -242,8 +173,7 @@ fn a_running_relay_waits_for_a_better_certificate() {
     assert_eq!(relay.ended().code(), Some(75), "{}", relay.log());
 
     let config = secured.config(&secured.secure(), &lines);
-    let relay = secured.rig.start(&config);
-    relay.streaming();
+    let relay = secured.rig.streaming(&config);
     secured.rig.caught_up();
     secured.rig.verdict().assert_clean();
     relay.ends_well();
@@ -263,8 +193,7 @@ fn access_that_is_granted_late() {
     }
     secured.broker.allow(&open, &["WRITE", "DESCRIBE"]);
     let lines = login("PLAIN", SecureKafka::LIMITED, SecureKafka::LIMITED_PASSWORD);
-    let relay = rig.start(&secured.config(&secured.secure(), &lines));
-    relay.streaming();
+    let relay = rig.streaming(&secured.config(&secured.secure(), &lines));
     secured.insert_of("open", 1);
     rig.caught_up();
     for number in 2..=10 {
@@ -292,8 +221,7 @@ fn a_topic_whose_creation_is_allowed_late() {
         "{login}\n[sink.topics]\ncreate = true\npartitions = 1\n\n\
          [poison]\nrejected = \"skip\"\nretry_for = \"2m\"\n\n[delivery]\nbackoff_max = \"200ms\"\n"
     );
-    let relay = rig.start(&secured.config(&secured.secure(), &lines));
-    relay.streaming();
+    let relay = rig.streaming(&secured.config(&secured.secure(), &lines));
     secured.insert_of("late", 1);
     relay.says_often("the topic is missing and could not be created", 2);
     assert!(!relay.log().contains("skipped"), "{}", relay.log());

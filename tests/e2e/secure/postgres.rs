@@ -100,8 +100,7 @@ fn events_arrive_by_each_login() {
     ];
     let mut number = 0;
     for url in &urls {
-        let relay = rig.start(&rig.config_with(url, ""));
-        relay.streaming();
+        let relay = rig.streaming(&rig.config_with(url, ""));
         // Both connections of the relay are encrypted, by whatever is best on both sides.
         let plain = "SELECT count(*)::text FROM pg_stat_activity a LEFT JOIN pg_stat_ssl USING (pid) \
                      WHERE a.usename IN ('relay', 'certified') AND ssl IS NOT TRUE";

@@ -30,10 +30,7 @@ fn of(major: u32) {
     let owned = "SELECT count(*)::text FROM pg_class WHERE relowner = 'least'::regrole";
     assert_eq!(db.text(owned).as_deref(), Some("0"), "owner of nothing");
 
-    let url = rig
-        .postgres
-        .url_tcp_for("least", Some("hunter2"), "postgres")
-        .expect("TCP");
+    let url = rig.url_as("least", "hunter2", "postgres");
     let role = Db::connect(&url);
     for forbidden in [
         "SELECT * FROM outbox",
@@ -67,8 +64,7 @@ fn of(major: u32) {
     let config_name = config.to_str().expect("text");
     let checked = output(&["check", "--config", config_name]);
     assert!(checked.status.success(), "{checked:?}");
-    let relay = rig.start(&config);
-    relay.streaming();
+    let relay = rig.streaming(&config);
     for number in 1..=10 {
         db.batch(&format!(
             "INSERT INTO outbox VALUES \

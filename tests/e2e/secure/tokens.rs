@@ -25,8 +25,7 @@ fn what_makes_tokens_is_mended_while_the_relay_runs() {
     // The longer of two lifetimes does not count: the good token's own does.
     let section = "token_file = \"token\"\ntoken_lifetime = \"1h\"";
     let config = secured.config(&secured.secure(), &bearer(section));
-    let relay = secured.rig.start(&config);
-    relay.streaming();
+    let relay = secured.rig.streaming(&config);
     secured.insert(1);
     relay.says("no OAUTHBEARER token for Kafka");
     replace(&secured, "nonsense-token");
@@ -62,8 +61,7 @@ fn tokens_are_renewed_before_their_end() {
             &format!("\"{}\"]", secured.rig.path("token").display()),
         );
         let config = secured.config(&secured.secure(), &bearer(&section));
-        let relay = secured.rig.start(&config);
-        relay.streaming();
+        let relay = secured.rig.streaming(&config);
         let start = Instant::now();
         let mut number = 0;
         eventually(PATIENCE, || {

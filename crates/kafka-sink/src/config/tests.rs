@@ -1,3 +1,4 @@
+use super::rules::{RULES, Rule, SECRETS};
 use super::*;
 
 fn properties(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -357,11 +358,14 @@ fn defaults_and_what_is_not_negotiable_reach_librdkafka() {
 #[test]
 fn librdkafka_knows_every_name_in_the_tables() {
     use rdkafka::types::RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN;
-    let names = properties::PRODUCER.iter().chain(properties::CONSUMER);
-    let named_by_rules = RULES.iter().flat_map(|r| r.names).chain(SECRETS);
+    let names = properties::producer().chain(properties::consumer());
+    let named_by_rules = RULES
+        .iter()
+        .flat_map(Rule::names)
+        .chain(SECRETS.iter().copied());
     for name in names.chain(named_by_rules) {
         let mut config = ClientConfig::new();
-        config.set(*name, "");
+        config.set(name, "");
         if let Err(ClientError::ClientConfig(RD_KAFKA_CONF_UNKNOWN, reason, ..)) =
             config.create_native_config()
         {
@@ -373,7 +377,7 @@ fn librdkafka_knows_every_name_in_the_tables() {
         }
     }
     assert!(
-        properties::PRODUCER.is_sorted() && properties::CONSUMER.is_sorted(),
+        properties::producer().is_sorted() && properties::consumer().is_sorted(),
         "kept in order so that a missing one is seen"
     );
 }

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use walrelay_sink::{EventPosition, letter};
+use walrelay_sink::{EventPosition, dlq_headers};
 
-use crate::tail::TailedRecord;
+use crate::consumer::TailedRecord;
 
 /// Where a record lies in the topic of dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,14 +15,14 @@ pub struct Position {
     pub offset: i64,
 }
 
-/// An event that could not be delivered, as [`walrelay_sink::letter`] describes it.
+/// An event that could not be delivered, as [`walrelay_sink::dlq_headers`] describes it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DlqRecord {
     /// Which event of the slot.
     pub id: EventPosition,
     /// The replication slot it was read from.
     pub slot: String,
-    /// The name of a [`Poison`](walrelay_sink::Poison), or [`letter::PARKED`].
+    /// The name of a [`Poison`](walrelay_sink::Poison), or [`dlq_headers::PARKED`].
     pub class: String,
     /// In words, for people.
     pub cause: Option<String>,
@@ -48,11 +48,11 @@ pub struct DlqRecord {
     pub value: Option<Vec<u8>>,
     /// The record's own headers, in their order.
     pub headers: Vec<(String, Option<Vec<u8>>)>,
-    /// Where the letter lies.
+    /// Where the dead letter lies.
     pub position: Position,
 }
 
-/// What became of a letter.
+/// What became of a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// Its record was sent where it had been bound for.
@@ -61,12 +61,12 @@ pub enum Outcome {
     Dropped,
 }
 
-/// The record that closes a letter.
+/// The record that closes a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Resolution {
-    /// The slot of the letter.
+pub(super) struct Resolution {
+    /// The slot of the dead letter.
     pub slot: String,
-    /// The letter.
+    /// The dead letter.
     pub id: EventPosition,
     /// What became of it.
     pub outcome: Outcome,
@@ -76,12 +76,12 @@ pub struct Resolution {
 
 /// A record of the topic of dead letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Entry {
+pub(super) enum Entry {
     /// An event that could not be delivered.
     DlqRecord(Box<DlqRecord>),
     /// What became of one.
     Resolution(Resolution),
-    /// Neither: somebody else's record, or one that lacks what a letter must have.
+    /// Neither: somebody else's record, or one that lacks what a dead letter must have.
     Foreign {
         /// Where it lies.
         position: Position,
@@ -94,8 +94,8 @@ impl Outcome {
     /// As the header has it.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Redriven => letter::REDRIVEN,
-            Self::Dropped => letter::DROPPED,
+            Self::Redriven => dlq_headers::REDRIVEN,
+            Self::Dropped => dlq_headers::DROPPED,
         }
     }
 }
@@ -134,7 +134,7 @@ impl fmt::Debug for DlqRecord {
 
 impl Entry {
     /// Where it lies.
-    pub fn position(&self) -> Position {
+    pub(super) fn position(&self) -> Position {
         match self {
             Self::DlqRecord(letter) => letter.position,
             Self::Resolution(resolution) => resolution.position,
@@ -143,7 +143,7 @@ impl Entry {
     }
 
     /// Reads a record.
-    pub(crate) fn of(record: TailedRecord) -> Self {
+    pub(super) fn of(record: TailedRecord) -> Self {
         let position = Position {
             partition: record.partition,
             offset: record.offset,
@@ -153,37 +153,40 @@ impl Entry {
 
     fn read(record: TailedRecord, position: Position) -> Result<Self, &'static str> {
         let ours = Ours(&record.headers);
-        if let Some(resolves) = ours.text(letter::RESOLVES)? {
+        if let Some(resolves) = ours.text(dlq_headers::RESOLVES)? {
             return resolution(resolves, &ours, position).map(Self::Resolution);
         }
         let class = ours
-            .text(letter::CLASS)?
+            .text(dlq_headers::CLASS)?
             .ok_or("it has no header of a letter")?;
         let id = EventPosition::from_parts(
-            ours.text(letter::LSN)?.ok_or("it has no LSN")?,
-            ours.text(letter::ROW)?.ok_or("it has no row")?,
+            ours.text(dlq_headers::LSN)?.ok_or("it has no LSN")?,
+            ours.text(dlq_headers::ROW)?.ok_or("it has no row")?,
         )
         .ok_or("its LSN or row cannot be read")?;
         let found = DlqRecord {
             id,
-            slot: ours.text(letter::SLOT)?.ok_or("it has no slot")?.to_owned(),
+            slot: ours
+                .text(dlq_headers::SLOT)?
+                .ok_or("it has no slot")?
+                .to_owned(),
             class: class.to_owned(),
-            cause: ours.text(letter::CAUSE)?.map(str::to_owned),
-            xid: ours.number(letter::XID)?,
-            commit_time: ours.text(letter::COMMIT_TIME)?.map(str::to_owned),
-            table: ours.text(letter::TABLE)?.map(str::to_owned),
-            event_id: ours.bytes(letter::EVENT_ID).map(<[u8]>::to_vec),
-            topic: ours.text(letter::TOPIC)?.map(str::to_owned),
-            partition: ours.number(letter::PARTITION)?,
-            timestamp_ms: ours.number(letter::TIMESTAMP)?,
-            omitted_bytes: ours.number(letter::VALUE_BYTES)?,
+            cause: ours.text(dlq_headers::CAUSE)?.map(str::to_owned),
+            xid: ours.number(dlq_headers::XID)?,
+            commit_time: ours.text(dlq_headers::COMMIT_TIME)?.map(str::to_owned),
+            table: ours.text(dlq_headers::TABLE)?.map(str::to_owned),
+            event_id: ours.bytes(dlq_headers::EVENT_ID).map(<[u8]>::to_vec),
+            topic: ours.text(dlq_headers::TOPIC)?.map(str::to_owned),
+            partition: ours.number(dlq_headers::PARTITION)?,
+            timestamp_ms: ours.number(dlq_headers::TIMESTAMP)?,
+            omitted_bytes: ours.number(dlq_headers::VALUE_BYTES)?,
             key: record.key,
             value: record.value,
             headers: Vec::new(),
             position,
         };
         let mut headers = record.headers;
-        headers.retain(|(name, _)| !name.starts_with(letter::PREFIX));
+        headers.retain(|(name, _)| !name.starts_with(dlq_headers::PREFIX));
         Ok(Self::DlqRecord(Box::new(DlqRecord { headers, ..found })))
     }
 }
@@ -196,9 +199,9 @@ fn resolution(
     let (slot, id) = resolves
         .split_once(' ')
         .ok_or("what it resolves cannot be read")?;
-    let outcome = match ours.text(letter::RESOLUTION)? {
-        Some(letter::REDRIVEN) => Outcome::Redriven,
-        Some(letter::DROPPED) => Outcome::Dropped,
+    let outcome = match ours.text(dlq_headers::RESOLUTION)? {
+        Some(dlq_headers::REDRIVEN) => Outcome::Redriven,
+        Some(dlq_headers::DROPPED) => Outcome::Dropped,
         _ => return Err("how it was resolved cannot be read"),
     };
     Ok(Resolution {
@@ -261,19 +264,19 @@ pub(crate) mod tests {
     const FULL: &[(&str, &str)] = &[
         ("id", "secret-header"),
         // The event's own, with one of our names: ours comes behind.
-        (letter::CLASS, "imposter"),
-        (letter::CLASS, "rejected"),
-        (letter::CAUSE, "it is refused"),
-        (letter::SLOT, "orders"),
-        (letter::LSN, "1/16B3748"),
-        (letter::ROW, "3"),
-        (letter::XID, "771"),
-        (letter::COMMIT_TIME, "2026-01-02T03:04:05.678900Z"),
-        (letter::TABLE, "public.outbox"),
-        (letter::EVENT_ID, "e-1"),
-        (letter::TOPIC, "orders.events"),
-        (letter::TIMESTAMP, "1767323045678"),
-        (letter::PARTITION, "4"),
+        (dlq_headers::CLASS, "imposter"),
+        (dlq_headers::CLASS, "rejected"),
+        (dlq_headers::CAUSE, "it is refused"),
+        (dlq_headers::SLOT, "orders"),
+        (dlq_headers::LSN, "1/16B3748"),
+        (dlq_headers::ROW, "3"),
+        (dlq_headers::XID, "771"),
+        (dlq_headers::COMMIT_TIME, "2026-01-02T03:04:05.678900Z"),
+        (dlq_headers::TABLE, "public.outbox"),
+        (dlq_headers::EVENT_ID, "e-1"),
+        (dlq_headers::TOPIC, "orders.events"),
+        (dlq_headers::TIMESTAMP, "1767323045678"),
+        (dlq_headers::PARTITION, "4"),
     ];
 
     fn letter_of(headers: Headers) -> DlqRecord {
@@ -318,13 +321,13 @@ pub(crate) mod tests {
     #[test]
     fn what_a_letter_may_lack_is_none() {
         let mut wanting = headers(&[
-            (letter::CLASS, "unroutable"),
-            (letter::SLOT, "orders"),
-            (letter::LSN, "0/1"),
-            (letter::ROW, "0"),
-            (letter::VALUE_BYTES, "70000000"),
+            (dlq_headers::CLASS, "unroutable"),
+            (dlq_headers::SLOT, "orders"),
+            (dlq_headers::LSN, "0/1"),
+            (dlq_headers::ROW, "0"),
+            (dlq_headers::VALUE_BYTES, "70000000"),
         ]);
-        wanting.push((letter::EVENT_ID.to_owned(), None));
+        wanting.push((dlq_headers::EVENT_ID.to_owned(), None));
         let letter = letter_of(wanting);
         assert_eq!(
             (letter.topic, letter.event_id, letter.partition),
@@ -337,8 +340,8 @@ pub(crate) mod tests {
     #[test]
     fn a_resolution_is_read() {
         let given = headers(&[
-            (letter::RESOLVES, "orders 1/16B3748 3"),
-            (letter::RESOLUTION, "dropped"),
+            (dlq_headers::RESOLVES, "orders 1/16B3748 3"),
+            (dlq_headers::RESOLUTION, "dropped"),
         ]);
         let Entry::Resolution(found) = Entry::of(record(given)) else {
             panic!("no resolution");
@@ -365,18 +368,24 @@ pub(crate) mod tests {
         for (given, expected) in [
             (headers(&[]), "no header of a letter"),
             (headers(&[("id", "x")]), "no header of a letter"),
-            (without(letter::LSN), "no LSN"),
-            (without(letter::ROW), "no row"),
-            (without(letter::SLOT), "no slot"),
-            (with(letter::LSN, b"16"), "cannot be read"),
-            (with(letter::ROW, b"-1"), "cannot be read"),
-            (with(letter::XID, b"x"), "no number"),
-            (with(letter::PARTITION, b""), "no number"),
-            (with(letter::CAUSE, b"\xff"), "not UTF-8"),
-            (with(letter::RESOLVES, b"orders"), "cannot be read"),
-            (with(letter::RESOLVES, b"orders 1/2"), "how it was resolved"),
+            (without(dlq_headers::LSN), "no LSN"),
+            (without(dlq_headers::ROW), "no row"),
+            (without(dlq_headers::SLOT), "no slot"),
+            (with(dlq_headers::LSN, b"16"), "cannot be read"),
+            (with(dlq_headers::ROW, b"-1"), "cannot be read"),
+            (with(dlq_headers::XID, b"x"), "no number"),
+            (with(dlq_headers::PARTITION, b""), "no number"),
+            (with(dlq_headers::CAUSE, b"\xff"), "not UTF-8"),
+            (with(dlq_headers::RESOLVES, b"orders"), "cannot be read"),
             (
-                headers(&[(letter::RESOLVES, "s x"), (letter::RESOLUTION, "redriven")]),
+                with(dlq_headers::RESOLVES, b"orders 1/2"),
+                "how it was resolved",
+            ),
+            (
+                headers(&[
+                    (dlq_headers::RESOLVES, "s x"),
+                    (dlq_headers::RESOLUTION, "redriven"),
+                ]),
                 "what it resolves",
             ),
         ] {

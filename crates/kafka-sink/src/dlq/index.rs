@@ -3,9 +3,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-use walrelay_sink::{EventPosition, letter};
+use walrelay_sink::{EventPosition, dlq_headers};
 
-use super::{DlqRecord, Entry, Outcome, Position};
+use super::entry::{DlqRecord, Entry, Outcome, Position};
 
 /// Which letter: names of slots in order, then the order of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -25,7 +25,7 @@ impl fmt::Display for DlqRecordId {
 
 /// What is known of all dead letters, so that each can be fetched again.
 ///
-/// Memory: about 100 bytes for every letter that the topic holds, and for an open one another 150
+/// Memory: about 100 bytes for every dead letter that the topic holds, and for an open one another 150
 /// and its key. Values and headers are not kept.
 #[derive(Debug, Default)]
 pub struct DlqIndex {
@@ -45,7 +45,7 @@ struct Known {
     open: Option<Box<Open>>,
 }
 
-/// What an open letter needs: to be taken in order, and not too many at once.
+/// What an open dead letter needs: to be taken in order, and not too many at once.
 struct Open {
     place: Place,
     parked: bool,
@@ -80,7 +80,7 @@ impl Place {
     }
 }
 
-/// A letter that is to be taken.
+/// A dead letter that is to be taken.
 pub(super) struct Due {
     pub(super) name: DlqRecordId,
     pub(super) position: Position,
@@ -88,16 +88,16 @@ pub(super) struct Due {
     pub(super) bytes: usize,
 }
 
-/// A letter that was selected although an earlier one of its key was not.
+/// A dead letter that was selected although an earlier one of its key was not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutOfOrder {
-    /// The letter.
+    /// The dead letter.
     pub letter: DlqRecordId,
     /// The earlier open one.
     pub behind: DlqRecordId,
 }
 
-/// A letter of the index.
+/// A dead letter of the index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
     /// Which.
@@ -109,8 +109,8 @@ pub struct Listed {
 }
 
 impl DlqIndex {
-    /// Takes in what was read. `select` is asked for each letter.
-    pub fn take(&mut self, entry: &Entry, select: impl FnOnce(&DlqRecord) -> bool) {
+    /// Takes in what was read. `select` is asked for each dead letter.
+    pub(super) fn take(&mut self, entry: &Entry, select: impl FnOnce(&DlqRecord) -> bool) {
         match entry {
             Entry::Foreign { .. } => self.foreign += 1,
             Entry::Resolution(resolution) => {
@@ -144,7 +144,7 @@ impl DlqIndex {
                     outcome: None,
                     open: Some(Box::new(Open {
                         place,
-                        parked: letter.class == letter::PARKED,
+                        parked: letter.class == dlq_headers::PARKED,
                         bytes: letter.payload_bytes(),
                     })),
                 });
@@ -169,7 +169,7 @@ impl DlqIndex {
         new
     }
 
-    /// A letter is open no more.
+    /// A dead letter is open no more.
     pub(super) fn resolve(&mut self, name: &DlqRecordId, outcome: Outcome) {
         let known = self.letters.entry(name.clone()).or_insert(Known {
             position: None,
@@ -270,7 +270,7 @@ impl DlqIndex {
     }
 }
 
-/// Keys and topics, each with a letter of it.
+/// Keys and topics, each with a dead letter of it.
 #[derive(Clone, Default)]
 pub(super) struct Places(HashMap<(Arc<str>, Arc<[u8]>), OfKey>);
 
@@ -304,7 +304,7 @@ impl Places {
         }
     }
 
-    /// A letter among these that an event of this place must not pass.
+    /// A dead letter among these that an event of this place must not pass.
     pub(super) fn before(&self, place: &Place) -> Option<&DlqRecordId> {
         let key = (Arc::clone(&place.slot), Arc::clone(place.key.as_ref()?));
         let of_key = self.0.get(&key)?;

@@ -1,11 +1,10 @@
 //! The topic of dead letters: reads it, and writes what became of them.
 //!
-//! What a letter looks like is said in [`walrelay_sink::letter`]. The relay writes dead letters as it
+//! What a dead letter looks like is said in [`walrelay_sink::dlq_headers`]. The relay writes dead letters as it
 //! writes any record; this is the other half.
 //!
 //! # Contents
-//! - [`Entry`]: what a record of the topic is: a [`DlqRecord`], a [`Resolution`], or neither.
-//! - [`DlqReader`]: gives them from the beginning of the topic to its end.
+//! - [`DlqRecord`]: an event that could not be delivered. `entry` reads it, `reader` the topic from beginning to end.
 //! - [`DlqIndex`]: which dead letters are open, and in which order they are to be taken.
 //! - [`DlqReplayer`]: redrives dead letters and drops them.
 //! - [`DlqWatcher`]: tells a relay which keys are parked.
@@ -16,7 +15,6 @@
 //! - Records that are no dead letters are counted and passed over, never fatal.
 //! - No `Debug`, error or log line shows key, value or headers.
 
-pub(crate) mod client;
 mod entry;
 mod index;
 mod reader;
@@ -24,9 +22,8 @@ mod replayer;
 mod sender;
 mod watcher;
 
-pub use entry::{DlqRecord, Entry, Outcome, Position, Resolution};
+pub use entry::{DlqRecord, Outcome, Position};
 pub use index::{DlqIndex, DlqRecordId, Listed, OutOfOrder};
-pub use reader::DlqReader;
 pub use replayer::{
     Action, DlqReplayer, NotRedriven, ReplayError, ReplayOptions, ReplaySummary, Step,
 };

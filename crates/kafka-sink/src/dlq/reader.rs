@@ -1,12 +1,11 @@
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::time::{Duration, Instant};
 
 use rdkafka::Offset;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::client::{Client, Polled};
-use super::{DlqRecord, Entry, Position};
+use super::entry::{DlqRecord, Entry, Position};
+use crate::consumer::{Consumer, Polled};
 use crate::{KafkaConfig, KafkaError, probe};
 
 const POLL: Duration = Duration::from_millis(100);
@@ -15,13 +14,14 @@ const PASSED_OVER: i64 = 2_000;
 
 /// Reads the topic of dead letters up to where it ended when it was asked to; then again from there.
 ///
-/// Memory: what librdkafka reads ahead (2 MiB and one answer of 1 MiB for each partition, or one record), and what the caller keeps.
-pub struct DlqReader {
-    client: Client,
+/// Memory: what librdkafka reads ahead (2 MiB and one answer of 1 MiB for each partition, or one record), and what the
+/// caller keeps.
+pub(super) struct DlqReader {
+    client: Consumer,
     topic: String,
     patience: Duration,
     /// The next offset of each partition.
-    next: BTreeMap<i32, Offset>,
+    offsets: BTreeMap<i32, Offset>,
 }
 
 impl DlqReader {
@@ -31,22 +31,22 @@ impl DlqReader {
     /// progress.
     ///
     /// **Blocks** for about `patience` at most.
-    pub fn open(
+    pub(super) fn open(
         config: &KafkaConfig,
         topic: &str,
         patience: Duration,
     ) -> Result<Option<Self>, KafkaError> {
         // It knows the words for what can be wrong.
         probe(config, patience)?;
-        let client = Client::new(config, topic)?;
-        let Some(partitions) = client.partitions(patience)? else {
+        let client = Consumer::new(config, &[])?;
+        let Some(partitions) = client.partitions(topic, patience)? else {
             return Ok(None);
         };
         Ok(Some(Self {
             client,
             topic: topic.to_owned(),
             patience,
-            next: partitions
+            offsets: partitions
                 .into_iter()
                 .map(|partition| (partition, Offset::Beginning))
                 .collect(),
@@ -57,12 +57,12 @@ impl DlqReader {
     /// milliseconds since 1970.
     ///
     /// **Blocks** until the brokers answer.
-    pub fn start_at(&mut self, timestamp_ms: i64) -> Result<(), KafkaError> {
-        let partitions: Vec<i32> = self.next.keys().copied().collect();
+    pub(super) fn start_at(&mut self, timestamp_ms: i64) -> Result<(), KafkaError> {
+        let partitions = self.offsets.keys().copied();
         let found = self
             .client
-            .offsets_at(&partitions, timestamp_ms, self.patience)?;
-        self.next.extend(found);
+            .offsets_at(&self.topic, partitions, timestamp_ms, self.patience)?;
+        self.offsets.extend(found);
         Ok(())
     }
 
@@ -70,10 +70,10 @@ impl DlqReader {
     /// where each partition ends now. In order within a partition.
     ///
     /// **Blocks** meanwhile.
-    pub fn read(&mut self, mut each: impl FnMut(Entry)) -> Result<(), KafkaError> {
+    pub(super) fn read(&mut self, mut each: impl FnMut(Entry)) -> Result<(), KafkaError> {
         let mut ends = BTreeMap::new();
-        for (partition, next) in &mut self.next {
-            let (low, high) = self.client.ends(*partition, self.patience)?;
+        for (partition, next) in &mut self.offsets {
+            let (low, high) = self.client.ends(&self.topic, *partition, self.patience)?;
             let from = match *next {
                 Offset::Offset(offset) => offset.max(low),
                 Offset::End => high,
@@ -89,18 +89,16 @@ impl DlqReader {
         }
         let starts = ends
             .keys()
-            .map(|partition| (*partition, self.next[partition]));
-        self.client.assign(starts)?;
-        let mut waiting = Waiting::new(&self.topic, self.patience);
+            .map(|partition| (*partition, self.offsets[partition]));
+        self.client.assign(&self.topic, starts)?;
         while !ends.is_empty() {
-            match waiting.poll(&self.client)? {
-                None => {}
+            match self.next()? {
                 // What is left up to the end is not committed, or not for readers: it is looked at
                 // again the next time.
-                Some(Read::End(partition)) => {
+                Read::End(partition) => {
                     ends.remove(&partition);
                 }
-                Some(Read::Entry(entry)) => {
+                Read::Entry(entry) => {
                     let Position { partition, offset } = entry.position();
                     // Behind the end, or of an assignment that is over.
                     let Some(end) = ends.get(&partition).filter(|end| offset < **end) else {
@@ -109,19 +107,19 @@ impl DlqReader {
                     if offset + 1 >= *end {
                         ends.remove(&partition);
                     }
-                    self.next.insert(partition, Offset::Offset(offset + 1));
+                    self.offsets.insert(partition, Offset::Offset(offset + 1));
                     each(entry);
                 }
             }
         }
-        self.client.assign(std::iter::empty())
+        self.client.assign(&self.topic, [])
     }
 
     /// The dead letters that lie there; those that are gone since are missing. Does not change where
     /// [`read`](Self::read) goes on.
     ///
     /// **Blocks** meanwhile. Keeps all of them: ask for a bounded number.
-    pub fn fetch(
+    pub(super) fn fetch(
         &mut self,
         positions: impl IntoIterator<Item = Position>,
     ) -> Result<HashMap<Position, DlqRecord>, KafkaError> {
@@ -135,7 +133,7 @@ impl DlqReader {
         for run in positions.chunk_by(near) {
             self.fetch_run(run, &mut found)?;
         }
-        self.client.assign(std::iter::empty())?;
+        self.client.assign(&self.topic, [])?;
         Ok(found)
     }
 
@@ -147,14 +145,15 @@ impl DlqReader {
     ) -> Result<(), KafkaError> {
         let [first, ..] = run else { return Ok(()) };
         let last = run.last().unwrap_or(first).offset;
-        self.client
-            .assign([(first.partition, Offset::Offset(first.offset))].into_iter())?;
-        let mut waiting = Waiting::new(&self.topic, self.patience);
+        self.client.assign(
+            &self.topic,
+            [(first.partition, Offset::Offset(first.offset))],
+        )?;
         loop {
-            let entry = match waiting.poll(&self.client)? {
-                Some(Read::End(partition)) if partition == first.partition => return Ok(()),
-                None | Some(Read::End(_)) => continue,
-                Some(Read::Entry(entry)) => entry,
+            let entry = match self.next()? {
+                Read::End(partition) if partition == first.partition => return Ok(()),
+                Read::End(_) => continue,
+                Read::Entry(entry) => entry,
             };
             let position = entry.position();
             if position.partition != first.partition || position.offset < first.offset {
@@ -170,68 +169,30 @@ impl DlqReader {
             }
         }
     }
-}
 
-impl fmt::Debug for DlqReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DlqReader")
-            .field("topic", &self.topic)
-            .field("partitions", &self.next.len())
-            .finish_non_exhaustive()
+    /// Waits for a record or an end, and gives up when neither has come for long.
+    fn next(&self) -> Result<Read, KafkaError> {
+        let since = Instant::now();
+        let mut complaint = Code::OperationTimedOut;
+        loop {
+            match self.client.poll(POLL) {
+                Polled::Record(record) => return Ok(Read::Entry(Entry::of(record))),
+                Polled::End(partition) => return Ok(Read::End(partition)),
+                Polled::Complaint(code @ Code::TopicAuthorizationFailed) => {
+                    return Err(KafkaError::of_topic(&self.topic, code));
+                }
+                // Not that of a group: reading needs none.
+                Polled::Nothing | Polled::Complaint(Code::GroupAuthorizationFailed) => {}
+                Polled::Complaint(code) => complaint = code,
+            }
+            if since.elapsed() > self.patience {
+                return Err(KafkaError::of_topic(&self.topic, complaint));
+            }
+        }
     }
 }
 
 enum Read {
     Entry(Entry),
     End(i32),
-}
-
-/// Waits for records, and gives up when none has come for long.
-struct Waiting<'a> {
-    topic: &'a str,
-    patience: Duration,
-    since: Instant,
-    complaint: Code,
-}
-
-impl<'a> Waiting<'a> {
-    fn new(topic: &'a str, patience: Duration) -> Self {
-        Self {
-            topic,
-            patience,
-            since: Instant::now(),
-            complaint: Code::OperationTimedOut,
-        }
-    }
-
-    fn poll(&mut self, client: &Client) -> Result<Option<Read>, KafkaError> {
-        let read = match client.poll(POLL) {
-            Polled::Entry(entry) => Read::Entry(entry),
-            Polled::End(partition) => Read::End(partition),
-            Polled::Complaint(code @ Code::TopicAuthorizationFailed) => {
-                return Err(self.failed(code));
-            }
-            other => {
-                // Not that of a group: reading needs none.
-                if let Polled::Complaint(code) = other
-                    && code != Code::GroupAuthorizationFailed
-                {
-                    self.complaint = code;
-                }
-                if self.since.elapsed() > self.patience {
-                    return Err(self.failed(self.complaint));
-                }
-                return Ok(None);
-            }
-        };
-        self.since = Instant::now();
-        Ok(Some(read))
-    }
-
-    fn failed(&self, code: Code) -> KafkaError {
-        KafkaError::Topic {
-            topic: self.topic.to_owned(),
-            code,
-        }
-    }
 }

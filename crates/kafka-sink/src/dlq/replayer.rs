@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use walrelay_sink::{DeliveryError, Disposition, Header, Poison, Record, letter};
+use walrelay_sink::{DeliveryError, Disposition, Header, Poison, Record, dlq_headers};
 
-use super::index::{Due, Place, Places};
+use super::entry::{DlqRecord, Outcome};
+use super::index::{DlqIndex, DlqRecordId, Due, Listed, OutOfOrder, Place, Places};
+use super::reader::DlqReader;
 use super::sender::{NotSent, Sender};
-use super::{DlqIndex, DlqReader, DlqRecord, DlqRecordId, Listed, OutOfOrder, Outcome};
 use crate::{KafkaConfig, KafkaError};
 
 /// Dead letters that are fetched at once: so many, and so many bytes.
@@ -45,10 +46,10 @@ pub struct ReplayOptions {
     pub patience: Duration,
 }
 
-/// Why a letter stays open. The rest goes on.
+/// Why a dead letter stays open. The rest goes on.
 #[derive(Debug, thiserror::Error)]
 pub enum NotRedriven {
-    /// Its value is not in the letter.
+    /// Its value is not in the dead letter.
     #[error("its value of {bytes} bytes was left out of the letter")]
     Omitted {
         /// The value's size.
@@ -77,14 +78,14 @@ pub enum ReplayError {
     /// Nobody acknowledged in time. The record may have arrived or not.
     #[error("letter {letter}: no acknowledgement within {patience:?}")]
     NoAnswer {
-        /// The letter that was being worked on: it is open.
+        /// The dead letter that was being worked on: it is open.
         letter: DlqRecordId,
         /// How long was waited.
         patience: Duration,
         /// The last that was heard.
         source: Option<DeliveryError>,
     },
-    /// What became of a letter could not be written down.
+    /// What became of a dead letter could not be written down.
     #[error("letter {letter}: that it was {outcome} could not be written to the topic of letters")]
     NotRecorded {
         /// The letter: it counts as open.
@@ -96,7 +97,7 @@ pub enum ReplayError {
     },
 }
 
-/// What was done with a letter.
+/// What was done with a dead letter.
 #[derive(Debug)]
 pub enum Step<'a> {
     /// Done, and written down.
@@ -105,7 +106,7 @@ pub enum Step<'a> {
     Failed(&'a DlqRecordId, Option<&'a DlqRecord>, NotRedriven),
     /// It stays open, as one before it did.
     HeldBack {
-        /// The letter.
+        /// The dead letter.
         letter: &'a DlqRecordId,
         /// The one before it.
         behind: &'a DlqRecordId,
@@ -126,9 +127,9 @@ pub struct ReplaySummary {
 /// Works on the dead letters of a topic.
 ///
 /// # Order
-/// Dead letters are taken one after the other in the order of the log. A letter's record is acknowledged
-/// before its resolution is written, and that before the next letter is begun: whoever is killed
-/// repeats one record at most. Behind a letter that stays open, no other of its key is sent.
+/// Dead letters are taken one after the other in the order of the log. A dead letter's record is acknowledged
+/// before its resolution is written, and that before the next dead letter is begun: whoever is killed
+/// repeats one record at most. Behind a dead letter that stays open, no other of its key is sent.
 ///
 /// Two of them at work on the same dead letters repeat records, and can send one behind a later one.
 pub struct DlqReplayer {
@@ -139,8 +140,8 @@ pub struct DlqReplayer {
 }
 
 impl DlqReplayer {
-    /// Looks the topic up; `None`: the brokers know no such topic. `patience` as in
-    /// [`DlqReader::open`].
+    /// Looks the topic up; `None`: the brokers know no such topic. `patience`: how long the brokers may
+    /// take to answer, and how long reading may make no progress.
     ///
     /// **Blocks**.
     pub fn open(
@@ -157,7 +158,7 @@ impl DlqReplayer {
         }))
     }
 
-    /// As [`DlqReader::start_at`]. Only for looking: it may hide dead letters that come before others.
+    /// Leaves out what was written before that time, in milliseconds since 1970. Only for looking: it may hide dead letters that come before others.
     pub fn start_at(&mut self, timestamp_ms: i64) -> Result<(), KafkaError> {
         self.reader.start_at(timestamp_ms)
     }
@@ -287,8 +288,9 @@ impl DlqReplayer {
         report: &mut impl FnMut(Step<'_>),
     ) -> Result<(), ReplayError> {
         work.over.insert(due.name.clone());
-        let redriving = matches!(work.options.action, Action::Redrive { .. });
-        if redriving && let Some(behind) = work.blocked.before(&due.place) {
+        if work.options.action != Action::Drop
+            && let Some(behind) = work.blocked.before(&due.place)
+        {
             work.summary.held_back += 1;
             report(Step::HeldBack {
                 letter: &due.name,
@@ -296,34 +298,32 @@ impl DlqReplayer {
             });
             return Ok(());
         }
-        let done = match letter {
-            None => Err(NotRedriven::Gone),
-            Some(letter) => match &work.options.action {
-                Action::Drop => Ok(Outcome::Dropped),
-                Action::Redrive { topic, .. } => self
-                    .redrive(&due.name, letter, topic.as_deref(), work)?
-                    .map(|()| Outcome::Redriven),
-            },
+        let Some(letter) = letter else {
+            work.failed(due, None, NotRedriven::Gone, report);
+            return Ok(());
         };
-        match (done, letter) {
-            (Ok(outcome), Some(letter)) => {
+        let (outcome, sent) = match &work.options.action {
+            Action::Drop => (Outcome::Dropped, Ok(())),
+            Action::Redrive { topic, .. } => {
+                let topic = topic.as_deref();
+                let sent = self.redrive(&due.name, letter, topic, work)?;
+                (Outcome::Redriven, sent)
+            }
+        };
+        match sent {
+            Ok(()) => {
                 self.record(&due.name, letter, outcome, work.options.patience)?;
                 self.index.resolve(&due.name, outcome);
                 work.taken.add(&due.place, &due.name);
                 work.summary.done += 1;
                 report(Step::Done(letter));
             }
-            (Err(why), letter) => {
-                work.blocked.add(&due.place, &due.name);
-                work.summary.failed += 1;
-                report(Step::Failed(&due.name, letter, why));
-            }
-            (Ok(_), None) => unreachable!("nothing is done with a letter that is gone"),
+            Err(why) => work.failed(due, Some(letter), why, report),
         }
         Ok(())
     }
 
-    /// Sends a letter's record; the inner error leaves it open and lets the others go on.
+    /// Sends a dead letter's record; the inner error leaves it open and lets the others go on.
     fn redrive(
         &mut self,
         name: &DlqRecordId,
@@ -386,11 +386,11 @@ impl DlqReplayer {
         let resolves = format!("{} {}", of.slot, of.id);
         let headers = [
             Header {
-                name: letter::RESOLVES,
+                name: dlq_headers::RESOLVES,
                 value: Some(resolves.as_bytes()),
             },
             Header {
-                name: letter::RESOLUTION,
+                name: dlq_headers::RESOLUTION,
                 value: Some(outcome.name().as_bytes()),
             },
         ];
@@ -443,7 +443,7 @@ struct Work<'a> {
     summary: ReplaySummary,
     /// Keys of which dead letters were redriven or dropped.
     taken: Places,
-    /// Keys of which a letter stays open.
+    /// Keys of which a dead letter stays open.
     blocked: Places,
     /// Dead letters that were seen to, whatever came of it.
     over: HashSet<DlqRecordId>,
@@ -452,6 +452,19 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
+    /// A dead letter stays open, and with it those of its key behind it.
+    fn failed(
+        &mut self,
+        due: &Due,
+        letter: Option<&DlqRecord>,
+        why: NotRedriven,
+        report: &mut impl FnMut(Step<'_>),
+    ) {
+        self.blocked.add(&due.place, &due.name);
+        self.summary.failed += 1;
+        report(Step::Failed(&due.name, letter, why));
+    }
+
     /// How many dead letters may still be taken.
     fn left(&self) -> usize {
         let limit = self.options.limit.unwrap_or(usize::MAX);

@@ -1,17 +1,20 @@
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use walrelay_sink::{
     Deliveries, DeliveryError, Disposition, Record, SendError, Sink as _, SinkFactory as _,
 };
 
-use crate::{KafkaConfig, KafkaError, KafkaSink, KafkaSinkFactory};
+use crate::config::KafkaConfig;
+use crate::error::KafkaError;
+use crate::producer::{KafkaSink, KafkaSinkFactory};
 
 /// Sends one record after another, each acknowledged before the next, with the relay's own producer.
 pub(super) struct Sender {
     factory: KafkaSinkFactory,
     /// Made anew after a failure: a sink takes nothing after one.
-    sink: Option<(KafkaSink, Arc<Answers>)>,
+    sink: Option<(KafkaSink, Receiver<Report>)>,
     seq: u64,
 }
 
@@ -23,18 +26,6 @@ pub(super) enum NotSent {
     NoAnswer(Option<DeliveryError>),
     /// There is no producer.
     Client(KafkaError),
-}
-
-#[derive(Default)]
-struct Answers {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    answer: Option<(u64, Result<(), DeliveryError>)>,
-    capacity: bool,
 }
 
 impl Sender {
@@ -73,85 +64,56 @@ impl Sender {
     }
 
     fn attempt(&mut self, record: &Record<'_>, deadline: Instant) -> Result<(), NotSent> {
-        if self.sink.is_none() {
-            let answers = Arc::new(Answers::default());
-            let deliveries: Arc<dyn Deliveries> = Arc::clone(&answers) as _;
-            let sink = self.factory.create(deliveries).map_err(NotSent::Client)?;
-            self.sink = Some((sink, answers));
-        }
-        let Some((sink, answers)) = &mut self.sink else {
-            return Err(NotSent::NoAnswer(None));
+        let (sink, reports) = match &mut self.sink {
+            Some(sink) => sink,
+            none => {
+                let (sender, reports) = mpsc::channel();
+                let sink = self.factory.create(Arc::new(Reports(sender)));
+                none.insert((sink.map_err(NotSent::Client)?, reports))
+            }
         };
         self.seq += 1;
-        let seq = self.seq;
+        let mut accepted = false;
         loop {
-            match sink.try_send(record, seq) {
-                Ok(()) => break,
-                // The topic is being created.
-                Err(SendError::Full) => answers
-                    .wait(deadline, |state| {
-                        std::mem::take(&mut state.capacity).then_some(())
-                    })
-                    .ok_or(NotSent::NoAnswer(None))?,
-                Err(SendError::Refused(error)) => return Err(NotSent::Refused(error)),
-            }
-        }
-        answers
-            .wait(deadline, |state| {
-                state
-                    .answer
-                    .take_if(|(of, _)| *of == seq)
-                    .map(|(_, answer)| answer)
-            })
-            .ok_or(NotSent::NoAnswer(None))?
-            .map_err(NotSent::Refused)
-    }
-}
-
-impl Answers {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wait<T>(
-        &self,
-        deadline: Instant,
-        mut take: impl FnMut(&mut State) -> Option<T>,
-    ) -> Option<T> {
-        let mut state = self.lock();
-        loop {
-            if let Some(taken) = take(&mut state) {
-                return Some(taken);
+            if !accepted {
+                match sink.try_send(record, self.seq) {
+                    Ok(()) => accepted = true,
+                    // The topic is being created.
+                    Err(SendError::Full) => {}
+                    Err(SendError::Refused(error)) => return Err(NotSent::Refused(error)),
+                }
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return None;
+            match reports.recv_timeout(left) {
+                Ok(Report::Record(seq, outcome)) if seq == self.seq => {
+                    return outcome.map_err(NotSent::Refused);
+                }
+                Ok(Report::Record(..) | Report::Capacity) => {}
+                Err(_) => return Err(NotSent::NoAnswer(None)),
             }
-            state = self
-                .changed
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
         }
-    }
-
-    fn answer(&self, seq: u64, answer: Result<(), DeliveryError>) {
-        self.lock().answer = Some((seq, answer));
-        self.changed.notify_all();
     }
 }
 
-impl Deliveries for Answers {
+enum Report {
+    /// What became of the record with this sequence number.
+    Record(u64, Result<(), DeliveryError>),
+    Capacity,
+}
+
+/// Passes reports on to the thread that waits for them. It is gone when sending fails.
+struct Reports(mpsc::Sender<Report>);
+
+impl Deliveries for Reports {
     fn delivered(&self, seq: u64) {
-        self.answer(seq, Ok(()));
+        let _ = self.0.send(Report::Record(seq, Ok(())));
     }
 
     fn failed(&self, seq: u64, error: DeliveryError) {
-        self.answer(seq, Err(error));
+        let _ = self.0.send(Report::Record(seq, Err(error)));
     }
 
     fn capacity(&self) {
-        self.lock().capacity = true;
-        self.changed.notify_all();
+        let _ = self.0.send(Report::Capacity);
     }
 }

@@ -9,9 +9,9 @@ use rdkafka::Offset;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use walrelay_sink::Parking;
 
-use super::Entry;
-use super::client::{Client, Polled};
-use crate::client_log::Repetitions;
+use super::entry::Entry;
+use crate::client_log::LogThrottle;
+use crate::consumer::{Consumer, Polled};
 use crate::{KafkaConfig, KafkaError};
 
 const NAME: &str = "kafka-letters";
@@ -54,7 +54,7 @@ impl DlqWatcher {
         parking: Arc<Parking>,
     ) -> Result<Self, KafkaError> {
         let mut watch = Watch {
-            client: Client::new(config, topic)?,
+            client: Consumer::new(config, &[])?,
             topic: topic.to_owned(),
             slot: slot.to_owned(),
             parking,
@@ -62,7 +62,7 @@ impl DlqWatcher {
             missing: 0,
             ask: Instant::now(),
             confirmed: None,
-            repetitions: Repetitions::default(),
+            throttle: LogThrottle::default(),
         };
         let stop = Arc::new(AtomicBool::new(false));
         let thread = thread::Builder::new()
@@ -101,7 +101,7 @@ impl fmt::Debug for DlqWatcher {
 }
 
 struct Watch {
-    client: Client,
+    client: Consumer,
     topic: String,
     slot: String,
     parking: Arc<Parking>,
@@ -112,7 +112,7 @@ struct Watch {
     ask: Instant,
     /// The position that the relay had confirmed before the ends of the partitions were asked for.
     confirmed: Option<u64>,
-    repetitions: Repetitions,
+    throttle: LogThrottle,
 }
 
 /// How far a partition was read.
@@ -151,7 +151,7 @@ impl Watch {
         }
         match self.client.poll(POLL) {
             Polled::Nothing => {}
-            Polled::Entry(entry) => self.take(entry),
+            Polled::Record(record) => self.take(Entry::of(record)),
             Polled::End(partition) => {
                 if let Some(progress) = self.partitions.get_mut(&partition) {
                     progress.done = true;
@@ -177,7 +177,7 @@ impl Watch {
 
     /// Looks for the topic, for partitions that are new, and for the ends of the first ones.
     fn look_around(&mut self) -> Result<(), KafkaError> {
-        match self.client.partitions(ANSWER)? {
+        match self.client.partitions(&self.topic, ANSWER)? {
             None => self.missing = self.missing.saturating_add(1),
             Some(found) => {
                 self.missing = 0;
@@ -187,7 +187,7 @@ impl Watch {
                     .collect();
                 if !new.is_empty() {
                     self.client
-                        .assign_also(new.iter().map(|p| (*p, Offset::Beginning)))?;
+                        .assign_also(&self.topic, new.iter().map(|p| (*p, Offset::Beginning)))?;
                     let new = new.into_iter().map(|p| (p, Progress::default()));
                     self.partitions.extend(new);
                 }
@@ -196,7 +196,7 @@ impl Watch {
         if !self.parking.is_ready() {
             for (partition, progress) in &mut self.partitions {
                 if progress.end.is_none() {
-                    let (low, high) = self.client.ends(*partition, ANSWER)?;
+                    let (low, high) = self.client.ends(&self.topic, *partition, ANSWER)?;
                     progress.end = Some(high);
                     progress.next = progress.next.max(low);
                 }
@@ -215,7 +215,10 @@ impl Watch {
         let confirmed = self.parking.confirmed();
         let mut ends = Vec::new();
         for partition in self.partitions.keys() {
-            ends.push((*partition, self.client.ends(*partition, ANSWER)?));
+            ends.push((
+                *partition,
+                self.client.ends(&self.topic, *partition, ANSWER)?,
+            ));
         }
         for (partition, (low, high)) in ends {
             if let Some(progress) = self.partitions.get_mut(&partition) {
@@ -270,7 +273,7 @@ impl Watch {
                 resolution.position
             }
             Entry::Foreign { position, why } => {
-                if let Some(held_back) = self.repetitions.pass("foreign") {
+                if let Some(held_back) = self.throttle.pass("foreign") {
                     tracing::warn!(
                         topic = self.topic,
                         partition = position.partition,
@@ -289,7 +292,7 @@ impl Watch {
     }
 
     fn complain(&self, what: &'static str, error: &dyn fmt::Display) {
-        if let Some(held_back) = self.repetitions.pass(what) {
+        if let Some(held_back) = self.throttle.pass(what) {
             let waiting = !self.parking.is_ready();
             tracing::warn!(
                 topic = self.topic,

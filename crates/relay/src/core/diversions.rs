@@ -2,10 +2,10 @@ use walrelay_pgoutput::{Begin, LogicalMessage};
 use walrelay_sink::{EventPosition, Poison};
 
 use super::error::CoreError;
+use crate::interface::table::TableName;
 use crate::poison::{
     Body, Class, Diverted, DlqHeaders, DlqRecord, PoisonAction, PoisonDecision, PoisonDecisions,
 };
-use crate::table::TableName;
 
 /// Events that do not go where they are bound for: they are skipped, or a dead letter takes their place.
 #[derive(Debug, Default)]

@@ -4,9 +4,9 @@ use walrelay_lsn::{Lsn, Xid};
 use walrelay_pgoutput::DecodeError;
 use walrelay_sink::Disposition;
 
-use crate::event::with_id;
-use crate::schemas::SchemaError;
-use crate::table::TableName;
+use crate::interface::event::with_id;
+use crate::interface::schemas::SchemaError;
+use crate::interface::table::TableName;
 
 /// Why the core cannot go on.
 #[derive(Debug, thiserror::Error)]

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use walrelay_sink::EventPosition;
 
-use crate::event::SentEvent;
+use crate::interface::event::SentEvent;
 
 /// Which event a record in flight stands for.
 ///

@@ -44,11 +44,11 @@ use walrelay_walsender::Frame;
 pub use error::CoreError;
 pub use step::{Outgoing, Step};
 
-use crate::counts::Counts;
-use crate::event::SentEvent;
+use crate::interface::environment::Counts;
+use crate::interface::event::SentEvent;
+use crate::interface::schemas::PendingSchema;
+use crate::interface::table::TableName;
 use crate::poison::{Body, Class, Diverted, PoisonDecisions};
-use crate::schemas::PendingSchema;
-use crate::table::TableName;
 use diversions::Diversions;
 use in_flight::InFlightEvents;
 use read::{LoggedEvent, messages_table};

@@ -12,9 +12,9 @@ use walrelay_pgoutput::{Begin, Insert, LogicalMessage};
 use walrelay_sink::Poison;
 
 use super::error::CoreError;
-use crate::event::id_text;
+use crate::interface::event::id_text;
+use crate::interface::table::TableName;
 use crate::poison::Body;
-use crate::table::TableName;
 
 /// An event as the log has it.
 #[derive(Clone, Copy)]

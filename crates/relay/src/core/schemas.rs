@@ -2,8 +2,8 @@ use walrelay_event_router::RouteError;
 use walrelay_sink::EventPosition;
 
 use super::read::RowError;
+use crate::interface::schemas::PendingSchema;
 use crate::poison::{PoisonDecision, PoisonDecisions};
-use crate::schemas::PendingSchema;
 
 /// Which schema the event at the front waits for.
 #[derive(Debug, Default)]

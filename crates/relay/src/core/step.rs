@@ -4,7 +4,7 @@ use walrelay_checkpoint::Seq;
 use walrelay_event_router::Routed;
 use walrelay_sink::{EventPosition, Record};
 
-use crate::event::SentEvent;
+use crate::interface::event::SentEvent;
 use crate::poison::DlqRecord;
 
 /// What follows from a frame.

@@ -4,8 +4,8 @@ use walrelay_event_router::PlanError;
 use walrelay_lsn::{Lsn, RelationId, RelationMap};
 
 use super::error::CoreError;
+use crate::interface::table::TableName;
 use crate::poison::{PoisonAction, PoisonPolicy};
-use crate::table::TableName;
 
 #[derive(Debug)]
 enum Table {

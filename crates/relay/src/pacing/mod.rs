@@ -16,7 +16,7 @@
 //! latency is tried again soon. If it fails soon, the next try waits twice as long: a load between what the two modes
 //! can do does not make the mode change all the time.
 //!
-//! A delay can only confirm a position later, never early. Measurements: docs/adr/0013-two-gears.md.
+//! A delay can only confirm a position later, never early. Measurements: docs/adr/0013-producer-modes.md.
 
 mod read_cadence;
 

@@ -14,7 +14,7 @@
 //! - **Immediate reads** acknowledge next to nothing each. After some ten of them the window is small again.
 //!
 //! Neither alone helps. Alternating keeps the window small most of the time. Measurements, and why CUBIC gains
-//! nothing: docs/adr/0018-lumps-and-prompt-reads.md.
+//! nothing: docs/adr/0013-producer-modes.md.
 //!
 //! A delay lasts until a coalesced read has its target size, and no longer: a full **receive** window stops
 //! the server. A reader does not know the size of that window, but the largest read so far fits into it.
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use walrelay_walsender::Socket;
 
-/// The shortest delay, and the only one with a unix socket. Measured: docs/adr/0013-two-gears.md.
+/// The shortest delay, and the only one with a unix socket. Measured: docs/adr/0013-producer-modes.md.
 pub(crate) const SHORTEST: Duration = Duration::from_micros(300);
 /// The longest delay: a longer one would cost more latency than it saves work.
 const LONGEST: Duration = Duration::from_millis(2);

@@ -9,12 +9,12 @@ use walrelay_event_router::Router;
 use walrelay_lsn::CommitEnd;
 use walrelay_sink::{Deliveries, Sink};
 
-use super::reports::Reports;
-use super::session::SinkSession;
+use super::error::PipelineError;
+use super::session::reports::Reports;
+use super::session::sink_session::SinkSession;
 use crate::core::Core;
-use crate::error::PipelineError;
-use crate::source::WalStream;
-use crate::table::TableName;
+use crate::interface::source::WalStream;
+use crate::interface::table::TableName;
 
 /// What a pipeline does with the bytes of one read, and with acknowledgements.
 #[derive(Debug)]

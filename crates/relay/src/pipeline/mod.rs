@@ -1,20 +1,15 @@
 //! The task around the state machine: connect, stream, reconnect, drain, close.
 
-mod backoff;
-mod failed_attempts;
+mod attempts;
+pub(crate) mod continuity;
+pub(crate) mod error;
 mod lease;
 mod log_throttle;
-mod looks;
 pub mod measuring;
-mod owed;
-mod poll_while;
-mod reports;
 mod schema_fetcher;
 mod session;
-mod sessions;
 mod settings;
 mod shutdown;
-mod silence;
 mod streaming;
 
 use std::error::Error;
@@ -29,22 +24,22 @@ use walrelay_checkpoint::Seq;
 use walrelay_event_router::Router;
 use walrelay_sink::{Disposition, SinkFactory};
 
-pub use backoff::Backoff;
+pub use attempts::Backoff;
 pub use settings::{OnUpdate, Outcome, Settings};
 
-use crate::continuity::Continuity;
 use crate::core::Core;
-use crate::counts::Counts;
-use crate::environment::{Environment, State};
-use crate::error::{Chain, PipelineError, PipelineResult};
+use crate::interface::environment::Counts;
+use crate::interface::environment::{Environment, State};
+use crate::interface::source::{Opened, Resume, Source, SourceError};
 use crate::poison::{Decision, PoisonDecisions, Refusal, RetryPolicy};
-use crate::source::{Opened, Resume, Source, SourceError};
-use failed_attempts::FailedAttempts;
+use attempts::FailedAttempts;
+use continuity::Continuity;
+use error::{Chain, PipelineError, PipelineResult};
 use lease::Lease;
-use poll_while::poll_while;
-use reports::{Failure, gravity};
 use schema_fetcher::SchemaFetcher;
-use sessions::{Sessions, close};
+use session::poll_while::poll_while;
+use session::reports::{Failure, gravity};
+use session::sessions::{Sessions, close};
 use shutdown::Shutdown;
 use streaming::Streaming;
 
@@ -292,25 +287,35 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         Some(error)
     }
 
-    /// One connection, from opening to its end.
-    async fn attempt(
+    /// Opens a connection. `None`: a stop was asked for.
+    async fn open(
         &mut self,
         shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
-    ) -> PipelineResult<Outcome, S, F> {
+    ) -> Result<Option<Opened<S::Stream>>, S::Error> {
         self.environment.state(State::Connecting);
-        let opened = loop {
+        loop {
             self.discard_if_displaced(false).await;
             let expires_at = self.lease.and_then(|lease| lease.expires_at());
             let open = self.source.open(self.resume.as_ref());
             tokio::select! {
                 biased;
-                () = shutdown.asked() => return Ok(self.stopped_without_connection().await),
+                () = shutdown.asked() => return Ok(None),
                 opened = poll_while(&mut self.sessions.current, expires_at, open) => {
                     if let Some(opened) = opened {
-                        break opened.map_err(PipelineError::Source)?;
+                        return opened.map(Some);
                     }
                 }
             }
+        }
+    }
+
+    /// One connection, from opening to its end.
+    async fn attempt(
+        &mut self,
+        shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
+    ) -> PipelineResult<Outcome, S, F> {
+        let Some(opened) = self.open(shutdown).await.map_err(PipelineError::Source)? else {
+            return Ok(self.stopped_without_connection().await);
         };
         self.same_log(&opened)?;
         // Also where the slot has not moved: the other relay may have sent what it did not confirm.

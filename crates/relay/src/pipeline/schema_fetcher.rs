@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use walrelay_event_router::ValueSchema;
 
-use super::backoff::Backoff;
+use super::attempts::Backoff;
 use super::log_throttle::{LogThrottle, Throttled};
-use crate::schemas::{PendingSchema, SchemaAnswer, SchemaError, SchemaFailure, Schemas};
+use crate::interface::schemas::{PendingSchema, SchemaAnswer, SchemaError, SchemaFailure, Schemas};
 
 /// What a request came to.
 #[derive(Debug)]

@@ -4,9 +4,9 @@ use std::time::Duration;
 use walrelay_event_router::Messages;
 use walrelay_lsn::CommitEnd;
 
+use crate::interface::schemas::Schemas;
+use crate::interface::table::TableName;
 use crate::poison::PoisonPolicy;
-use crate::schemas::Schemas;
-use crate::table::TableName;
 
 /// How a pipeline behaves.
 #[derive(Debug, Clone)]

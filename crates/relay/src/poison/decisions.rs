@@ -5,7 +5,7 @@ use walrelay_lsn::CommitEnd;
 use walrelay_sink::{EventPosition, Poison};
 
 use super::policy::{Class, PoisonAction, PoisonPolicy};
-use crate::event::id_text;
+use crate::interface::event::id_text;
 
 /// What was decided about an event. The action is never [`PoisonAction::Halt`].
 #[derive(Debug, Clone)]

@@ -2,12 +2,12 @@
 
 use walrelay_event_router::{PartialRow, Routed};
 use walrelay_pgoutput::Begin;
-use walrelay_sink::letter as names;
+use walrelay_sink::dlq_headers as names;
 use walrelay_sink::{Header, Poison, Record};
 
 use super::decisions::Diverted;
 use super::policy::{Class, PoisonPolicy};
-use crate::table::TableName;
+use crate::interface::table::TableName;
 
 /// The row that a dead letter is written for.
 #[expect(

@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use walrelay_sink::{Parking, Poison, letter};
+use walrelay_sink::{Parking, Poison, dlq_headers};
 
 /// What happens to an event that cannot be delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -79,7 +79,7 @@ impl Class {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Poison(poison) => poison.name(),
-            Self::Parked => letter::PARKED,
+            Self::Parked => dlq_headers::PARKED,
         }
     }
 }

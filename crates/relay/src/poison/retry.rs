@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use walrelay_sink::{DeliveryError, Disposition, EventPosition};
 
 use super::decisions::PoisonDecisions;
-use crate::event::SentEvent;
+use crate::interface::event::SentEvent;
 
 /// A refusal that names a record.
 pub(crate) struct Refusal<'a> {

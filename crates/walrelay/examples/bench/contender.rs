@@ -20,6 +20,8 @@ pub(crate) enum Kind {
     Null,
     /// `walrelay run`, with its defaults.
     Relay,
+    /// The same by the binary that `BENCH_BASELINE` names.
+    Baseline,
     Polling(Sent),
     /// Debezium Server, tuned.
     Debezium,
@@ -39,10 +41,11 @@ impl Contender {
     pub(crate) const RELAY: Self = tcp(Kind::Relay);
     pub(crate) const DEBEZIUM: Self = tcp(Kind::Debezium);
 
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::YARDSTICK,
         tcp(Kind::Null),
         Self::RELAY,
+        tcp(Kind::Baseline),
         unix(Kind::Recvlogical),
         unix(Kind::Null),
         unix(Kind::Relay),
@@ -51,9 +54,13 @@ impl Contender {
         Self::DEBEZIUM,
     ];
 
-    /// All that can take part; Debezium only where it is asked for.
-    pub(crate) fn all(peers: bool) -> impl Iterator<Item = Self> {
-        let takes_part = move |one: &Self| peers || one.kind != Kind::Debezium;
+    /// All that can take part; Debezium and the baseline only where they are asked for.
+    pub(crate) fn all(peers: bool, baseline: bool) -> impl Iterator<Item = Self> {
+        let takes_part = move |one: &Self| match one.kind {
+            Kind::Debezium => peers,
+            Kind::Baseline => baseline,
+            _ => true,
+        };
         Self::ALL.into_iter().filter(takes_part)
     }
 
@@ -63,6 +70,7 @@ impl Contender {
             Kind::Recvlogical => format!("pg_recvlogical, {by}, to /dev/null"),
             Kind::Null => format!("walrelay, {by}, to nothing"),
             Kind::Relay => format!("walrelay, {by}, to Kafka"),
+            Kind::Baseline => format!("walrelay, baseline, {by}, to Kafka"),
             Kind::Polling(Sent::Update) => format!("polling by 1,000, UPDATE, {by}, to Kafka"),
             Kind::Polling(Sent::Delete) => format!("polling by 1,000, DELETE, {by}, to Kafka"),
             Kind::Debezium => format!("Debezium Server, tuned, {by}, to Kafka"),
@@ -76,6 +84,7 @@ impl Contender {
             Kind::Recvlogical => "recvlogical",
             Kind::Null => "null",
             Kind::Relay => "relay",
+            Kind::Baseline => "baseline_relay",
             Kind::Polling(Sent::Update) => "polling_update",
             Kind::Polling(Sent::Delete) => "polling_delete",
             Kind::Debezium => "debezium",

@@ -125,6 +125,7 @@ impl Course<'_> {
                 rig.spawn(&rig.binary, &args, "")
             }
             Kind::Relay => rig.relay(&config),
+            Kind::Baseline => rig.baseline_relay(&config),
             Kind::Polling(sent) => {
                 let kafka = rig.kafka.bootstrap_servers();
                 let arguments = polling::arguments(&url, &kafka, prefix, backlog.load.rows, sent);
@@ -154,7 +155,9 @@ pub(crate) fn run(course: &Course<'_>, judge: &mut Judge, quiet: &mut Quiet) -> 
         Kind::Polling(_) => rig.fill_polled(backlog),
         // It makes its own copy.
         Kind::Null => {}
-        Kind::Recvlogical | Kind::Relay | Kind::Debezium => rig.slot_before(backlog, &slot),
+        Kind::Recvlogical | Kind::Relay | Kind::Baseline | Kind::Debezium => {
+            rig.slot_before(backlog, &slot);
+        }
     }
     let watch = SlotWatch::new(&rig.postgres.url(), &slot);
     quiet.wait();
@@ -193,7 +196,7 @@ pub(crate) fn run(course: &Course<'_>, judge: &mut Judge, quiet: &mut Quiet) -> 
         used.reader = proc::cpu(reader.pid()).unwrap_or(used.reader);
         memory = proc::memory(reader.pid(), "VmHWM:").map_or(memory, |now| now.max(memory));
         let done = match contender.kind {
-            Kind::Relay => {
+            Kind::Relay | Kind::Baseline => {
                 let confirmed = watch.read().map(|state| state.confirmed_flush);
                 assert!(!proc::is_zombie(reader.pid()), "{}", reader.log());
                 confirmed >= Some(backlog.end)
@@ -227,7 +230,7 @@ pub(crate) fn run(course: &Course<'_>, judge: &mut Judge, quiet: &mut Quiet) -> 
     used.own = own() - used.own;
     used.machine = proc::machine_cpu() - used.machine;
     match contender.kind {
-        Kind::Relay => drop(reader.terminate()),
+        Kind::Relay | Kind::Baseline => drop(reader.terminate()),
         // It takes its time, and nothing is asked of it any more.
         Kind::Debezium => drop(reader),
         Kind::Recvlogical | Kind::Null | Kind::Polling(_) => drop(reader.ended()),

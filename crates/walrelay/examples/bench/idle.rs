@@ -30,6 +30,7 @@ pub(crate) struct Idle {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Idler {
     Relay,
+    Baseline,
     Debezium,
 }
 
@@ -38,7 +39,7 @@ pub(crate) fn run(rig: &Rig, idler: Idler, time: Duration, quiet: &mut Quiet) ->
     quiet.wait();
     let url = rig.tcp();
     let (relay, settle) = match idler {
-        Idler::Relay => {
+        Idler::Relay | Idler::Baseline => {
             let config = RelayConfig {
                 url: &url,
                 table: OUTBOX,
@@ -46,7 +47,11 @@ pub(crate) fn run(rig: &Rig, idler: Idler, time: Duration, quiet: &mut Quiet) ->
                 prefix: "idle.",
                 tls: false,
             };
-            (rig.relay(&config), Duration::from_secs(1))
+            let relay = match idler {
+                Idler::Baseline => rig.baseline_relay(&config),
+                _ => rig.relay(&config),
+            };
+            (relay, Duration::from_secs(1))
         }
         Idler::Debezium => (
             debezium::start(rig, SLOT, "idle.", Tuned::Throughput),
@@ -68,6 +73,7 @@ pub(crate) fn run(rig: &Rig, idler: Idler, time: Duration, quiet: &mut Quiet) ->
     let idle = Idle {
         contender: match idler {
             Idler::Relay => "walrelay",
+            Idler::Baseline => "walrelay, baseline",
             Idler::Debezium => "Debezium Server",
         },
         seconds: time.as_secs_f64(),
@@ -78,7 +84,7 @@ pub(crate) fn run(rig: &Rig, idler: Idler, time: Duration, quiet: &mut Quiet) ->
         others: others.max(0.0),
     };
     match idler {
-        Idler::Relay => drop(relay.terminate()),
+        Idler::Relay | Idler::Baseline => drop(relay.terminate()),
         Idler::Debezium => drop(relay),
     }
     rig.drop_slot(SLOT);

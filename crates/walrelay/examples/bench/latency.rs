@@ -44,6 +44,7 @@ const HEAVY: (u64, u64) = (20_000, 100);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contender {
     RelayTcp,
+    BaselineTcp,
     RelayUnix,
     Writers,
     Polling,
@@ -51,22 +52,28 @@ pub(crate) enum Contender {
 }
 
 impl Contender {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::RelayTcp,
+        Self::BaselineTcp,
         Self::RelayUnix,
         Self::Writers,
         Self::Polling,
         Self::Debezium,
     ];
 
-    pub(crate) fn all(peers: bool) -> impl Iterator<Item = Self> {
-        let takes_part = move |one: &Self| peers || *one != Self::Debezium;
+    pub(crate) fn all(peers: bool, baseline: bool) -> impl Iterator<Item = Self> {
+        let takes_part = move |one: &Self| match one {
+            Self::Debezium => peers,
+            Self::BaselineTcp => baseline,
+            _ => true,
+        };
         Self::ALL.into_iter().filter(takes_part)
     }
 
     fn name(self) -> &'static str {
         match self {
             Self::RelayTcp => "walrelay, TCP",
+            Self::BaselineTcp => "walrelay, baseline, TCP",
             Self::RelayUnix => "walrelay, unix socket",
             Self::Writers => "none, the writers send by themselves",
             Self::Polling => "polling every 50 ms, UPDATE",
@@ -77,6 +84,7 @@ impl Contender {
     fn word(self) -> &'static str {
         match self {
             Self::RelayTcp => "tcp",
+            Self::BaselineTcp => "baseline",
             Self::RelayUnix => "unix",
             Self::Writers => "writers",
             Self::Polling => "polling",
@@ -87,26 +95,30 @@ impl Contender {
     fn table(self) -> &'static str {
         match self {
             Self::Polling => "polled",
-            Self::RelayTcp | Self::RelayUnix | Self::Writers | Self::Debezium => OUTBOX,
+            Self::RelayTcp
+            | Self::BaselineTcp
+            | Self::RelayUnix
+            | Self::Writers
+            | Self::Debezium => OUTBOX,
         }
     }
 
     /// `None`: there is nothing to start.
     fn start(self, rig: &Rig, slot: &str, prefix: &str) -> Option<Running> {
-        let relay = |url: &str| {
+        let config = |url| {
             rig.slot_at_end(slot);
-            let config = RelayConfig {
+            RelayConfig {
                 url,
                 table: OUTBOX,
                 slot,
                 prefix,
                 tls: false,
-            };
-            rig.relay(&config)
+            }
         };
         Some(match self {
-            Self::RelayTcp => relay(&rig.tcp()),
-            Self::RelayUnix => relay(&rig.postgres.url()),
+            Self::RelayTcp => rig.relay(&config(&rig.tcp())),
+            Self::BaselineTcp => rig.baseline_relay(&config(&rig.tcp())),
+            Self::RelayUnix => rig.relay(&config(&rig.postgres.url())),
             Self::Writers => return None,
             Self::Polling => {
                 rig.empty_polled();
@@ -230,7 +242,7 @@ pub(crate) fn steady(
     let mut runs = Vec::new();
     for round in 1..=rounds {
         // Every other round backwards, so that none profits from its place.
-        let mut order: Vec<_> = Contender::all(peers).collect();
+        let mut order: Vec<_> = Contender::all(peers, rig.baseline.is_some()).collect();
         if round % 2 == 0 {
             order.reverse();
         }
@@ -325,9 +337,10 @@ fn run(
     let mut backends = match contender {
         Contender::Polling => Backends::of_polling(&rig.db),
         Contender::Writers => Backends::none(),
-        Contender::RelayTcp | Contender::RelayUnix | Contender::Debezium => {
-            Backends::of_slot(&SlotWatch::new(&rig.postgres.url(), &slot))
-        }
+        Contender::RelayTcp
+        | Contender::BaselineTcp
+        | Contender::RelayUnix
+        | Contender::Debezium => Backends::of_slot(&SlotWatch::new(&rig.postgres.url(), &slot)),
     };
     quiet.wait();
     let steps = || streams.iter().flat_map(|stream| &stream.steps);

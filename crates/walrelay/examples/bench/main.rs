@@ -16,6 +16,7 @@
 //! - `BENCH_SECONDS`: how long a rate is held, 15; `BENCH_RATE`: other rates,
 //!   with commas between them; `BENCH_STEP`: a step of the ramp, 5; `BENCH_IDLE`:
 //!   idleness, 60
+//! - `BENCH_BASELINE`: the path of an earlier binary, which is measured beside this one
 //! - `BENCH_PEERS=1`: Debezium Server takes part (`make bench` fetches it)
 //! - `BENCH_WAIT`: seconds to wait in all for a machine that is busy with other things, 60 by
 //!   default
@@ -149,8 +150,13 @@ fn main() {
     }
     if wanted("idle") {
         let time = Duration::from_secs(number("BENCH_IDLE", 60));
-        for idler in [Idler::Relay, Idler::Debezium] {
-            if idler == Idler::Relay || peers {
+        for idler in [Idler::Relay, Idler::Baseline, Idler::Debezium] {
+            let takes_part = match idler {
+                Idler::Relay => true,
+                Idler::Baseline => rig.baseline.is_some(),
+                Idler::Debezium => peers,
+            };
+            if takes_part {
                 eprintln!("idle");
                 figures.idle.push(idle::run(&rig, idler, time, &mut quiet));
             }
@@ -212,7 +218,7 @@ fn drain_all(
     warm_up(|_| drain(Contender::RELAY, 0).cost_to_broker());
     for round in 1..=runs {
         // Every other round backwards, so that none profits from its place.
-        let mut order: Vec<_> = Contender::all(peers).collect();
+        let mut order: Vec<_> = Contender::all(peers, rig.baseline.is_some()).collect();
         order.retain(|contender| contender.word().contains(only));
         if round % 2 == 0 {
             order.reverse();

@@ -55,6 +55,8 @@ pub(crate) struct Rig {
     pub(crate) kafka: Kafka,
     pub(crate) db: Db,
     pub(crate) binary: PathBuf,
+    /// An earlier walrelay, to be measured beside it.
+    pub(crate) baseline: Option<PathBuf>,
     pub(crate) recvlogical: PathBuf,
     /// This program.
     pub(crate) own: PathBuf,
@@ -155,6 +157,7 @@ pub(crate) struct RelayConfig<'a> {
 impl Rig {
     pub(crate) fn start() -> Self {
         let binary = running::binary();
+        let baseline = running::baseline();
         let programs = servers::binaries(15);
         let recvlogical = running::recvlogical(&programs);
         let authority = Authority::new("benchmark");
@@ -212,6 +215,7 @@ impl Rig {
             kafka,
             db,
             binary,
+            baseline,
             recvlogical,
             own: env::current_exe().expect("this program has a path"),
             offsets: client.create().expect("a consumer can be made"),
@@ -450,9 +454,19 @@ impl Rig {
 
     /// Starts `walrelay run` with its defaults, and returns when it streams.
     pub(crate) fn relay(&self, config: &RelayConfig<'_>) -> Running {
+        self.run(&self.binary, config)
+    }
+
+    /// The same by the binary of `BENCH_BASELINE`.
+    pub(crate) fn baseline_relay(&self, config: &RelayConfig<'_>) -> Running {
+        let baseline = self.baseline.as_deref();
+        self.run(baseline.expect("BENCH_BASELINE is set"), config)
+    }
+
+    fn run(&self, binary: &Path, config: &RelayConfig<'_>) -> Running {
         let path = self.relay_config(config);
         let args = ["run".to_owned(), format!("--config={}", path.display())];
-        self.spawn(&self.binary, &args, "\"streaming\"")
+        self.spawn(binary, &args, "\"streaming\"")
     }
 
     /// A configuration with nothing in it that is not needed.

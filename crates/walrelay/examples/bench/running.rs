@@ -56,7 +56,15 @@ pub(crate) fn binary() -> PathBuf {
     let named = env::args_os()
         .nth(1)
         .or_else(|| env::var_os("WALRELAY_BIN"));
-    let path = named.map_or_else(beside_this_program, PathBuf::from);
+    existing(named.map_or_else(beside_this_program, PathBuf::from))
+}
+
+/// The walrelay of `BENCH_BASELINE`, to be measured beside it.
+pub(crate) fn baseline() -> Option<PathBuf> {
+    env::var_os("BENCH_BASELINE").map(|path| existing(PathBuf::from(path)))
+}
+
+fn existing(path: PathBuf) -> PathBuf {
     assert!(
         path.is_file(),
         "{} is not there: build it with `make build`, or name another one",

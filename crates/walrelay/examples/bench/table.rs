@@ -98,7 +98,7 @@ pub(crate) fn draining(backlog: &Backlog, runs: &[Drained]) -> String {
         backlog.payload_bytes,
         backlog.wal_bytes / 1_000_000
     );
-    for contender in Contender::all(true) {
+    for contender in Contender::all(true, true) {
         let runs = of(&contender.word());
         if runs.is_empty() {
             continue;
@@ -135,6 +135,7 @@ pub(crate) fn ratios(runs: &[Drained]) -> String {
     );
     for (name, word, of) in [
         ("pg_recvlogical, TCP", "recvlogical_tcp", whole),
+        ("walrelay, baseline, TCP", "baseline_relay_tcp", whole),
         ("polling, UPDATE", "polling_update_tcp", whole),
         ("polling, DELETE", "polling_delete_tcp", whole),
         ("Debezium Server", "debezium_tcp", whole),

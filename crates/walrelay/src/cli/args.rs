@@ -241,11 +241,10 @@ Keys of the configuration file: docs/CONFIGURATION.md",
     )
 }
 
-/// The shape of `--set`; whether the key exists is the configuration's business.
+/// The form of `--set`; the configuration checks the key.
 fn assignment(text: &str) -> Result<String, String> {
     match text.split_once('=') {
         Some((key, _)) if !key.trim().is_empty() => Ok(text.to_owned()),
-        // Not echoed by clap beyond the argument itself.
         _ => Err("an override has the form key=value, such as source.slot=orders".to_owned()),
     }
 }
@@ -254,12 +253,12 @@ impl Cli {
     /// Reads the command line; the first argument is the program's name.
     ///
     /// # Errors
-    /// Help, version or complaint were printed already; what is left is to exit so.
+    /// The exit code; help, version or the error are printed already.
     pub fn from_args<T: Into<OsString> + Clone>(
         args: impl IntoIterator<Item = T>,
     ) -> Result<Self, Exit> {
         Self::try_parse_from(args).map_err(|error| {
-            // Nobody is left to be told when the stream is closed.
+            // The stream may be closed.
             let _ = error.print();
             exit_of(&error)
         })

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand, ValueEnum};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use walrelay_sink::{EventPosition, Poison, letter};
+use walrelay_sink::{EventPosition, Poison, dlq_headers};
 
 use super::args::ConfigArgs;
 
@@ -52,7 +52,7 @@ pub enum DlqCommand {
 
 /// Where the dead letters are.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub struct LetterArgs {
+pub struct DlqTopicArgs {
     /// Which configuration.
     #[command(flatten)]
     pub config: ConfigArgs,
@@ -126,7 +126,7 @@ pub enum Output {
 pub struct ListArgs {
     /// Where.
     #[command(flatten)]
-    pub letters: LetterArgs,
+    pub letters: DlqTopicArgs,
 
     /// Also dead letters that were redriven or dropped.
     #[arg(long)]
@@ -154,7 +154,7 @@ pub struct ShowArgs {
 
     /// Where.
     #[command(flatten)]
-    pub letters: LetterArgs,
+    pub letters: DlqTopicArgs,
 
     /// Nothing but the value's bytes; with `--output json`, the value too.
     #[arg(long)]
@@ -165,25 +165,33 @@ pub struct ShowArgs {
     pub output: Output,
 }
 
-/// Arguments of `dlq redrive`.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a switch of the command line"
-)]
+/// Which dead letters are closed, and whether they are.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub struct RedriveArgs {
+pub struct CloseArgs {
     /// Where.
     #[command(flatten)]
-    pub letters: LetterArgs,
+    pub letters: DlqTopicArgs,
 
     /// All open dead letters.
     #[arg(long)]
     pub all: bool,
 
-    /// Show what would be sent, and send nothing.
+    /// Show what would be done, and do nothing.
     #[arg(long)]
     pub dry_run: bool,
 
+    /// For people, or for programs.
+    #[arg(long, value_enum, default_value_t)]
+    pub output: Output,
+
+    /// Which.
+    #[command(flatten)]
+    pub filter: FilterArgs,
+}
+
+/// Arguments of `dlq redrive`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct RedriveArgs {
     /// Send to this topic, instead of the dead letters' own.
     #[arg(long, value_name = "TOPIC")]
     pub topic_override: Option<String>,
@@ -197,41 +205,21 @@ pub struct RedriveArgs {
     #[arg(long)]
     pub without_parked: bool,
 
-    /// For people, or for programs.
-    #[arg(long, value_enum, default_value_t)]
-    pub output: Output,
-
     /// Which.
     #[command(flatten)]
-    pub filter: FilterArgs,
+    pub close: CloseArgs,
 }
 
 /// Arguments of `dlq drop`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct DropArgs {
-    /// Where.
-    #[command(flatten)]
-    pub letters: LetterArgs,
-
-    /// All open dead letters.
-    #[arg(long)]
-    pub all: bool,
-
-    /// Show what would be dropped, and drop nothing.
-    #[arg(long)]
-    pub dry_run: bool,
-
     /// Yes, these events are not to be sent.
     #[arg(long)]
     pub yes: bool,
 
-    /// For people, or for programs.
-    #[arg(long, value_enum, default_value_t)]
-    pub output: Output,
-
     /// Which.
     #[command(flatten)]
-    pub filter: FilterArgs,
+    pub close: CloseArgs,
 }
 
 impl FilterArgs {
@@ -254,7 +242,7 @@ impl ShowArgs {
 
 fn classes() -> Vec<&'static str> {
     let poison = Poison::ALL.iter().map(|poison| poison.name());
-    poison.chain([letter::PARKED]).collect()
+    poison.chain([dlq_headers::PARKED]).collect()
 }
 
 fn time(text: &str) -> Result<OffsetDateTime, String> {
@@ -317,7 +305,7 @@ mod tests {
         let DlqCommand::Redrive(redrive) = parse(&["redrive", "--limit", "3"]).unwrap() else {
             panic!("not redrive")
         };
-        assert!(redrive.filter.is_empty());
+        assert!(redrive.close.filter.is_empty());
     }
 
     #[test]

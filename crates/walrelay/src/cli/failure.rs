@@ -1,4 +1,4 @@
-//! What the program says when it gives up.
+//! Failures that end a command, and how they are printed.
 
 use std::error::Error;
 use std::fmt;
@@ -21,7 +21,7 @@ pub struct Failure {
     pub what: String,
     /// What led to it. Boxed and not flattened: all causes are shown.
     pub source: Option<Box<dyn Error + Send + Sync>>,
-    /// What somebody should do.
+    /// What to do about it.
     pub remedy: Option<String>,
 }
 
@@ -44,14 +44,14 @@ impl Failure {
         self
     }
 
-    /// With what somebody should do.
+    /// With what to do about it.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
         self
     }
 
-    /// Writes the failure as people read it:
+    /// Prints the failure:
     ///
     /// ```text
     /// error: cannot read the configuration file [config-file]
@@ -80,7 +80,7 @@ impl Failure {
         let mut before = what;
         while let Some(error) = cause {
             let text = printable(&error.to_string());
-            // `#[error(transparent)]` and careless sources repeat themselves.
+            // Transparent errors, and some sources, repeat the text of the error above.
             if !before.contains(&text) {
                 writeln!(out, "  {}: {text}", paint("33", "cause"))?;
             }
@@ -94,7 +94,7 @@ impl Failure {
     }
 }
 
-/// Texts of servers and files may hold control characters; a terminal is not to obey them.
+/// Texts of servers and files may contain control characters, which a terminal would obey.
 fn printable(text: &str) -> String {
     let safe = |c: char| match c {
         '\n' => '\n',
@@ -135,7 +135,7 @@ impl From<ConfigError> for Vec<Failure> {
     }
 }
 
-/// Whether output may be coloured: to a terminal, and nobody set `NO_COLOR`
+/// Whether output may be coloured: to a terminal, unless `NO_COLOR` is set
 /// (<https://no-color.org>: present and not empty).
 pub fn colours(terminal: bool, env: &dyn Fn(&str) -> Option<String>) -> bool {
     let refused = env("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -149,7 +149,7 @@ pub fn report(failures: &[Failure], env: &dyn Fn(&str) -> Option<String>) -> Exi
     let colours = colours(stderr.is_terminal(), env);
     let mut out = stderr.lock();
     for failure in failures {
-        // Nobody is left to be told when standard error is closed.
+        // Standard error may be closed.
         let _ = failure.render(&mut out, colours);
     }
     failures.first().map_or(Exit::Ok, |failure| failure.exit)

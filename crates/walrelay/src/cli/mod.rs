@@ -1,13 +1,13 @@
-//! The command line: arguments, failures as people read them, exit codes.
+//! The command line: arguments, printed failures, exit codes.
 //!
 //! # Contents
 //! - [`Cli`], [`Command`] and the arguments of each command; [`completions`].
-//! - [`Failure`]: what a command that gives up hands to [`report`].
+//! - [`Failure`]: why a command ends without success, printed by [`report`].
 //! - [`Exit`]: the exit codes.
 //!
 //! # Invariants
 //! - Exit codes are an interface: `docs/CONFIGURATION.md` and `--help` list them from [`Exit::ALL`].
-//! - Whatever comes from a server or a file is freed of control characters before it is shown.
+//! - Texts of servers and files are printed without their control characters.
 
 mod args;
 mod bench;
@@ -20,7 +20,8 @@ mod route;
 pub use args::{CheckArgs, Cli, Command, ConfigArgs, DemoArgs, InitArgs, RunArgs, completions};
 pub use bench::{BenchArgs, BenchPart};
 pub use dlq::{
-    DlqArgs, DlqCommand, DropArgs, FilterArgs, LetterArgs, ListArgs, Output, RedriveArgs, ShowArgs,
+    CloseArgs, DlqArgs, DlqCommand, DlqTopicArgs, DropArgs, FilterArgs, ListArgs, Output,
+    RedriveArgs, ShowArgs,
 };
 pub use exit::Exit;
 pub use failure::{Failure, colours, report};

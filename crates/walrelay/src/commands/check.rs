@@ -1,3 +1,5 @@
+//! `walrelay check`.
+
 use std::io::Write;
 use std::time::Duration;
 
@@ -5,7 +7,7 @@ use walrelay_event_router::{Router, TableFacts};
 use walrelay_kafka_sink::probe;
 use walrelay_lsn::{RelationId, TypeOid};
 use walrelay_pgoutput::{Column, Message, ReplicaIdentity, decode, encode};
-use walrelay_walsender::{Session, SessionKind};
+use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
 use super::connect::{block_on, conn_info, kafka, registry, router, wanted};
 use super::{Ended, Env, load};
@@ -19,98 +21,54 @@ use crate::postgres::{
 use crate::registry::{Known, Registry};
 
 /// How long a broker may take to answer.
-const BROKER_PATIENCE: Duration = Duration::from_secs(10);
+const BROKER_DEADLINE: Duration = Duration::from_secs(10);
 
 /// `walrelay check`: reports everything that is wrong, not only the first thing.
 pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Ended {
     let config = load(&args.config, env)?;
     let mut failures = Vec::new();
-    let info = conn_info(&config.source, env)
-        .map_err(|failure| failures.push(failure))
-        .ok();
-    let router = router(&config)
-        .map_err(|failure| failures.push(failure))
-        .ok();
-    let schemas = registry(&config)
-        .map_err(|failure| failures.push(failure))
-        .ok()
-        .flatten();
+    let info = noted(conn_info(&config.source, env), &mut failures);
+    let router = noted(router(&config), &mut failures);
+    let schemas = noted(registry(&config), &mut failures).flatten();
     let brokers = match &config.sink {
-        SinkConfig::Kafka(sink) => kafka(sink, &config.delivery)
-            .map_err(|failure| failures.push(failure))
-            .ok(),
+        SinkConfig::Kafka(sink) => noted(kafka(sink, &config.delivery), &mut failures),
         SinkConfig::Stdout { .. } => None,
     };
     if failures.is_empty() {
         say("configuration: fine");
     }
-    if args.offline {
-        return if failures.is_empty() {
-            Ok(())
-        } else {
-            Err(failures)
-        };
-    }
-
-    if let Some(info) = info {
-        let wanted = wanted(&config);
-        let seen = block_on(async {
-            // The second connection shows whether the role may replicate.
-            let mut session = Session::connect(&info, SessionKind::Sql, &[]).await?;
-            let facts = inspect(&mut session, &wanted).await?;
-            let described = describe(&mut session, &wanted.tables).await?;
-            let mut replication = Session::connect(&info, SessionKind::Replication, &[]).await?;
-            replication.identify_system().await?;
-            // As `run` would find it.
-            let kept = match &config.source.state_file {
-                Some(path) => read_state_file(path)?,
-                None => None,
-            };
-            let moment = match config.sink {
-                SinkConfig::Stdout { confirm: false } => Moment::Print,
-                _ => Moment::Start {
-                    known: kept.map(|kept| kept.confirmed),
-                    accept_gap: false,
-                },
-            };
-            let plan = plan(&wanted, &facts, moment)?;
-            let lacking = if plan.actions.contains(&Action::CreatePublication) {
-                lacking_to_publish(&mut session, &wanted).await?
-            } else {
-                Vec::new()
-            };
-            replication.close().await;
-            session.close().await;
-            Ok::<_, PostgresError>((facts, plan, described, lacking))
-        })?;
-        match seen {
-            Ok((facts, plan, described, lacking)) => {
-                if lacking.is_empty() {
-                    say_postgres(&config.sink, &wanted, &facts, &plan);
-                } else {
-                    failures.push(cannot_publish(&wanted, &lacking));
+    if !args.offline {
+        if let Some(info) = info {
+            let wanted = wanted(&config);
+            match block_on(Database::read(&info, &wanted, &config))? {
+                Ok(database) => {
+                    if database.lacking.is_empty() {
+                        say_postgres(&config.sink, &wanted, &database.facts, &database.plan);
+                    } else {
+                        failures.push(cannot_publish(&wanted, &database.lacking));
+                    }
+                    if let Some((router, _)) = router {
+                        failures.extend(routes(router, &database.facts, database.described));
+                    }
+                    say_retention(&database.facts, config.source.retained_wal_warning);
                 }
-                if let Some((router, _)) = router {
-                    failures.extend(routes(router, &facts, described));
-                }
-                say_retention(&facts, config.source.retained_wal_warning);
+                Err(error) => failures.push(failures::postgres(error)),
             }
-            Err(error) => failures.push(failures::postgres(error)),
         }
-    }
-    if let Some(config) = brokers {
-        match probe(&config, BROKER_PATIENCE) {
-            Ok(cluster) => {
-                say(&format!("kafka: fine, {} broker(s)", cluster.brokers.len()));
-                for warning in config.warnings() {
-                    say(&format!("  note: {warning}"));
+        if let Some(config) = brokers {
+            match probe(&config, BROKER_DEADLINE) {
+                Ok(cluster) => {
+                    say(&format!("kafka: fine, {} broker(s)", cluster.brokers.len()));
+                    for warning in config.warnings() {
+                        say(&format!("  note: {warning}"));
+                    }
                 }
+                Err(error) => failures.push(failures::kafka_client(&error)),
             }
-            Err(error) => failures.push(failures::kafka_client(&error)),
         }
-    }
-    if let Some(schemas) = schemas {
-        failures.extend(ask(&schemas, &config));
+        if let Some(schemas) = schemas {
+            failures.extend(ask(&schemas, &config));
+        }
     }
     if failures.is_empty() {
         Ok(())
@@ -119,7 +77,62 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Ended {
     }
 }
 
-/// Asks the schema registry for what the configuration names. Nothing is registered.
+/// The value; a failure is added to the others.
+fn noted<T>(result: Result<T, Failure>, failures: &mut Vec<Failure>) -> Option<T> {
+    result.map_err(|failure| failures.push(failure)).ok()
+}
+
+/// What a check reads of the database.
+struct Database {
+    facts: Facts,
+    /// As `run` would find it.
+    plan: Plan,
+    described: Vec<TableFacts>,
+    /// What the role lacks to create the publication, where `run` would have to.
+    lacking: Vec<String>,
+}
+
+impl Database {
+    async fn read(
+        info: &ConnInfo,
+        wanted: &Wanted,
+        config: &Config,
+    ) -> Result<Self, PostgresError> {
+        // The second connection shows whether the role may replicate.
+        let mut session = Session::connect(info, SessionKind::Sql, &[]).await?;
+        let facts = inspect(&mut session, wanted).await?;
+        let described = describe(&mut session, &wanted.tables).await?;
+        let mut replication = Session::connect(info, SessionKind::Replication, &[]).await?;
+        replication.identify_system().await?;
+        let kept = match &config.source.state_file {
+            Some(path) => read_state_file(path)?,
+            None => None,
+        };
+        let moment = match config.sink {
+            SinkConfig::Stdout { confirm: false } => Moment::Print,
+            _ => Moment::Start {
+                known: kept.map(|kept| kept.confirmed),
+                accept_gap: false,
+            },
+        };
+        let plan = plan(wanted, &facts, moment)?;
+        let lacking = if plan.actions.contains(&Action::CreatePublication) {
+            lacking_to_publish(&mut session, wanted).await?
+        } else {
+            Vec::new()
+        };
+        replication.close().await;
+        session.close().await;
+        Ok(Self {
+            facts,
+            plan,
+            described,
+            lacking,
+        })
+    }
+}
+
+/// Requests the schemas that the configuration names. Nothing is registered.
 fn ask(registry: &Registry, config: &Config) -> Vec<Failure> {
     if let Err(error) = registry.ping() {
         return vec![failures::schema(error)];
@@ -222,16 +235,16 @@ fn say_retention(facts: &Facts, warn_above: u64) {
         return;
     };
     let retention = Retention::of(&facts.server, slot);
-    if let Some(concern) = retention.concern(warn_above) {
+    if let Some(warning) = retention.warning(warn_above) {
         say(&format!(
-            "  note: {concern} ({} bytes are kept)",
+            "  note: {warning} ({} bytes are kept)",
             retention.retained
         ));
     }
 }
 
 fn say(line: &str) {
-    // Nobody is left to be told when standard output is closed.
+    // Standard output may be closed.
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 

@@ -1,4 +1,4 @@
-//! From the configuration to what the crates below want.
+//! From the configuration to the types of the crates below.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ pub(super) fn conn_info(source: &config::Source, env: Env<'_>) -> Result<ConnInf
         info.password = Some(password.clone());
     }
     if info.passfile.is_none() {
-        // As libpq: PGPASSFILE, or ~/.pgpass, which need not exist.
+        // As libpq: PGPASSFILE, or ~/.pgpass, if it exists.
         info.passfile = env("PGPASSFILE")
             .map(PathBuf::from)
             .or_else(|| env("HOME").map(|home| PathBuf::from(home).join(".pgpass")))
@@ -78,7 +78,7 @@ fn run_id() -> String {
     parts.join("-")
 }
 
-/// The router, and how messages are read, where they are events.
+/// The router, and the reader of messages where they are events.
 pub(super) fn router(config: &Config) -> Result<(Router, Option<Messages>), Failure> {
     let messages = messages(config);
     let route = route(&config.router);
@@ -91,7 +91,7 @@ pub(super) fn router(config: &Config) -> Result<(Router, Option<Messages>), Fail
         .with_position_header(config.position_header.clone())
         .with_wire_format(wire);
     if let Some(messages) = &messages {
-        // What a message lacks it lacks always: said before the first one comes.
+        // All messages have the same columns: report a missing one before the first message.
         let announced = messages.announce(&mut router);
         announced.map_err(|error| failures::messages(&error))?;
         router.clear();
@@ -112,7 +112,7 @@ fn messages(config: &Config) -> Option<Messages> {
                 (&options.route_by, MessageMember::Aggregate),
             ]
         }
-        // The other parts may read any columns: those that presets know.
+        // The other parts may read any columns; messages have those that presets read.
         config::Router::Templates(templates) => {
             let id = templates.id.iter();
             id.map(|id| (id, MessageMember::Id)).collect()
@@ -182,12 +182,12 @@ pub(super) fn settings(
     }
 }
 
-/// The same, for a pipeline.
+/// The schema registry, for a pipeline.
 pub(super) fn schemas(config: &Config) -> Result<Option<Arc<dyn Schemas>>, Failure> {
     Ok(registry(config)?.map(|registry| Arc::new(registry) as Arc<dyn Schemas>))
 }
 
-/// Who is asked for the schemas of values.
+/// The schema registry, where one is configured.
 pub(super) fn registry(config: &Config) -> Result<Option<Registry>, Failure> {
     let registry = config.registry.as_ref().map(Registry::new).transpose();
     registry.map_err(|error| {

@@ -1,3 +1,5 @@
+//! `walrelay init`.
+
 use std::io::Write;
 
 use walrelay_walsender::{Error, Session, SessionKind, quote_literal};
@@ -7,7 +9,9 @@ use super::{Ended, Env, load};
 use crate::cli::{Exit, Failure, InitArgs};
 use crate::config::Router;
 use crate::failures;
-use crate::postgres::{Action, Moment, SetupError, Wanted, inspect, plan, script, turn};
+use crate::postgres::{
+    Action, Moment, PostgresError, SetupError, Wanted, inspect, lock_setup, plan, script,
+};
 
 /// Above the function in scripts.
 const EMIT: &str = "An outbox without a table: services call outbox.emit in the transaction of their data, and the\n\
@@ -20,7 +24,7 @@ pub(crate) fn init(args: &InitArgs, env: Env<'_>) -> Ended {
         create: true,
         ..wanted(&config)
     };
-    // The outbox of Debezium's shape is ours to make; whoever relays another one has it.
+    // `init` creates only outbox tables of Debezium's shape: another one exists already.
     let ours = matches!(config.router, Router::Debezium(_));
     let info = conn_info(&config.source, env)?;
     if args.dry_run {
@@ -92,14 +96,13 @@ async fn create(
     wanted: &Wanted,
     role: Option<&str>,
     tables: bool,
-) -> Result<String, crate::postgres::PostgresError> {
+) -> Result<String, PostgresError> {
     let mut lines = Vec::new();
-    // Until the session ends.
-    turn(session, &wanted.slot).await?;
+    lock_setup(session, &wanted.slot).await?;
     let mut facts = inspect(session, wanted).await?;
-    // What creating tables cannot mend is said before anything is created.
+    // Report what creating tables cannot mend before anything is created.
     match plan(wanted, &facts, Moment::Init) {
-        Err(SetupError::TableMissing { .. }) if tables => {}
+        Err(SetupError::TableMissing(_)) if tables => {}
         Ok(_) => {}
         Err(error) => return Err(error.into()),
     }
@@ -138,7 +141,7 @@ async fn create(
                 session.query(&sql).await?;
                 lines.push(format!("created slot {}", wanted.slot));
             }
-            // Somebody must accept the gap first, see `plan`.
+            // Only `run --accept-gap` plans this.
             Action::RecreateSlot => unreachable!("init drops nothing"),
         }
     }

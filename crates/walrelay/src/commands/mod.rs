@@ -1,4 +1,4 @@
-//! One module per command. Each takes its arguments and gives nothing, or the failures to report.
+//! One module per command. Each takes its arguments and returns the failures to report, if any.
 
 mod bench;
 mod check;

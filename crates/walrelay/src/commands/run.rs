@@ -1,3 +1,5 @@
+//! `walrelay run`.
+
 use std::future::Future;
 use std::sync::Arc;
 
@@ -17,9 +19,9 @@ use crate::postgres::{CopySource, PostgresError, PostgresSource, SourceOptions};
 use crate::sinks::StdoutSinkFactory;
 use crate::telemetry::{World, log_to_stderr};
 
-/// What a run that drained says at its end.
+/// The last log line of a run that drained.
 const CONFIRMED: &str = "drained: everything that was sent is confirmed";
-/// The same of a run that read a temporary copy of the slot.
+/// The same for a run that read a temporary copy of the slot.
 const PRINTED: &str =
     "drained: everything that was read is printed; the slot stands where it stood";
 
@@ -49,7 +51,7 @@ pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Ended {
         }
         SinkConfig::Stdout { confirm } => {
             let factory = StdoutSinkFactory::new(&config.delivery);
-            // Nothing can be read back from there: keys are parked for as long as the relay runs.
+            // Standard output cannot be read back: keys are parked for as long as the relay runs.
             let parking = config.poison.park_key.then(|| Arc::new(Parking::new()));
             if let Some(parking) = &parking {
                 parking.set_ready();
@@ -93,7 +95,7 @@ fn of_copies(config: &Config, accept_gap: bool, env: Env<'_>) -> Result<CopySour
     Ok(CopySource::of_configured(info, wanted(config), timeout))
 }
 
-/// A slot that moves on belongs to a relay that is at work, and a copy of it is read by nobody else.
+/// The original slot moves when a relay that reads it confirms; only this process reads the copy.
 fn of_a_copy(failure: Failure) -> Failure {
     if failure.id != "slot-moved" {
         return failure;

@@ -1,42 +1,32 @@
 //! What the relay needs of a Postgres server besides the stream itself.
 //!
-//! - [`Wanted`]: what the configuration asks for; [`Facts`]: what the catalogs hold ([`inspect`]).
-//! - [`plan`]: from both, what has to be created, or what is wrong. Pure: each case has a test.
-//! - [`Position`], in a state file: how far a relay has come, noted before the slot is told.
-//! - [`Retention`]: how much WAL the server keeps for the slot, looked at while it is read.
-//! - [`script`]: the SQL that creates things, as `init --dry-run` prints and `migrations/` holds it.
-//! - [`PostgresSource`]: the replication connection, with a control connection beside it.
-//! - `CopySource`: the same over temporary copies of a slot, which stays where it is.
-//! - [`SetupError`], [`PostgresError`]: what can be wrong, and what to do about it.
+//! A line uses only lines below it:
+//!
+//! - `source`: the replication connection with a control connection beside it ([`PostgresSource`]), and the
+//!   same over temporary copies of a slot ([`CopySource`]).
+//! - `setup`: from [`Wanted`] and [`Facts`], what has to be created or what is wrong ([`plan`]; pure, each
+//!   case has a test), and carrying it out.
+//! - `deadline`: how long the server may take to answer.
+//! - `error`: what can be wrong, and what to do about it.
+//! - `state_file`: how far a relay has come, noted before the slot is told. `retention`: how much WAL the
+//!   server keeps for the slot.
+//! - `catalog`: the queries of the catalogs. `script`: the SQL that creates things, as `init --dry-run`
+//!   prints and `migrations/` holds it. `presets`: which preset fits a table.
 
 mod catalog;
-mod columns;
-mod copy;
+mod deadline;
 mod error;
-mod keeper;
-mod looks;
-mod plan;
-mod prepare;
 mod presets;
-mod privileges;
-mod readers;
 mod retention;
-pub mod script;
+pub(crate) mod script;
+mod setup;
 mod source;
 mod state_file;
 
-pub use catalog::{
-    Facts, PublicationFacts, ServerFacts, SlotFacts, SlotReader, TableFacts, inspect,
-};
-pub(crate) use columns::describe;
-pub(crate) use copy::{CopySource, Original};
-pub(crate) use error::{GO_ON, PUBLISH};
-pub use error::{Gap, PostgresError, SetupError};
-pub use plan::{Action, Moment, Plan, Wanted, plan};
-pub use prepare::{turn, turn_over};
+pub(crate) use catalog::{Facts, Wanted, describe, inspect, lacking_to_publish};
+pub(crate) use error::{GO_ON, PUBLISH, PostgresError, SetupError};
 pub(crate) use presets::remedy as columns_remedy;
-pub(crate) use privileges::lacking_to_publish;
-pub use retention::Retention;
-pub(crate) use source::Stream;
-pub use source::{PostgresSource, SourceOptions};
-pub use state_file::{Position, StateFileError, read as read_state_file};
+pub(crate) use retention::Retention;
+pub(crate) use setup::{Action, Moment, Plan, lock_setup, plan};
+pub(crate) use source::{CopySource, Original, PostgresSource, SourceOptions};
+pub(crate) use state_file::read as read_state_file;

@@ -1,4 +1,4 @@
-//! How much WAL the server keeps for the slot, and when that deserves a word.
+//! How much WAL the server keeps for the slot, and when to warn.
 
 use std::time::{Duration, Instant};
 
@@ -9,31 +9,30 @@ use super::catalog::{ServerFacts, SlotFacts};
 /// The first reminder comes after this, each further one after twice the time.
 const FIRST_REMINDER: Duration = Duration::from_secs(60);
 const LAST_REMINDER: Duration = Duration::from_secs(3600);
-/// So long must all be well before that is said: a busy server swings about a threshold.
+/// The time without danger before the end is logged: on a busy server the figures oscillate about a threshold.
 const CALM: Duration = Duration::from_secs(60);
 /// WAL is removed by whole segments, and `safe_wal_size` counts in them: 16 MiB by default.
 const SEGMENT: u64 = 16 << 20;
 
-/// What the server keeps for the slot, as of the last look.
+/// What the server keeps for the slot.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Retention {
+pub(crate) struct Retention {
     /// Bytes of log from the slot's `restart_lsn` to the end: what may not be removed.
-    pub retained: u64,
-    /// Bytes of log from the slot's `confirmed_flush_lsn` to the end: what is still to be relayed,
-    /// or is not the outbox's.
-    pub unconfirmed: u64,
+    pub(crate) retained: u64,
+    /// Bytes of log from the slot's `confirmed_flush_lsn` to the end: events to relay, and WAL of other
+    /// tables.
+    pub(crate) unconfirmed: u64,
     /// `wal_status`: `reserved`, `extended`, `unreserved` or `lost`.
-    pub wal_status: Option<String>,
+    pub(crate) wal_status: Option<String>,
     /// Bytes that may still be written before the slot is in danger; `None` without
     /// `max_slot_wal_keep_size`.
-    pub safe: Option<u64>,
+    pub(crate) safe: Option<u64>,
     /// `max_slot_wal_keep_size` in bytes; `None` where it is switched off.
-    pub limit: Option<u64>,
+    pub(crate) limit: Option<u64>,
 }
 
 impl Retention {
-    /// From what the catalogs say.
-    pub fn of(server: &ServerFacts, slot: &SlotFacts) -> Self {
+    pub(crate) fn of(server: &ServerFacts, slot: &SlotFacts) -> Self {
         let behind = |position: Option<walrelay_lsn::Lsn>| {
             server
                 .wal_end
@@ -49,15 +48,11 @@ impl Retention {
         }
     }
 
-    /// What deserves a word; `warn_above` bytes are much, 0 for never.
-    pub fn concern(&self, warn_above: u64) -> Option<&'static str> {
-        match self.danger(warn_above) {
-            Danger::None => None,
-            danger => Some(danger.words()),
-        }
+    /// The warning, if one is due; `warn_above` bytes are much, 0 for never.
+    pub(crate) fn warning(&self, warn_above: u64) -> Option<&'static str> {
+        self.danger(warn_above).message()
     }
 
-    /// How grave it is; `warn_above` bytes are much, 0 for never.
     fn danger(&self, warn_above: u64) -> Danger {
         let share = |percent: u64| {
             self.safe
@@ -87,30 +82,30 @@ enum Danger {
 }
 
 impl Danger {
-    fn words(self) -> &'static str {
+    fn message(self) -> Option<&'static str> {
         match self {
-            Danger::None => "the server keeps little WAL for the slot",
-            Danger::Much => "the server keeps much WAL for the slot",
+            Danger::None => None,
+            Danger::Much => Some("the server keeps much WAL for the slot"),
             Danger::Half => {
-                "more than half of the WAL that the server will keep for the slot is used up"
+                Some("more than half of the WAL that the server will keep for the slot is used up")
             }
-            Danger::Imminent => {
+            Danger::Imminent => Some(
                 "the slot is about to lose WAL it needs: raise max_slot_wal_keep_size now, or see \
-                 why nothing is confirmed"
-            }
+                 why nothing is confirmed",
+            ),
         }
     }
 }
 
-/// What to say after a look.
+/// What to log about the figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Word {
+enum Notice {
     Warn(Danger),
-    /// It is over.
+    /// The danger is over.
     Over,
 }
 
-/// Since something was said.
+/// The time since a first warning.
 #[derive(Debug)]
 struct Episode {
     worst: Danger,
@@ -136,40 +131,38 @@ impl RetentionWatch {
         }
     }
 
-    /// After a look at the slot.
-    pub(super) fn look(&mut self, retention: &Retention) {
-        let Some(word) = self.word(retention, Instant::now()) else {
+    /// Logs a warning, a reminder or the end, if one is due.
+    pub(super) fn log(&mut self, retention: &Retention) {
+        let Some(notice) = self.notice(retention, Instant::now()) else {
             return;
         };
         let Retention {
             retained,
             unconfirmed,
-            wal_status,
-            safe,
-            limit,
+            ..
         } = retention;
-        let wal_status = wal_status.as_deref().unwrap_or("unknown");
+        let wal_status = retention.wal_status.as_deref().unwrap_or("unknown");
         let slot = &self.slot;
-        // A field of its own for each figure: whoever collects logs can alert on them.
-        match word {
-            Word::Warn(danger) => warn!(
+        // A field of its own for each figure: collectors of logs can alert on them.
+        match notice {
+            Notice::Warn(danger) => warn!(
                 slot,
                 wal_status,
                 retained,
                 unconfirmed,
-                safe_wal_size = safe,
-                max_slot_wal_keep_size = limit,
+                safe_wal_size = retention.safe,
+                max_slot_wal_keep_size = retention.limit,
                 "{}",
-                danger.words()
+                danger.message().unwrap_or_default()
             ),
-            Word::Over => info!(
+            Notice::Over => info!(
                 slot,
                 wal_status, retained, unconfirmed, "the server keeps little WAL for the slot again"
             ),
         }
     }
 
-    fn word(&mut self, retention: &Retention, now: Instant) -> Option<Word> {
+    fn notice(&mut self, retention: &Retention, now: Instant) -> Option<Notice> {
         let danger = retention.danger(self.warn_above);
         let Some(episode) = &mut self.episode else {
             if danger == Danger::None {
@@ -181,7 +174,7 @@ impl RetentionWatch {
                 interval: FIRST_REMINDER,
                 calm_since: None,
             });
-            return Some(Word::Warn(danger));
+            return Some(Notice::Warn(danger));
         };
         if danger == Danger::None {
             let since = *episode.calm_since.get_or_insert(now);
@@ -189,23 +182,23 @@ impl RetentionWatch {
                 return None;
             }
             self.episode = None;
-            return Some(Word::Over);
+            return Some(Notice::Over);
         }
         episode.calm_since = None;
         if danger > episode.worst {
             episode.worst = danger;
             episode.interval = FIRST_REMINDER;
             episode.remind_at = now + FIRST_REMINDER;
-            return Some(Word::Warn(danger));
+            return Some(Notice::Warn(danger));
         }
         if now < episode.remind_at {
             return None;
         }
         episode.interval = (episode.interval * 2).min(LAST_REMINDER);
         episode.remind_at = now + episode.interval;
-        // If it gets as bad again after this, that is news.
+        // A danger that grows again after this is warned about at once.
         episode.worst = danger;
-        Some(Word::Warn(danger))
+        Some(Notice::Warn(danger))
     }
 }
 
@@ -254,20 +247,21 @@ mod tests {
         assert_eq!(small.danger(GIB), Danger::None);
     }
 
-    /// What is said in looks ten seconds apart.
-    fn said(looks: impl IntoIterator<Item = (u32, Retention)>) -> Vec<(u64, Word)> {
+    /// The notices of looks ten seconds apart.
+    fn notices(looks: impl IntoIterator<Item = (u32, Retention)>) -> Vec<(u64, Notice)> {
         let mut watch = RetentionWatch::new("s".into(), GIB);
         let begin = Instant::now();
-        let mut said = Vec::new();
+        let mut notices = Vec::new();
         let mut seconds = 0;
         for (times, retention) in looks {
             for _ in 0..times {
                 let now = begin + Duration::from_secs(seconds);
-                said.extend(watch.word(&retention, now).map(|word| (seconds, word)));
+                let notice = watch.notice(&retention, now);
+                notices.extend(notice.map(|notice| (seconds, notice)));
                 seconds += 10;
             }
         }
-        said
+        notices
     }
 
     #[test]
@@ -277,10 +271,10 @@ mod tests {
         let nearly = kept(0, "extended", Some(GIB));
         let looks = [(3, fine), (3, half.clone()), (2, nearly), (2, half)];
         assert_eq!(
-            said(looks),
+            notices(looks),
             [
-                (30, Word::Warn(Danger::Half)),
-                (60, Word::Warn(Danger::Imminent)),
+                (30, Notice::Warn(Danger::Half)),
+                (60, Notice::Warn(Danger::Imminent)),
             ]
         );
     }
@@ -288,7 +282,7 @@ mod tests {
     #[test]
     fn reminders_come_at_growing_intervals() {
         let much = kept(2 * GIB, "reserved", None);
-        let at: Vec<u64> = said([(1_500, much)]).iter().map(|(at, _)| *at).collect();
+        let at: Vec<u64> = notices([(1_500, much)]).iter().map(|(at, _)| *at).collect();
         assert_eq!(
             at,
             [0, 60, 180, 420, 900, 1_860, 3_780, 7_380, 10_980, 14_580]
@@ -307,11 +301,11 @@ mod tests {
             (1, much),
         ];
         assert_eq!(
-            said(looks),
+            notices(looks),
             [
-                (0, Word::Warn(Danger::Much)),
-                (110, Word::Over),
-                (130, Word::Warn(Danger::Much)),
+                (0, Notice::Warn(Danger::Much)),
+                (110, Notice::Over),
+                (130, Notice::Warn(Danger::Much)),
             ]
         );
     }

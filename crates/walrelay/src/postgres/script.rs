@@ -6,12 +6,17 @@ use walrelay_walsender::{quote_ident, quote_literal};
 const EMIT: &str = include_str!("emit.sql");
 
 /// `"schema"."name"`.
-pub fn table(name: &TableName) -> String {
+pub(crate) fn table(name: &TableName) -> String {
     format!("{}.{}", quote_ident(&name.schema), quote_ident(&name.name))
 }
 
+/// Tables in a list.
+pub(crate) fn tables(names: &[TableName]) -> String {
+    names.iter().map(table).collect::<Vec<_>>().join(", ")
+}
+
 /// Creates an outbox table of the `debezium` preset, if there is none of that name.
-pub fn create_table(name: &TableName) -> String {
+pub(crate) fn create_table(name: &TableName) -> String {
     format!(
         "CREATE TABLE IF NOT EXISTS {} (\n\
          \x20   id            uuid PRIMARY KEY DEFAULT gen_random_uuid(), -- header \"id\": recognises a repeat\n\
@@ -26,12 +31,11 @@ pub fn create_table(name: &TableName) -> String {
 
 /// Creates the publication: inserts only, partitions under their root's name. Without a table it
 /// carries messages alone, which go with any publication.
-pub fn create_publication(publication: &str, tables: &[TableName]) -> String {
-    let tables: Vec<String> = tables.iter().map(table).collect();
-    let of = if tables.is_empty() {
+pub(crate) fn create_publication(publication: &str, names: &[TableName]) -> String {
+    let of = if names.is_empty() {
         String::new()
     } else {
-        format!(" FOR TABLE {}", tables.join(", "))
+        format!(" FOR TABLE {}", tables(names))
     };
     format!(
         "CREATE PUBLICATION {}{of}\n    WITH (publish = 'insert', publish_via_partition_root = true);",
@@ -41,23 +45,23 @@ pub fn create_publication(publication: &str, tables: &[TableName]) -> String {
 
 /// Creates the function `outbox.emit`, which writes an event into the log as a message of this
 /// prefix. A function of that signature is replaced.
-pub fn create_emit(prefix: &str) -> String {
+pub(crate) fn create_emit(prefix: &str) -> String {
     EMIT.trim_end().replace("{prefix}", &quote_literal(prefix))
 }
 
 /// Asks for the body of that function; no row where there is none.
-pub fn find_emit() -> &'static str {
+pub(crate) fn find_emit() -> &'static str {
     "SELECT prosrc FROM pg_catalog.pg_proc WHERE oid = \
      pg_catalog.to_regprocedure('outbox.emit(text, text, jsonb, jsonb, text, text, uuid)')"
 }
 
 /// Whether a function with this body is [`create_emit`]'s.
-pub fn is_emit(body: &str, prefix: &str) -> bool {
+pub(crate) fn is_emit(body: &str, prefix: &str) -> bool {
     create_emit(prefix).split("$emit$").nth(1) == Some(body)
 }
 
 /// Creates the role the relay connects as: it may replicate and log in, and owns and reads nothing.
-pub fn create_role(role: &str) -> String {
+pub(crate) fn create_role(role: &str) -> String {
     format!("CREATE ROLE {} LOGIN REPLICATION;", quote_ident(role))
 }
 
@@ -69,7 +73,7 @@ fn unless(found: &str, statement: &str) -> String {
 }
 
 /// [`create_publication`], if there is none of that name.
-pub fn ensure_publication(publication: &str, tables: &[TableName]) -> String {
+pub(crate) fn ensure_publication(publication: &str, tables: &[TableName]) -> String {
     let name = quote_literal(publication);
     unless(
         &format!("SELECT FROM pg_catalog.pg_publication WHERE pubname = {name}"),
@@ -78,7 +82,7 @@ pub fn ensure_publication(publication: &str, tables: &[TableName]) -> String {
 }
 
 /// [`create_role`], if there is none of that name.
-pub fn ensure_role(role: &str) -> String {
+pub(crate) fn ensure_role(role: &str) -> String {
     let name = quote_literal(role);
     unless(
         &format!("SELECT FROM pg_catalog.pg_roles WHERE rolname = {name}"),
@@ -87,7 +91,7 @@ pub fn ensure_role(role: &str) -> String {
 }
 
 /// [`create_slot`], if there is none of that name.
-pub fn ensure_slot(slot: &str, failover: bool) -> String {
+pub(crate) fn ensure_slot(slot: &str, failover: bool) -> String {
     let name = quote_literal(slot);
     let create = create_slot(slot, failover);
     format!(
@@ -98,7 +102,7 @@ pub fn ensure_slot(slot: &str, failover: bool) -> String {
 
 /// Creates the slot. From here on the server keeps the log for the relay. `failover`: standbys keep
 /// a copy of it (17 and newer).
-pub fn create_slot(slot: &str, failover: bool) -> String {
+pub(crate) fn create_slot(slot: &str, failover: bool) -> String {
     format!(
         "SELECT pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput'{});",
         quote_literal(slot),
@@ -107,7 +111,7 @@ pub fn create_slot(slot: &str, failover: bool) -> String {
 }
 
 /// Drops the slot.
-pub fn drop_slot(slot: &str) -> String {
+pub(crate) fn drop_slot(slot: &str) -> String {
     format!(
         "SELECT pg_catalog.pg_drop_replication_slot({});",
         quote_literal(slot)

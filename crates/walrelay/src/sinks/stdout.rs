@@ -10,9 +10,8 @@
 //! `{"base64":"…"}` otherwise. A value that is JSON itself is still a string, so that the line tells
 //! the bytes apart. `partition` and `timestamp_ms` are numbers where the record fixes them.
 //!
-//! A record counts as delivered once its line was written and flushed: the pipe or the file has it.
-//! What becomes of it there is the reader's business. When a write fails, a line may be torn; its
-//! record was not delivered and is not confirmed.
+//! A record is delivered once its line was written and flushed: the pipe or the file has it. When a write
+//! fails, a line may be torn; its record was not delivered and is not confirmed.
 
 mod line;
 #[cfg(test)]
@@ -60,7 +59,7 @@ impl SinkFactory for StdoutSinkFactory {
     }
 
     fn disposition(_: &io::Error) -> Disposition {
-        // A thread could not be started: the machine is short of something.
+        // A thread could not be started, for lack of memory or threads.
         Disposition::Retryable
     }
 }
@@ -68,34 +67,34 @@ impl SinkFactory for StdoutSinkFactory {
 /// A sink that writes lines to anything that can be written to, on a thread of its own.
 ///
 /// # Ordering
-/// Lines appear in the order of acceptance and are reported in that order. Closing or dropping it
-/// reports what is left as failed. A write that never returns keeps the thread, and the process'
-/// end takes it away.
+/// Lines appear in the order of acceptance and are reported in that order. Closing or dropping the sink
+/// reports the remaining records as failed. A write that never returns keeps its thread until the process
+/// ends.
 pub(crate) struct StdoutSink {
     deliveries: Arc<dyn Deliveries>,
     shared: Arc<Shared>,
     /// Taken when the thread was joined or given up.
     writer: Option<JoinHandle<()>>,
-    /// The last record's topic, for most records have the same.
+    /// The last record's topic: most records have the same.
     topic: Arc<str>,
-    /// The line being made; kept for its memory.
+    /// The line under construction; kept for its memory.
     line: Vec<u8>,
     limits: Limits,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Limits {
-    /// Of lines that wait for the writer. One line may go beyond.
+    /// Of the lines queued for the writer. The last line may exceed it.
     bytes: usize,
-    /// That wait for the writer.
+    /// Queued for the writer.
     lines: usize,
 }
 
 struct Shared {
     state: Mutex<State>,
-    /// Wakes the writer: lines wait, or the sink closes.
+    /// Wakes the writer: lines are queued, or the sink closes.
     work: Condvar,
-    /// Wakes who closes: all was reported, or the writer has ended.
+    /// Wakes `shut_down`: all was reported, or the writer has ended.
     idle: Condvar,
 }
 
@@ -105,11 +104,11 @@ struct State {
     lines: Vec<u8>,
     /// Their records, in order.
     queued: VecDeque<Queued>,
-    /// Records of the batch being written. Whoever takes them out reports them.
+    /// Records of the batch being written. The thread that takes them out reports them.
     writing: VecDeque<Queued>,
-    /// The writer has taken a batch out and reports it now.
+    /// The writer has taken a batch out and is reporting it.
     reporting: bool,
-    /// A record was refused for want of room.
+    /// A record was refused with [`SendError::Full`].
     full: bool,
     life: Life,
     /// Why nothing can be written any more.
@@ -180,7 +179,7 @@ impl StdoutSink {
         }
         self.shared.work.notify_one();
         while state.life != Life::Ended {
-            // A report that has begun is waited for: it does not block.
+            // Wait for reports that have begun: they do not block.
             let left = match deadline {
                 Some(deadline) if !state.reporting => {
                     deadline.saturating_duration_since(Instant::now())
@@ -210,7 +209,7 @@ impl StdoutSink {
             &*self.deliveries,
         );
         if ended {
-            // Nothing is left to do for it but to return. It reports a panic by itself.
+            // The thread has only to return. A panic is reported by the thread itself.
             let _ = writer.join();
         }
     }
@@ -228,7 +227,7 @@ impl Sink for StdoutSink {
             return Err(SendError::Full);
         }
         drop(state);
-        // Nobody else adds lines, so the room stays while the line is made.
+        // Only this function adds lines, so the room remains while the line is built.
         self.line.clear();
         line::write(&mut self.line, record);
         let mut state = self.shared.lock();
@@ -270,7 +269,7 @@ impl State {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No code that may panic runs under the lock; and a report must not be lost for it.
+        // No code that may panic runs under the lock, and a report must not be lost.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -302,7 +301,7 @@ fn write_batches(mut out: impl Write, shared: &Shared, deliveries: &dyn Deliveri
 
         let mut state = shared.lock();
         if state.life == Life::Ended {
-            // Given up meanwhile: whoever did that has reported the batch.
+            // `shut_down` gave up meanwhile, and has reported the batch.
             return;
         }
         let mut written = std::mem::take(&mut state.writing);
@@ -318,7 +317,7 @@ fn write_batches(mut out: impl Write, shared: &Shared, deliveries: &dyn Deliveri
             }
             Err(error) => {
                 let reason = words(&error);
-                // From here on nothing is accepted, so these are the last.
+                // From here on the sink accepts nothing, so these records are the last.
                 state.broken = Some(reason.clone());
                 written.append(&mut state.queued);
                 state.lines = Vec::new();
@@ -326,7 +325,7 @@ fn write_batches(mut out: impl Write, shared: &Shared, deliveries: &dyn Deliveri
                 drop(state);
                 fail(written, &reason, Disposition::Fatal, deliveries);
                 if was_full {
-                    // The caller waits for room and is to learn that there will be none.
+                    // Wakes the caller, whose next record is refused.
                     deliveries.capacity();
                 }
                 break;

@@ -8,13 +8,13 @@ use std::path::PathBuf;
 /// of a few words.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "each message says what its fields are")]
 pub enum ConnInfoError {
     /// The string does not have the form of a connection string.
     #[error("connection string, byte {offset}: {problem}")]
     Syntax {
         /// The byte in the string, from 0, at which it goes wrong.
         offset: usize,
-        /// What was found or is missing.
         problem: &'static str,
     },
     /// There is no parameter of that name.
@@ -24,25 +24,20 @@ pub enum ConnInfoError {
         offset: usize,
         /// The name; `None` if it does not look like one (it may be a piece of a password).
         name: Option<String>,
-        /// The parameter that was probably meant.
         nearest: Option<&'static str>,
     },
     /// A parameter of libpq, or one of its values, that is not supported.
     #[error("connection parameter {name}: {reason}")]
     Unsupported {
-        /// The parameter.
         name: &'static str,
-        /// Why, and what to do instead.
         reason: &'static str,
     },
     /// A value that the parameter cannot have.
     #[error("connection parameter {name}{}: expected {expected}", equals(.value.as_deref()))]
     InvalidValue {
-        /// The parameter.
         name: &'static str,
         /// The value, for parameters that take one of a few words.
         value: Option<String>,
-        /// What it can have.
         expected: &'static str,
     },
     /// The parameter stands there twice.
@@ -50,7 +45,6 @@ pub enum ConnInfoError {
     Duplicate {
         /// The byte in the string, from 0, of the second.
         offset: usize,
-        /// The parameter.
         name: &'static str,
     },
     /// A list of hosts, addresses or ports does not go with another.
@@ -58,13 +52,10 @@ pub enum ConnInfoError {
         "connection string: {first_count} × {first} does not go with {second_count} × {second}"
     )]
     ListLengths {
-        /// The parameter `host` or `hostaddr`.
         first: &'static str,
-        /// How many it lists.
         first_count: usize,
         /// The parameter that should list as many (or one port for all).
         second: &'static str,
-        /// How many it lists.
         second_count: usize,
     },
     /// No role is named.
@@ -75,34 +66,21 @@ pub enum ConnInfoError {
     /// One of `sslcert` and `sslkey` is given without the other.
     #[error("connection string: {given} is given without {missing}")]
     HalfKeyPair {
-        /// The parameter that is there.
         given: &'static str,
-        /// The parameter that is not.
         missing: &'static str,
     },
     /// The password file cannot be read.
     #[error("password file {}", .path.display())]
-    Passfile {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Passfile { path: PathBuf, source: io::Error },
     /// The password file can be used by others than its owner.
     #[error(
         "password file {} has mode {mode:04o}: group and others must have no access (chmod 600)",
         .path.display()
     )]
-    PassfilePermissions {
-        /// The file.
-        path: PathBuf,
-        /// Its permission bits.
-        mode: u32,
-    },
+    PassfilePermissions { path: PathBuf, mode: u32 },
     /// The line of the password file that matches holds a password that is not UTF-8.
     #[error("password file {}, line {line}: the password is not UTF-8", .path.display())]
     PassfileEncoding {
-        /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,

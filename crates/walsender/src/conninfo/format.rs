@@ -1,90 +1,94 @@
 //! From a [`ConnInfo`] back to text.
 
-use std::fmt::{self, Write as _};
+use std::fmt::{self, Display};
 use std::path::Path;
 
 use super::build::{APPLICATION_NAME, CONNECT_TIMEOUT};
-use super::{
+use super::info::{
     AuthMethods, ChannelBinding, ConnInfo, Host, HostAddr, Keepalives, RootCert, TargetSessionAttrs,
 };
 
-/// In keyword form, without the password. What has its default value is left out, except for hosts,
-/// user, database and `sslmode`.
-pub(super) fn format(info: &ConnInfo) -> String {
-    let mut text = String::new();
-    let mut add = |name: &str, value: &str| {
-        let separator = if text.is_empty() { "" } else { " " };
-        // Writing to a string does not fail.
-        let _ = write!(text, "{separator}{name}={}", quoted(value));
-    };
-    let list = |of: &dyn Fn(&Host) -> String| -> String {
-        info.hosts.iter().map(of).collect::<Vec<_>>().join(",")
-    };
-    let path = |path: &Path| path.to_string_lossy().into_owned();
-    add(
-        "host",
-        &list(&|host| match &host.address {
-            HostAddr::Tcp(name) => name.clone(),
-            HostAddr::Unix(directory) => path(directory),
-        }),
-    );
-    if info.hosts.iter().any(|host| host.hostaddr.is_some()) {
-        let addresses = list(&|host| host.hostaddr.map_or_else(String::new, |ip| ip.to_string()));
-        add("hostaddr", &addresses);
-    }
-    add("port", &list(&|host| host.port.to_string()));
-    add("user", &info.user);
-    add("dbname", &info.dbname);
-    add("sslmode", info.ssl_mode.spelling());
-    match &info.ssl_root_cert {
-        Some(RootCert::System) => add("sslrootcert", "system"),
-        Some(RootCert::File(file)) => add("sslrootcert", &path(file)),
-        None => {}
-    }
-    let files = [
-        ("sslcert", &info.ssl_cert),
-        ("sslkey", &info.ssl_key),
-        ("passfile", &info.passfile),
-    ];
-    for (name, file) in files {
-        if let Some(file) = file {
-            add(name, &path(file));
+impl ConnInfo {
+    /// The whole connection in keyword form, without the password: for logs. It can be parsed
+    /// again. What has its default value is left out, except for hosts, user, database and
+    /// `sslmode`.
+    pub fn redacted(&self) -> String {
+        let mut parts = Vec::new();
+        let mut add = |name: &str, value: &dyn Display| {
+            parts.push(format!("{name}={}", quoted(value.to_string())));
+        };
+        let list = |of: fn(&Host) -> String| -> String {
+            self.hosts.iter().map(of).collect::<Vec<_>>().join(",")
+        };
+        add(
+            "host",
+            &list(|host| match &host.address {
+                HostAddr::Tcp(name) => name.clone(),
+                HostAddr::Unix(directory) => directory.to_string_lossy().into_owned(),
+            }),
+        );
+        if self.hosts.iter().any(|host| host.hostaddr.is_some()) {
+            let address = |host: &Host| host.hostaddr.map_or_else(String::new, |ip| ip.to_string());
+            add("hostaddr", &list(address));
         }
-    }
-    if info.channel_binding != ChannelBinding::default() {
-        add("channel_binding", info.channel_binding.spelling());
-    }
-    if info.require_auth != AuthMethods::default() {
-        add("require_auth", &info.require_auth.to_string());
-    }
-    if info.target_session_attrs != TargetSessionAttrs::default() {
-        add("target_session_attrs", info.target_session_attrs.spelling());
-    }
-    if info.connect_timeout != CONNECT_TIMEOUT {
-        let seconds = info.connect_timeout.as_secs().to_string();
-        add("connect_timeout", &seconds);
-    }
-    let default = Keepalives::default();
-    match info.keepalives {
-        None => add("keepalives", "0"),
-        Some(keepalives) if keepalives == default => {}
-        Some(keepalives) => {
-            add("keepalives_idle", &keepalives.idle.as_secs().to_string());
-            let interval = keepalives.interval.as_secs().to_string();
-            add("keepalives_interval", &interval);
-            add("keepalives_count", &keepalives.retries.to_string());
+        add("port", &list(|host| host.port.to_string()));
+        add("user", &self.user);
+        add("dbname", &self.dbname);
+        add("sslmode", &self.ssl_mode);
+        let root_cert = self.ssl_root_cert.as_ref().map(|root| match root {
+            RootCert::System => Path::new("system"),
+            RootCert::File(file) => file,
+        });
+        let files = [
+            ("sslrootcert", root_cert),
+            ("sslcert", self.ssl_cert.as_deref()),
+            ("sslkey", self.ssl_key.as_deref()),
+            ("passfile", self.passfile.as_deref()),
+        ];
+        for (name, file) in files {
+            if let Some(file) = file {
+                add(name, &file.display());
+            }
         }
+        if self.channel_binding != ChannelBinding::default() {
+            add("channel_binding", &self.channel_binding);
+        }
+        if self.require_auth != AuthMethods::default() {
+            add("require_auth", &self.require_auth);
+        }
+        if self.target_session_attrs != TargetSessionAttrs::default() {
+            add("target_session_attrs", &self.target_session_attrs);
+        }
+        if self.connect_timeout != CONNECT_TIMEOUT {
+            add("connect_timeout", &self.connect_timeout.as_secs());
+        }
+        match self.keepalives {
+            None => add("keepalives", &0),
+            Some(keepalives) if keepalives == Keepalives::default() => {}
+            Some(keepalives) => {
+                add("keepalives_idle", &keepalives.idle.as_secs());
+                add("keepalives_interval", &keepalives.interval.as_secs());
+                add("keepalives_count", &keepalives.retries);
+            }
+        }
+        if self.application_name != APPLICATION_NAME {
+            add("application_name", &self.application_name);
+        }
+        if let Some(options) = &self.options {
+            add("options", options);
+        }
+        parts.join(" ")
     }
-    if info.application_name != APPLICATION_NAME {
-        add("application_name", &info.application_name);
-    }
-    if let Some(options) = &info.options {
-        add("options", options);
-    }
-    text
 }
 
-impl fmt::Display for AuthMethods {
+impl fmt::Debug for ConnInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let not = if self.password.is_some() { "" } else { "not " };
+        write!(f, "ConnInfo({}; password {not}given)", self.redacted())
+    }
+}
+
+impl Display for AuthMethods {
     /// As in `require_auth`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = [
@@ -93,26 +97,19 @@ impl fmt::Display for AuthMethods {
             (self.cleartext, "password"),
             (self.none, "none"),
         ];
-        let allowed = all.iter().filter(|(allowed, _)| *allowed);
-        let names: Vec<&str> = allowed.map(|(_, name)| *name).collect();
-        f.write_str(&names.join(","))
+        let names: Vec<_> = all.iter().filter(|(allowed, _)| *allowed).collect();
+        for (index, (_, name)) in names.iter().enumerate() {
+            write!(f, "{}{name}", if index == 0 { "" } else { "," })?;
+        }
+        Ok(())
     }
 }
 
 /// A value of the keyword form, in quotes where it needs them.
-fn quoted(value: &str) -> String {
+fn quoted(value: String) -> String {
     let plain = |c: char| !c.is_whitespace() && c != '\'' && c != '\\' && !c.is_control();
     if !value.is_empty() && value.chars().all(plain) {
-        return value.to_owned();
+        return value;
     }
-    let mut text = String::with_capacity(value.len() + 2);
-    text.push('\'');
-    for c in value.chars() {
-        if matches!(c, '\'' | '\\') {
-            text.push('\\');
-        }
-        text.push(c);
-    }
-    text.push('\'');
-    text
+    format!("'{}'", value.replace('\\', r"\\").replace('\'', r"\'"))
 }

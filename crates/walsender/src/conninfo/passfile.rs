@@ -1,89 +1,65 @@
 //! libpq's password file (documentation, "The Password File"; `passwordFromFile` in fe-connect.c).
 
-use std::fs::File;
-use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use secrecy::{ExposeSecret, SecretSlice, SecretString};
+use secrecy::{ExposeSecret, SecretString};
 
-use super::{ConnInfoError, DEFAULT_SOCKET_DIR, Host, HostAddr};
+use super::error::ConnInfoError;
+use super::info::{ConnInfo, DEFAULT_SOCKET_DIR, Host, HostAddr};
+use crate::secret_file;
 
-/// What a line must match.
-pub(crate) struct Wanted<'a> {
-    pub(crate) host: &'a Host,
-    pub(crate) dbname: &'a str,
-    pub(crate) user: &'a str,
-}
-
-/// What to make of a file that is not there.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Absent {
-    IsAnError,
-    IsFine,
-}
-
-pub(super) fn look_up(
-    path: &Path,
-    wanted: &Wanted<'_>,
-    absent: Absent,
-) -> Result<Option<SecretString>, ConnInfoError> {
-    let text = match read(path) {
-        Ok(Ok(text)) => text,
-        Ok(Err(mode)) => {
-            return Err(ConnInfoError::PassfilePermissions {
-                path: path.to_owned(),
-                mode,
-            });
+impl ConnInfo {
+    /// The password for `host`: the one in the connection string, else that of the first line that
+    /// matches in the password file `passfile`.
+    ///
+    /// Ask for it when the server asks, not before: a password file that nobody needs should not
+    /// fail a connection.
+    ///
+    /// The file's format is libpq's (documentation, "The Password File"): lines
+    /// `hostname:port:database:username:password`, `*` for anything, `\` before `:` and `\`, `#` at
+    /// the start of a comment. `localhost` also matches the socket in [`DEFAULT_SOCKET_DIR`]. As
+    /// in libpq a replication connection is looked up by its database's name.
+    ///
+    /// # Errors
+    /// Where libpq prints a warning and goes on without a password, this fails, naming the file:
+    /// [`ConnInfoError::PassfilePermissions`] if the group or others may do anything with it,
+    /// [`ConnInfoError::Passfile`] if it cannot be read or is no plain file.
+    pub fn password_for(&self, host: &Host) -> Result<Option<SecretString>, ConnInfoError> {
+        let (None, Some(path)) = (&self.password, &self.passfile) else {
+            return Ok(self.password.clone());
+        };
+        let path = path.clone();
+        match secret_file::read(&path) {
+            Err(source) => Err(ConnInfoError::Passfile { path, source }),
+            Ok((metadata, _)) if metadata.mode() & 0o077 != 0 => {
+                let mode = metadata.mode() & 0o7777;
+                Err(ConnInfoError::PassfilePermissions { path, mode })
+            }
+            Ok((_, text)) => find(text.expose_secret(), self, host)
+                .map_err(|line| ConnInfoError::PassfileEncoding { path, line }),
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound && absent == Absent::IsFine => {
-            return Ok(None);
-        }
-        Err(source) => {
-            return Err(ConnInfoError::Passfile {
-                path: path.to_owned(),
-                source,
-            });
-        }
-    };
-    find(text.expose_secret(), wanted).map_err(|line| ConnInfoError::PassfileEncoding {
-        path: path.to_owned(),
-        line,
-    })
-}
-
-/// The file's text, or the mode that forbids to use it.
-fn read(path: &Path) -> io::Result<Result<SecretSlice<u8>, u32>> {
-    // Before opening it: to open a pipe is to wait for somebody to write into it.
-    if !std::fs::metadata(path)?.is_file() {
-        let kind = io::ErrorKind::InvalidInput;
-        return Err(io::Error::new(kind, "not a regular file"));
     }
-    let mut file = File::open(path)?;
-    let mode = file.metadata()?.mode() & 0o7777;
-    if mode & 0o077 != 0 {
-        return Ok(Err(mode));
-    }
-    // Enough at once for every sensible file, so that no copy of a password is left behind.
-    let mut text = Vec::with_capacity(64 * 1024);
-    file.read_to_end(&mut text)?;
-    Ok(Ok(text.into()))
 }
 
 /// The password in the first line that matches; `Err` is the number of a line whose password is not
 /// UTF-8.
-pub(crate) fn find(text: &[u8], wanted: &Wanted<'_>) -> Result<Option<SecretString>, usize> {
-    let host = match &wanted.host.address {
+pub(crate) fn find(
+    text: &[u8],
+    info: &ConnInfo,
+    host: &Host,
+) -> Result<Option<SecretString>, usize> {
+    let name = match &host.address {
         HostAddr::Tcp(name) => name.as_bytes(),
         HostAddr::Unix(directory) if directory == Path::new(DEFAULT_SOCKET_DIR) => b"localhost",
         HostAddr::Unix(directory) => directory.as_os_str().as_encoded_bytes(),
     };
-    let port = wanted.host.port.to_string();
+    let port = host.port.to_string();
     let fields = [
-        host,
+        name,
         port.as_bytes(),
-        wanted.dbname.as_bytes(),
-        wanted.user.as_bytes(),
+        info.dbname.as_bytes(),
+        info.user.as_bytes(),
     ];
     for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
         let line = line.strip_suffix(b"\r").unwrap_or(line);

@@ -1,7 +1,7 @@
 //! From a connection string to parameters and their values, in either of its two forms.
 
-use super::ConnInfoError;
-use super::parameters::{PARAMETERS, nearest};
+use super::error::ConnInfoError;
+use super::parameters::{names, nearest};
 
 /// The parameters of a connection string, each at most once.
 #[derive(Default)]
@@ -17,7 +17,7 @@ impl Settings {
 
     /// `offset` is where the parameter stands in the connection string.
     fn add(&mut self, offset: usize, name: &str, value: String) -> Result<(), ConnInfoError> {
-        let Some(&name) = PARAMETERS.iter().find(|known| **known == name) else {
+        let Some(name) = names().find(|known| *known == name) else {
             // Something with other characters is more likely a piece of a password that should
             // have been quoted than a name.
             let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -117,11 +117,9 @@ fn value(raw: &str, offset: usize) -> Result<(String, &str), ConnInfoError> {
 /// `[user[:password]@][host[:port][,…]][/dbname][?name=value[&…]]`, percent-encoded; `text` is what
 /// comes after the scheme and `base` where it starts in the connection string.
 fn url(text: &str, base: usize) -> Result<Settings, ConnInfoError> {
-    let mut settings = Settings::default();
     if let Some(at) = text.find(is_space) {
         return syntax(base + at, "a space in a URL must be written %20");
     }
-    let offset_of = |part: &str| base + (part.as_ptr() as usize - text.as_ptr() as usize);
     let (before_query, query) = match text.split_once('?') {
         Some((before, query)) => (before, Some(query)),
         None => (text, None),
@@ -134,79 +132,115 @@ fn url(text: &str, base: usize) -> Result<Settings, ConnInfoError> {
         && !before_query.contains(['@', '/'])
     {
         return syntax(
-            offset_of(query) + at,
+            base + before_query.len() + 1 + at,
             "it is ambiguous whether this @ ends a password: write ? in a user's name or password \
              as %3F, and @ in a parameter as %40",
         );
     }
-    // The first @ ends the credentials if no / comes before it.
-    let authority_end = before_query.find('/');
-    let credentials_end = before_query[..authority_end.unwrap_or(before_query.len())].find('@');
-    let (credentials, rest) = match credentials_end {
-        Some(at) => (Some(&before_query[..at]), &before_query[at + 1..]),
-        None => (None, before_query),
+    let mut url = Url {
+        text,
+        base,
+        settings: Settings::default(),
     };
+    // The first @ ends the credentials if no / comes before it.
+    let authority = before_query.split('/').next().unwrap_or_default();
+    let rest = match authority.find('@') {
+        Some(at) => {
+            url.credentials(&authority[..at])?;
+            &before_query[at + 1..]
+        }
+        None => before_query,
+    };
+    let (servers, dbname) = rest.split_once('/').unwrap_or((rest, &rest[rest.len()..]));
     // A second @, or one behind a /, most likely belongs to the password; what stands between would
     // be taken for a host and be named in errors.
-    if credentials.is_some()
+    if rest.len() < before_query.len()
         && let Some(at) = rest.find('@')
     {
         return syntax(
-            offset_of(rest) + at,
+            url.offset_of(rest) + at,
             "a second @: write @ as %40 and / as %2F in a user's name, a password or a database",
         );
     }
-    if let Some(credentials) = credentials {
-        let (user, password) = match credentials.split_once(':') {
-            Some((user, password)) => (user, Some(password)),
-            None => (credentials, None),
-        };
-        for (name, raw) in [("user", Some(user)), ("password", password)] {
-            if let Some(raw) = raw.filter(|raw| !raw.is_empty()) {
-                settings.add(offset_of(raw), name, decode(raw, offset_of(raw))?)?;
+    url.servers(servers)?;
+    url.add("dbname", dbname)?;
+    url.query(query.unwrap_or_default())?;
+    Ok(url.settings)
+}
+
+/// A URL that is being read.
+struct Url<'a> {
+    text: &'a str,
+    base: usize,
+    settings: Settings,
+}
+
+impl Url<'_> {
+    /// Where a part of the URL stands in the connection string.
+    fn offset_of(&self, part: &str) -> usize {
+        self.base + (part.as_ptr() as usize - self.text.as_ptr() as usize)
+    }
+
+    fn decode(&self, raw: &str) -> Result<String, ConnInfoError> {
+        decode(raw, self.offset_of(raw))
+    }
+
+    /// Adds a parameter that has a place of its own in a URL, unless it is empty.
+    fn add(&mut self, name: &str, raw: &str) -> Result<(), ConnInfoError> {
+        if raw.is_empty() {
+            return Ok(());
+        }
+        let value = self.decode(raw)?;
+        self.settings.add(self.offset_of(raw), name, value)
+    }
+
+    fn credentials(&mut self, credentials: &str) -> Result<(), ConnInfoError> {
+        let (user, password) = credentials.split_once(':').unwrap_or((credentials, ""));
+        self.add("user", user)?;
+        self.add("password", password)
+    }
+
+    fn servers(&mut self, servers: &str) -> Result<(), ConnInfoError> {
+        let (mut hosts, mut ports) = (Vec::new(), Vec::new());
+        for server in servers.split(',') {
+            let (host, port) = host_and_port(server, self.offset_of(server))?;
+            hosts.push(self.decode(host)?);
+            ports.push(self.decode(port)?);
+        }
+        for (name, list) in [("host", hosts), ("port", ports)] {
+            if list.len() > 1 || !list[0].is_empty() {
+                let offset = self.offset_of(servers);
+                self.settings.add(offset, name, list.join(","))?;
             }
         }
+        Ok(())
     }
-    let (servers, dbname) = match rest.split_once('/') {
-        Some((servers, dbname)) => (servers, Some(dbname)),
-        None => (rest, None),
-    };
-    let (mut hosts, mut ports) = (Vec::new(), Vec::new());
-    for server in servers.split(',') {
-        let (host, port) = host_and_port(server, offset_of(server))?;
-        hosts.push(decode(host, offset_of(host))?);
-        ports.push(decode(port, offset_of(port))?);
-    }
-    for (name, list) in [("host", hosts), ("port", ports)] {
-        if list.len() > 1 || !list[0].is_empty() {
-            settings.add(offset_of(servers), name, list.join(","))?;
+
+    fn query(&mut self, query: &str) -> Result<(), ConnInfoError> {
+        if query.is_empty() {
+            return Ok(());
         }
-    }
-    if let Some(dbname) = dbname.filter(|dbname| !dbname.is_empty()) {
-        let offset = offset_of(dbname);
-        settings.add(offset, "dbname", decode(dbname, offset)?)?;
-    }
-    let query = query.filter(|query| !query.is_empty());
-    for pair in query.into_iter().flat_map(|query| query.split('&')) {
-        let offset = offset_of(pair);
-        let Some((name, value)) = pair.split_once('=') else {
-            return syntax(offset, "a parameter in the query without =");
-        };
-        if let Some(at) = value.find('=') {
-            return syntax(
-                offset_of(value) + at,
-                "a second = in a parameter of the query (within a value it is written %3D)",
-            );
+        for pair in query.split('&') {
+            let offset = self.offset_of(pair);
+            let Some((name, value)) = pair.split_once('=') else {
+                return syntax(offset, "a parameter in the query without =");
+            };
+            if let Some(at) = value.find('=') {
+                return syntax(
+                    self.offset_of(value) + at,
+                    "a second = in a parameter of the query (within a value it is written %3D)",
+                );
+            }
+            let (name, value) = (self.decode(name)?, self.decode(value)?);
+            // As in JDBC's URLs; libpq has the same exception.
+            if (name.as_str(), value.as_str()) == ("ssl", "true") {
+                self.settings.add(offset, "sslmode", "require".to_owned())?;
+            } else {
+                self.settings.add(offset, &name, value)?;
+            }
         }
-        let (name, value) = (decode(name, offset)?, decode(value, offset_of(value))?);
-        // As in JDBC's URLs; libpq has the same exception.
-        if (name.as_str(), value.as_str()) == ("ssl", "true") {
-            settings.add(offset, "sslmode", "require".to_owned())?;
-        } else {
-            settings.add(offset, &name, value)?;
-        }
+        Ok(())
     }
-    Ok(settings)
 }
 
 fn host_and_port(server: &str, offset: usize) -> Result<(&str, &str), ConnInfoError> {

@@ -1,9 +1,13 @@
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
+use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use proptest::prelude::*;
 use secrecy::ExposeSecret;
 
+use super::info::Spelled;
 use super::*;
 
 fn parse(text: &str) -> ConnInfo {
@@ -325,16 +329,16 @@ fn wrong_values_are_refused() {
 
 #[test]
 fn every_parameter_that_is_known_has_a_meaning_or_a_reason() {
-    for name in parameters::PARAMETERS {
+    for name in parameters::names() {
         // A value that none of the restricted ones has.
         let text = format!("user=u {name}=9z");
         match text.parse::<ConnInfo>() {
             Ok(_) | Err(ConnInfoError::Duplicate { name: "user", .. }) => {}
-            Err(ConnInfoError::HalfKeyPair { given, .. }) => assert_eq!(given, *name),
+            Err(ConnInfoError::HalfKeyPair { given, .. }) => assert_eq!(given, name),
             Err(
                 ConnInfoError::Unsupported { name: at, .. }
                 | ConnInfoError::InvalidValue { name: at, .. },
-            ) => assert_eq!(at, *name),
+            ) => assert_eq!(at, name),
             Err(other) => panic!("{name}: {other}"),
         }
     }
@@ -353,13 +357,13 @@ fn authentication_methods() {
         ("!scram-sha-256,!gss", false, false, false, true),
     ] {
         let methods = parse(&format!("user=u require_auth='{list}'")).require_auth;
-        let allowed = (
-            methods.allows_scram(),
-            methods.allows_md5(),
-            methods.allows_cleartext(),
-            methods.allows_none(),
-        );
-        assert_eq!(allowed, (scram, md5, cleartext, none), "{list}");
+        let expected = AuthMethods {
+            scram,
+            md5,
+            cleartext,
+            none,
+        };
+        assert_eq!(methods, expected, "{list}");
     }
     for (list, part) in [
         ("md5,!none", "either all"),
@@ -411,8 +415,9 @@ fn look_up(file: &[u8], connection: &str) -> Result<Option<String>, ConnInfoErro
     let path = dir.path().join("pgpass");
     std::fs::write(&path, file).expect("written");
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("mode");
-    let info = parse(connection);
-    let found = info.password_for(&info.hosts[0], Some(&path))?;
+    let mut info = parse(connection);
+    info.passfile = Some(path);
+    let found = info.password_for(&info.hosts[0])?;
     Ok(found.map(|password| password.expose_secret().to_owned()))
 }
 
@@ -469,26 +474,24 @@ fn password_files_of_others_are_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("pgpass");
     std::fs::write(&path, "*:*:*:*:x").expect("written");
-    let info = parse("host=db user=me");
+    let with = |path: &Path| {
+        let info = parse(&format!("host=db user=me passfile={}", path.display()));
+        info.password_for(&info.hosts[0])
+    };
     for mode in [0o640, 0o604, 0o620, 0o601] {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("mode");
-        let error = info
-            .password_for(&info.hosts[0], Some(&path))
-            .expect_err("refused");
-        let message = error.to_string();
+        let message = with(&path).expect_err("refused").to_string();
         assert!(message.contains(&path.display().to_string()), "{message}");
         assert!(message.contains(&format!("{mode:04o}")), "{message}");
     }
-    // A directory, a file that is absent.
-    let error = info.password_for(&info.hosts[0], Some(dir.path()));
-    assert!(matches!(error, Err(ConnInfoError::Passfile { .. })));
-    let absent = dir.path().join("absent");
-    let none = info.password_for(&info.hosts[0], Some(&absent));
-    assert!(matches!(none, Ok(None)));
-    let explicit = parse(&format!("host=db user=me passfile={}", absent.display()));
-    let error = explicit.password_for(&info.hosts[0], None);
-    assert!(matches!(error, Err(ConnInfoError::Passfile { .. })));
-    assert!(matches!(info.password_for(&info.hosts[0], None), Ok(None)));
+    for unreadable in [dir.path(), &dir.path().join("absent")] {
+        assert!(matches!(
+            with(unreadable),
+            Err(ConnInfoError::Passfile { .. })
+        ));
+    }
+    let info = parse("host=db user=me");
+    assert!(matches!(info.password_for(&info.hosts[0]), Ok(None)));
 }
 
 // Both forms, there and back.
@@ -544,8 +547,8 @@ fn any_host() -> impl Strategy<Value = Host> {
     })
 }
 
-fn spelled<T: Copy + fmt::Debug>(all: &'static [(&'static str, T)]) -> impl Strategy<Value = T> {
-    prop::sample::select(all).prop_map(|(_, value)| value)
+fn spelled<T: Spelled + fmt::Debug>() -> impl Strategy<Value = T> {
+    prop::sample::select(T::SPELLINGS).prop_map(|(_, value)| value)
 }
 
 fn any_info() -> impl Strategy<Value = ConnInfo> {
@@ -575,14 +578,14 @@ fn any_info() -> impl Strategy<Value = ConnInfo> {
         prop::option::of(text()),
     );
     let security = (
-        spelled(SslMode::SPELLINGS),
+        spelled::<SslMode>(),
         file(),
         prop::option::of((text(), text())),
-        spelled(ChannelBinding::SPELLINGS),
+        spelled::<ChannelBinding>(),
         methods,
     );
     let rest = (
-        spelled(TargetSessionAttrs::SPELLINGS),
+        spelled::<TargetSessionAttrs>(),
         seconds(),
         prop::option::of(keepalives),
         file(),
@@ -655,9 +658,9 @@ fn to_url(info: &ConnInfo) -> String {
     // The values are those of the keyword form, which the other half of the test checks.
     let settings = split::split(&info.redacted()).expect("its own form");
     let mut separator = '?';
-    for name in parameters::PARAMETERS {
+    for name in parameters::names() {
         if let Some(value) = settings.get(name)
-            && !["host", "port", "user", "dbname"].contains(name)
+            && !["host", "port", "user", "dbname"].contains(&name)
         {
             let _ = write!(url, "{separator}{name}={}", encode(value));
             separator = '&';

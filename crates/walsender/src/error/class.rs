@@ -1,4 +1,4 @@
-use super::ServerError;
+use super::server::ServerError;
 
 /// What a failure means for a relay, and so what it does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -60,7 +60,14 @@ const BY_SQLSTATE: &[(&str, ErrorClass)] = &[
     ("58P01", ErrorClass::WalGone),  // a WAL segment has been removed; see `missing_file`
 ];
 
-pub(super) fn of_server(error: &ServerError) -> ErrorClass {
+impl ServerError {
+    /// What this means for a relay.
+    pub fn class(&self) -> ErrorClass {
+        of_server(self)
+    }
+}
+
+fn of_server(error: &ServerError) -> ErrorClass {
     match error.sqlstate.as_str() {
         // Not an error to the server: a publication that is missing is passed over (18+).
         "55000" if error.severity == "WARNING" => ErrorClass::Configuration,

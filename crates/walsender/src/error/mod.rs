@@ -12,7 +12,9 @@ use std::time::Duration;
 pub use class::ErrorClass;
 pub use server::{ServerError, SqlState};
 
-use crate::{ConnInfoError, ServerVersion, TargetSessionAttrs, TlsError};
+use crate::conninfo::{ConnInfoError, TargetSessionAttrs};
+use crate::tls::TlsError;
+use crate::version::ServerVersion;
 
 /// Everything that can go wrong between us and a server.
 ///
@@ -21,59 +23,42 @@ use crate::{ConnInfoError, ServerVersion, TargetSessionAttrs, TlsError};
 /// the words of the server are passed on as they are.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "each message says what its fields are")]
 pub enum Error {
     /// The operating system refused: no such host, connection refused, reset …
     #[error("{host}: {doing}")]
     Io {
         /// The server, as a person would write it.
         host: Arc<str>,
-        /// What was being done.
         doing: &'static str,
-        /// Why it did not work.
         source: Arc<io::Error>,
     },
     /// It took longer than `connect_timeout`.
     #[error("{host}: no session within {after:?}")]
-    Timeout {
-        /// The server.
-        host: Arc<str>,
-        /// The time that was allowed.
-        after: Duration,
-    },
+    Timeout { host: Arc<str>, after: Duration },
     /// Encryption could not be set up: the files it needs, the handshake, or a certificate that is
     /// not to be trusted.
     #[error(transparent)]
     Tls(Arc<TlsError>),
     /// The connection string demands encryption and the server has none.
     #[error("{host}: the server does not offer TLS and sslmode demands it")]
-    TlsNotOffered {
-        /// The server.
-        host: Arc<str>,
-    },
+    TlsNotOffered { host: Arc<str> },
     /// The server asked for something that the connection string does not allow.
     #[error("{host}: the server asked for {asked}, which is not allowed: {remedy}")]
     AuthMethodRefused {
-        /// The server.
         host: Arc<str>,
-        /// What the server asked for.
         asked: &'static str,
-        /// What to change.
         remedy: &'static str,
     },
     /// The server asked for a password and there is none.
     #[error(
         "{host}: the server asks for a password and neither the connection string nor a password file has one for this host, database and user"
     )]
-    PasswordMissing {
-        /// The server.
-        host: Arc<str>,
-    },
+    PasswordMissing { host: Arc<str> },
     /// SCRAM did not come to a good end: the server may not be the one it claims to be.
     #[error("{host}: SCRAM authentication: {problem}")]
     Scram {
-        /// The server.
         host: Arc<str>,
-        /// What went wrong.
         problem: &'static str,
         /// What the exchange complained of, if it did.
         source: Option<Arc<io::Error>>,
@@ -81,61 +66,42 @@ pub enum Error {
     /// `channel_binding=require` cannot be had.
     #[error("{host}: channel_binding=require: {problem}")]
     ChannelBinding {
-        /// The server.
         host: Arc<str>,
-        /// Why not.
         problem: &'static str,
     },
     /// The server is not one that `target_session_attrs` asks for.
     #[error("{host}: the session is {found}, target_session_attrs={wanted}")]
     WrongServer {
-        /// The server.
         host: Arc<str>,
-        /// What was asked for.
         wanted: TargetSessionAttrs,
-        /// What the server is.
         found: &'static str,
     },
     /// None of several hosts or addresses would do.
     #[error("no server would do: {}", Listed(.attempts))]
-    NoServer {
-        /// What was tried, in order, and why it failed.
-        attempts: Arc<[Error]>,
-    },
+    NoServer { attempts: Arc<[Error]> },
     /// The server answered with an error.
     #[error(transparent)]
     Server(Arc<ServerError>),
     /// The server is too old for what was asked.
     #[error("{feature} needs Postgres {needs}; the server is {server}")]
     TooOld {
-        /// What was asked.
         feature: &'static str,
         /// The first version that has it.
         needs: u32,
-        /// What the server is.
         server: ServerVersion,
     },
     /// What came is not the protocol as documented.
     #[error("protocol error: {what}")]
-    Protocol {
-        /// What is wrong with it.
-        what: Cow<'static, str>,
-    },
+    Protocol { what: Cow<'static, str> },
     /// The other side ended the connection or the stream without giving a reason.
     #[error("{what}")]
-    Closed {
-        /// How it ended.
-        what: &'static str,
-    },
+    Closed { what: &'static str },
     /// The connection string, or the password file it leads to, cannot be used.
     #[error(transparent)]
     ConnInfo(Arc<ConnInfoError>),
     /// A command or a setting cannot be sent, because it contains a NUL character.
     #[error("{what} contains a NUL character, which Postgres cannot take")]
-    Nul {
-        /// What contains it.
-        what: &'static str,
-    },
+    Nul { what: &'static str },
 }
 
 impl Error {

@@ -3,8 +3,6 @@ use std::fmt;
 use fallible_iterator::FallibleIterator;
 use postgres_protocol::message::backend::ErrorFields;
 
-use super::ErrorClass;
-
 /// Five characters that say what kind of error it is ("PostgreSQL Error Codes", appendix A).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SqlState([u8; 5]);
@@ -15,7 +13,7 @@ impl SqlState {
         str::from_utf8(&self.0).unwrap_or("?????")
     }
 
-    /// Anything that is not five dead letters and digits becomes `?????`.
+    /// Anything that is not five letters and digits becomes `?????`.
     pub(super) fn from_bytes(bytes: &[u8]) -> Self {
         match <[u8; 5]>::try_from(bytes) {
             Ok(code) if code.iter().all(u8::is_ascii_alphanumeric) => Self(code),
@@ -56,11 +54,6 @@ fn part(label: &str, text: Option<&str>) -> String {
 }
 
 impl ServerError {
-    /// What this means for a relay.
-    pub fn class(&self) -> ErrorClass {
-        super::class::of_server(self)
-    }
-
     /// Whether the server closes the connection after it.
     pub(crate) fn ends_session(&self) -> bool {
         self.severity != "ERROR"

@@ -1,8 +1,9 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
-use walrelay_lsn::CommitEnd;
+use walrelay_lsn::{CommitEnd, Lsn};
 
-use super::*;
+use super::messages::*;
+use crate::error::Error;
 
 /// A message with its header.
 pub(crate) fn message(tag: u8, body: &[u8]) -> Vec<u8> {

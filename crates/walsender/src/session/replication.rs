@@ -5,10 +5,12 @@
 use postgres_protocol::message::frontend;
 use walrelay_lsn::Lsn;
 
-use super::{Answer, Row, Rows, Session};
+use super::query::{Answer, Session};
+use super::rows::{Row, Rows};
+use super::stream::ReplicationStream;
 use crate::error::Error;
 use crate::quote::{quote_ident, replication_literal};
-use crate::stream::ReplicationStream;
+use crate::version::ServerVersion;
 
 /// Who the server is, and where its log ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -197,7 +199,7 @@ fn parse_history(content: &str) -> Result<Vec<Ancestor>, Error> {
 fn create_slot_command(
     name: &str,
     options: SlotOptions,
-    server: super::ServerVersion,
+    server: ServerVersion,
 ) -> Result<String, Error> {
     if options.failover && server.major < 17 {
         return Err(Error::TooOld {
@@ -239,7 +241,6 @@ fn lsn(row: Row<'_>, column: &'static str) -> Result<Lsn, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ServerVersion;
 
     #[test]
     fn start_names_slot_and_publications_whatever_they_contain() {

@@ -33,11 +33,11 @@ impl Rows {
     }
 
     /// The rows in the order in which they came.
-    pub fn iter(&self) -> RowsIter<'_> {
-        RowsIter {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Row<'_>> {
+        self.rows.iter().map(|values| Row {
             columns: &self.columns,
-            rows: self.rows.iter(),
-        }
+            values,
+        })
     }
 
     /// Another statement's rows begin: those before are forgotten.
@@ -68,47 +68,6 @@ impl fmt::Debug for Rows {
     }
 }
 
-impl<'a> IntoIterator for &'a Rows {
-    type Item = Row<'a>;
-    type IntoIter = RowsIter<'a>;
-
-    fn into_iter(self) -> RowsIter<'a> {
-        self.iter()
-    }
-}
-
-/// Goes through [`Rows`].
-#[derive(Clone)]
-pub struct RowsIter<'a> {
-    columns: &'a [String],
-    rows: std::slice::Iter<'a, Vec<Option<String>>>,
-}
-
-impl<'a> Iterator for RowsIter<'a> {
-    type Item = Row<'a>;
-
-    fn next(&mut self) -> Option<Row<'a>> {
-        self.rows.next().map(|values| Row {
-            columns: self.columns,
-            values,
-        })
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        self.rows.size_hint()
-    }
-}
-
-impl ExactSizeIterator for RowsIter<'_> {}
-
-impl fmt::Debug for RowsIter<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RowsIter")
-            .field("left", &self.rows.len())
-            .finish_non_exhaustive()
-    }
-}
-
 /// One row.
 #[derive(Clone, Copy)]
 pub struct Row<'a> {
@@ -133,7 +92,7 @@ impl fmt::Debug for Row<'_> {
 }
 
 /// How a column is named: a number or a name.
-pub trait ColumnIndex: sealed::Sealed {
+pub trait ColumnIndex {
     /// The column's number.
     #[doc(hidden)]
     fn find(self, columns: &[String]) -> Option<usize>;
@@ -149,10 +108,4 @@ impl ColumnIndex for &str {
     fn find(self, columns: &[String]) -> Option<usize> {
         columns.iter().position(|column| column == self)
     }
-}
-
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for usize {}
-    impl Sealed for &str {}
 }

@@ -5,43 +5,32 @@ use std::time::{Duration, SystemTime};
 use rustls::pki_types::{UnixTime, pem};
 use rustls::{CertificateError, OtherError};
 
-use super::verify::Version1;
 use crate::conninfo::Host;
 
 /// Why there is no encrypted connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "each message says what its fields are")]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("{}", .path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// A file is not in PEM form.
     #[error("{} is not a PEM file: {}", .path.display(), pem_problem(.reason))]
     Pem {
-        /// The file.
         path: PathBuf,
         /// What is wrong; not shown as it is, since it may quote a line of a private key.
         reason: pem::Error,
     },
     /// A file holds no certificate.
     #[error("{} holds no certificate (BEGIN CERTIFICATE)", .path.display())]
-    NoCertificate {
-        /// The file.
-        path: PathBuf,
-    },
+    NoCertificate { path: PathBuf },
     /// A certificate in the file of root certificates cannot be used.
     #[error("{}: certificate {number} cannot be trusted", .path.display())]
     RootCertificate {
-        /// The file.
         path: PathBuf,
         /// Which of the file's certificates, from 1.
         number: usize,
-        /// Why.
         source: rustls::Error,
     },
     /// `sslmode=verify-ca` without root certificates.
@@ -62,73 +51,44 @@ pub enum TlsError {
          if root owns it, the group may read it (chmod 640)",
         .path.display()
     )]
-    KeyPermissions {
-        /// The file.
-        path: PathBuf,
-        /// Its permission bits.
-        mode: u32,
-    },
+    KeyPermissions { path: PathBuf, mode: u32 },
     /// The private key is protected by a passphrase.
     #[error(
         "private key {} is encrypted, which is not supported: decrypt it (openssl pkey -in … -out …) \
          and protect it by its permissions",
         .path.display()
     )]
-    KeyEncrypted {
-        /// The file.
-        path: PathBuf,
-    },
+    KeyEncrypted { path: PathBuf },
     /// A file holds no private key.
     #[error("{} holds no private key (PKCS#8, PKCS#1 or SEC1 in PEM)", .path.display())]
-    NoKey {
-        /// The file.
-        path: PathBuf,
-    },
+    NoKey { path: PathBuf },
     /// The client's certificate and key do not go together, or one of them is unusable.
     #[error(
         "client certificate {} and private key {}", .certificate.display(), .key.display()
     )]
     ClientKeyPair {
-        /// The certificate's file.
         certificate: PathBuf,
-        /// The key's file.
         key: PathBuf,
-        /// Why.
         source: rustls::Error,
     },
     /// The cryptography provider lacks what TLS 1.2 and 1.3 need.
     #[error("the cryptography provider cannot do TLS 1.2 and 1.3")]
-    Provider {
-        /// What is missing.
-        source: rustls::Error,
-    },
+    Provider { source: rustls::Error },
     /// TLS is for TCP only; the server does not offer it on a unix socket.
     #[error("{host} is a unix socket: there is no TLS on it")]
-    UnixSocket {
-        /// The host.
-        host: String,
-    },
+    UnixSocket { host: String },
     /// The host's name cannot stand in a certificate, so it cannot be verified.
     #[error("{host}: no certificate can hold this host name, so sslmode=verify-full must fail")]
-    HostName {
-        /// The host.
-        host: String,
-    },
+    HostName { host: String },
     /// The server's certificate was not issued by a trusted authority.
     #[error(
         "{host}: the server's certificate was issued by none of the authorities in {roots}, nor is it \
          one of these"
     )]
-    UnknownIssuer {
-        /// The host.
-        host: String,
-        /// Where the trusted certificates are from.
-        roots: String,
-    },
+    UnknownIssuer { host: String, roots: String },
     /// The server's certificate is for other hosts.
     #[error("{host}: the server's certificate is not for this name{}", listed(.presented))]
     WrongHost {
-        /// The host.
         host: String,
         /// What the certificate is for, as far as it says so.
         presented: Vec<String>,
@@ -136,7 +96,6 @@ pub enum TlsError {
     /// The server's certificate, or one above it, has expired.
     #[error("{host}: the server's certificate expired{}", ago(.not_after.as_ref()))]
     Expired {
-        /// The host.
         host: String,
         /// Until when it was valid, if known.
         not_after: Option<SystemTime>,
@@ -144,7 +103,6 @@ pub enum TlsError {
     /// The server's certificate, or one above it, is not valid yet; one of the clocks may be wrong.
     #[error("{host}: the server's certificate is not valid yet{}; is the clock right?", ahead(.not_before.as_ref()))]
     NotYetValid {
-        /// The host.
         host: String,
         /// From when on it is valid, if known.
         not_before: Option<SystemTime>,
@@ -155,35 +113,26 @@ pub enum TlsError {
          of version 3 with the host's name as subjectAltName (openssl x509 -req needs -extfile or \
          -copy_extensions for that)"
     )]
-    Version1 {
-        /// The host.
-        host: String,
-    },
+    Version1 { host: String },
     /// The server's certificate was refused for another reason.
     #[error("{host}: the server's certificate is refused")]
-    Certificate {
-        /// The host.
-        host: String,
-        /// Why.
-        source: rustls::Error,
-    },
+    Certificate { host: String, source: rustls::Error },
     /// The two sides could not agree, or one of them broke the rules of TLS.
     #[error("{host}: TLS handshake failed")]
     Protocol {
-        /// The host.
         host: String,
         /// What happened, or what the server's alert said.
         source: rustls::Error,
     },
     /// The connection broke during the handshake.
     #[error("{host}: the connection broke during the TLS handshake")]
-    Handshake {
-        /// The host.
-        host: String,
-        /// How.
-        source: io::Error,
-    },
+    Handshake { host: String, source: io::Error },
 }
+
+/// The certificate is of version 1, which knows no names of hosts and cannot be verified.
+#[derive(Debug, thiserror::Error)]
+#[error("the certificate is of version 1")]
+pub(super) struct Version1;
 
 impl TlsError {
     /// Whether the same attempt may succeed later: the connection broke. Everything else needs

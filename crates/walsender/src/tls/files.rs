@@ -1,13 +1,12 @@
-use std::fs::File;
-use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use secrecy::{ExposeSecret, SecretSlice};
+use secrecy::ExposeSecret;
 
-use super::TlsError;
+use super::error::TlsError;
+use crate::secret_file;
 
 /// All certificates of a PEM file, at least one.
 pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -64,22 +63,8 @@ fn is_encrypted(pem: &[u8]) -> bool {
     contains(b"BEGIN ENCRYPTED PRIVATE KEY") || contains(b"Proc-Type: 4,ENCRYPTED")
 }
 
-/// The file and what is known of it, both of the same open file. Wiped from memory after use.
-fn read(path: &Path) -> Result<(std::fs::Metadata, SecretSlice<u8>), TlsError> {
-    let read = || -> io::Result<_> {
-        // Before opening it: to open a pipe is to wait for somebody to write into it.
-        if !std::fs::metadata(path)?.is_file() {
-            let kind = io::ErrorKind::InvalidInput;
-            return Err(io::Error::new(kind, "not a regular file"));
-        }
-        let mut file = File::open(path)?;
-        let metadata = file.metadata()?;
-        // Enough at once for every sensible file, so that no copy of a key is left behind.
-        let mut text = Vec::with_capacity(64 * 1024);
-        file.read_to_end(&mut text)?;
-        Ok((metadata, text.into()))
-    };
-    read().map_err(|source| TlsError::File {
+fn read(path: &Path) -> Result<(std::fs::Metadata, secrecy::SecretSlice<u8>), TlsError> {
+    secret_file::read(path).map_err(|source| TlsError::File {
         path: path.to_owned(),
         source,
     })

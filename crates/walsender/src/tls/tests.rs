@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
@@ -16,9 +17,13 @@ use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::client::TlsStream;
 
-use super::der::Reader;
+use x509_parser::asn1_rs::{Any, FromDer};
+
+use super::context::TlsContext;
 use super::*;
+use crate::conninfo::ConnInfo;
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 const BOTH: &[&SupportedProtocolVersion] = &[&rustls::version::TLS12, &rustls::version::TLS13];
@@ -391,18 +396,25 @@ fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     [&[tag, 0x82], &length[..], &content].concat()
 }
 
+/// The content of the first element, and what comes after the element.
+fn open_der(bytes: &[u8]) -> (&[u8], &[u8]) {
+    let (rest, element) = Any::from_der(bytes).expect("an element");
+    (element.data, rest)
+}
+
 /// The same certificate in version 1; its issuer's signature is no longer right.
 fn version_1(certificate: &[u8]) -> CertificateDer<'static> {
-    let mut fields = Reader(Reader(certificate).expect(0x30).expect("a sequence"));
-    let mut body = Reader(fields.expect(0x30).expect("a body"));
-    let rest = fields.0;
+    let (mut body, signature) = open_der(open_der(certificate).0);
     let mut kept = Vec::new();
-    while let Some(element) = body.next() {
-        if !matches!(element.tag, 0xA0 | 0xA3) {
-            kept.push(element.whole);
+    while !body.is_empty() {
+        let (_, rest) = open_der(body);
+        // Not the version nor the extensions, which have the context's tags 0 and 3.
+        if !matches!(body[0], 0xA0 | 0xA3) {
+            kept.push(&body[..body.len() - rest.len()]);
         }
+        body = rest;
     }
-    der(0x30, &[&der(0x30, &kept), rest]).into()
+    der(0x30, &[&der(0x30, &kept), signature]).into()
 }
 
 #[tokio::test]
@@ -509,9 +521,10 @@ async fn client_certificates_are_shown_in_every_form_of_key() {
         let certificate = certificate.der();
         let pkcs8 = key.serialize_der();
         // PKCS#8 is version, algorithm and the older form in an octet string.
-        let mut wrapped = Reader(Reader(&pkcs8).expect(0x30).expect("a sequence"));
-        let (_, _) = (wrapped.next(), wrapped.next());
-        let old = wrapped.expect(0x04).expect("an octet string");
+        let (version, _) = open_der(&pkcs8);
+        let (_, algorithm) = open_der(version);
+        let (_, octets) = open_der(algorithm);
+        let (old, _) = open_der(octets);
         for (label, key) in [("PRIVATE KEY", &pkcs8[..]), (old_form, old)] {
             let cert = files.put_certificate("client.crt", certificate);
             let key = files.put("client.key", &pem(label, key), 0o600);
@@ -730,8 +743,8 @@ proptest::proptest! {
             }
         }
         certificate.truncate(length);
-        if let Some(parsed) = der::Certificate::parse(&certificate) {
-            let _ = parsed.signature_algorithm();
-        }
+        let certificate = certificate.into();
+        let _ = end_point::of_certificate(&certificate);
+        let _ = verify::verify_validity(&certificate, rustls::pki_types::UnixTime::now());
     }
 }

@@ -1,5 +1,6 @@
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
@@ -13,8 +14,9 @@ use rustls::{
     CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
 };
 
-use super::TlsError;
-use super::der::Certificate;
+use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate, X509Version};
+
+use super::error::{TlsError, Version1};
 
 /// What of the server's certificate is verified, apart from its being the server's own.
 #[derive(Debug)]
@@ -76,11 +78,6 @@ impl Trust {
     }
 }
 
-/// The certificate is of version 1, which knows no names of hosts and cannot be verified.
-#[derive(Debug, thiserror::Error)]
-#[error("the certificate is of version 1")]
-pub(super) struct Version1;
-
 /// Verifies what the `sslmode` asks for.
 #[derive(Debug)]
 pub(super) struct Verifier {
@@ -103,8 +100,8 @@ impl Verifier {
         if trust.pinned.iter().any(|pinned| pinned == certificate) {
             return verify_validity(certificate, now);
         }
-        let fields = Certificate::parse(certificate).ok_or(CertificateError::BadEncoding)?;
-        if fields.is_version_1 {
+        let fields = parse(certificate)?;
+        if fields.version() == X509Version::V1 {
             return Err(CertificateError::Other(OtherError(Arc::new(Version1))).into());
         }
         let verified = verify_server_cert_signed_by_trust_anchor(
@@ -121,7 +118,9 @@ impl Verifier {
             // nobody who is trusted signed it.
             Err(Error::InvalidCertificate(
                 CertificateError::Other(_) | CertificateError::BadSignature,
-            )) if fields.is_self_issued => Err(CertificateError::UnknownIssuer.into()),
+            )) if fields.issuer().as_raw() == fields.subject().as_raw() => {
+                Err(CertificateError::UnknownIssuer.into())
+            }
             other => other,
         }
     }
@@ -165,12 +164,12 @@ impl ServerCertVerifier for Verifier {
         // `webpki` reads version 3 only. Where nothing but the key matters there is no reason to
         // refuse the version 1 that `openssl x509 -req` made until lately; the signature is
         // verified with the key in it.
-        if let (Check::Nothing, Some(parsed)) = (&self.check, Certificate::parse(certificate))
-            && parsed.is_version_1
+        if let (Check::Nothing, Ok(parsed)) = (&self.check, parse(certificate))
+            && parsed.version() == X509Version::V1
         {
             return verify_tls13_signature_with_raw_key(
                 message,
-                &SubjectPublicKeyInfoDer::from(parsed.public_key_info),
+                &SubjectPublicKeyInfoDer::from(parsed.public_key().raw),
                 signature,
                 &self.algorithms,
             );
@@ -183,22 +182,31 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-fn verify_validity(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), Error> {
-    let parsed = Certificate::parse(certificate).ok_or(CertificateError::BadEncoding)?;
-    let (not_before, not_after) = parsed.validity;
+fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, Error> {
+    let parsed = X509Certificate::from_der(certificate);
+    let (_, parsed) = parsed.map_err(|_| CertificateError::BadEncoding)?;
+    Ok(parsed)
+}
+
+pub(super) fn verify_validity(
+    certificate: &CertificateDer<'_>,
+    now: UnixTime,
+) -> Result<(), Error> {
+    let parsed = parse(certificate)?;
+    let not_before = unix_time(parsed.validity().not_before);
+    let not_after = unix_time(parsed.validity().not_after);
+    let time = now;
     if now < not_before {
-        return Err(CertificateError::NotValidYetContext {
-            time: now,
-            not_before,
-        }
-        .into());
+        return Err(CertificateError::NotValidYetContext { time, not_before }.into());
     }
     if now > not_after {
-        return Err(CertificateError::ExpiredContext {
-            time: now,
-            not_after,
-        }
-        .into());
+        return Err(CertificateError::ExpiredContext { time, not_after }.into());
     }
     Ok(())
+}
+
+/// Times before 1970 count as 1970.
+fn unix_time(time: ASN1Time) -> UnixTime {
+    let seconds = u64::try_from(time.timestamp()).unwrap_or(0);
+    UnixTime::since_unix_epoch(Duration::from_secs(seconds))
 }

@@ -60,7 +60,7 @@ fn keys_are_parked_and_freed_while_it_watches() {
     // The only partition is read in order: what came before was passed over.
     assert!(!parking.is_parked(LATER, "orders", b"k"));
     assert_eq!(parking.open(), 1);
-    // A repeat, as by a relay that was killed; and another slot's letter of the same name.
+    // A repeat, as by a relay that was killed; and another slot's dead letter of the same name.
     writer.letter(&Draft {
         topic: None,
         ..draft("0/1 2", "l")

@@ -3,10 +3,10 @@ use std::collections::BTreeMap;
 use rdkafka::types::RDKafkaRespErr;
 
 use super::*;
+use crate::consumer::{Tail, TailedRecord};
 use crate::dlq::{
     Action, DlqRecord, DlqReplayer, NotRedriven, ReplayError, ReplayOptions, ReplaySummary, Step,
 };
-use crate::tail::{Tail, TailedRecord};
 
 fn replayer(cluster: &Cluster) -> DlqReplayer {
     DlqReplayer::open(&config(cluster), TOPIC, LONG)
@@ -91,8 +91,8 @@ fn letters_are_redriven_once_and_in_order() {
     let cluster = cluster(&[(TOPIC, 3), ("orders", 3)]);
     let writer = Writer::new(&cluster);
     let more = [
-        (letter::TIMESTAMP, "1700000000123"),
-        (letter::EVENT_ID, "event"),
+        (dlq_headers::TIMESTAMP, "1700000000123"),
+        (dlq_headers::EVENT_ID, "event"),
     ];
     for row in 0..40 {
         let (id, key) = (format!("1/A {row}"), format!("k{}", row % 5));
@@ -150,8 +150,8 @@ fn letters_are_redriven_once_and_in_order() {
         found.expect("written").partition
     };
     assert_eq!(
-        partition_of(letter::RESOLVES, "s 1/B 0"),
-        partition_of(letter::LSN, "1/B"),
+        partition_of(dlq_headers::RESOLVES, "s 1/B 0"),
+        partition_of(dlq_headers::LSN, "1/B"),
     );
 }
 
@@ -172,7 +172,7 @@ fn what_is_refused_holds_its_key_back_and_no_other() {
     writer.letter(&to(Some("orders"), "0/1 5", "c"));
     writer.letter(&Draft {
         value: None,
-        more: &[(letter::VALUE_BYTES, "5000000")],
+        more: &[(dlq_headers::VALUE_BYTES, "5000000")],
         ..draft("0/1 6", "d")
     });
     writer.letter(&draft("0/1 7", "d"));
@@ -235,7 +235,7 @@ fn parked_letters_follow_also_such_as_come_meanwhile() {
     let cluster = cluster(&[(TOPIC, 2), ("orders", 2)]);
     let writer = Writer::new(&cluster);
     let parked = |id: &'static str, key: &'static str| Draft {
-        class: letter::PARKED,
+        class: dlq_headers::PARKED,
         ..draft(id, key)
     };
     writer.letter(&draft("0/1 0", "a"));

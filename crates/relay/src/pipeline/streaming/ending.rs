@@ -4,11 +4,11 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tracing::{debug, info, warn};
 use walrelay_sink::{Sink, SinkFactory};
 
-use super::Streaming;
-use crate::environment::Environment;
-use crate::error::Chain;
+use super::connection::Streaming;
+use crate::interface::environment::Environment;
+use crate::interface::source::{Source, WalStream};
+use crate::pipeline::error::Chain;
 use crate::pipeline::settings::Outcome;
-use crate::source::{Source, WalStream};
 
 /// How long what was acknowledged beside a failure may still be collected and confirmed.
 const SETTLE: Duration = Duration::from_secs(5);

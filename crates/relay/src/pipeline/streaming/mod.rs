@@ -16,9 +16,11 @@
 //! 5. a schema;
 //! 6. the next thing that is due.
 
+mod connection;
 mod ending;
 mod event_log;
 mod feedback;
+mod looks;
 mod sink_watch;
 mod status;
 
@@ -31,39 +33,21 @@ use tracing::{info, warn};
 use walrelay_lsn::CommitEnd;
 use walrelay_sink::{BatchingMode, Sink, SinkFactory};
 
-use super::failed_attempts::FailedAttempts;
-use super::lease::Lease;
-use super::looks::Looks;
-use super::schema_fetcher::{FetchOutcome, SchemaFetcher};
-use super::session::{BatchResult, SinkSession};
-use super::settings::{Outcome, Settings};
+use super::schema_fetcher::FetchOutcome;
+use super::session::sink_session::BatchResult;
+use super::settings::Outcome;
 use super::shutdown::Shutdown;
 use crate::core::CoreError;
-use crate::environment::{Environment, Failpoint, State};
-use crate::error::{Chain, PipelineError, PipelineResult};
+use crate::interface::environment::{Environment, Failpoint, State};
+use crate::interface::schemas::SchemaFailure;
+use crate::interface::source::{Looked, SlotOwner, Source, WalStream};
 use crate::pacing::Pace;
-use crate::schemas::SchemaFailure;
-use crate::source::{Looked, SlotOwner, Source, WalStream};
+use crate::pipeline::error::{Chain, PipelineError, PipelineResult};
+pub(super) use connection::Streaming;
 use event_log::EventLog;
 use feedback::Feedback;
+use looks::Looks;
 use sink_watch::SinkWatch;
-
-/// One connection and all that it works with.
-pub(super) struct Streaming<'a, S: Source, F: SinkFactory, W> {
-    pub(super) stream: S::Stream,
-    pub(super) source: &'a mut S,
-    /// The server's `wal_sender_timeout` for this connection.
-    pub(super) server_timeout: Option<Duration>,
-    pub(super) lease: &'a mut Lease,
-    /// The server's; a standby may be promoted under the stream.
-    pub(super) timeline: &'a mut u32,
-    pub(super) session: &'a mut SinkSession<F::Sink>,
-    pub(super) settings: &'a Settings,
-    pub(super) environment: &'a mut W,
-    pub(super) failed_attempts: &'a mut FailedAttempts,
-    /// A request that is under way outlives the connection.
-    pub(super) schema_fetcher: &'a mut SchemaFetcher,
-}
 
 /// What the loop keeps from turn to turn.
 struct Turn {
@@ -89,7 +73,7 @@ impl Turn {
 
 /// Delays the next read, so that messages gather in the socket. Blocks the thread: tokio's timers count whole
 /// milliseconds, rounded up, and the difference between a third of one and two decides what a message costs the
-/// server (docs/adr/0013-two-gears.md). The pipeline owns its thread, so at most its own work is this late.
+/// server (docs/adr/0013-producer-modes.md). The pipeline owns its thread, so at most its own work is this late.
 fn delay_read(delay: Duration) {
     std::thread::sleep(delay);
 }
@@ -146,7 +130,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
             if let ControlFlow::Break(reason) = self.observe(&mut turn, &batch, now) {
                 return Ok(reason);
             }
-            self.send_feedback(&mut turn, now).await?;
+            self.send_feedback(&mut turn.feedback, now).await?;
             let silent_at = self.check_silence(&turn)?;
             let look_at = self.start_look(&mut turn, now);
             let due = turn.feedback.due(turn.confirmed);
@@ -246,13 +230,6 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         }
         turn.feedback.asked |= batch.reply;
         Ok(batch)
-    }
-
-    /// Collects acknowledgements.
-    fn collect(&mut self) {
-        if let Some((end, committed)) = self.session.core.advance() {
-            self.environment.acknowledged(end, committed);
-        }
     }
 
     /// Looks at what the sink made of the batch. `Break`: the drain is over, with the reason if not all was

@@ -4,9 +4,9 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use walrelay_sink::{Disposition, Obstacle, Sink};
 
-use crate::environment::State;
+use crate::interface::environment::State;
 use crate::pipeline::log_throttle::LogThrottle;
-use crate::pipeline::session::{BatchResult, SinkSession};
+use crate::pipeline::session::sink_session::{BatchResult, SinkSession};
 
 /// How long the oldest record is in flight before the sink is asked what it waits for.
 const ASK_SINK: Duration = Duration::from_secs(1);

@@ -6,33 +6,21 @@ use tokio::time::{Instant, timeout};
 use walrelay_sink::SinkFactory;
 use walrelay_walsender::StatusUpdate;
 
+use super::connection::Streaming;
 use super::feedback::Feedback;
-use super::{Streaming, Turn};
-use crate::environment::{Environment, Failpoint};
-use crate::error::{PipelineError, PipelineResult};
-use crate::source::{Source, WalStream};
+
+use crate::interface::environment::{Environment, Failpoint};
+use crate::interface::source::{Source, WalStream};
+use crate::pipeline::error::{PipelineError, PipelineResult};
 
 impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
-    /// The longest time between two updates.
-    pub(super) fn interval(&self) -> Duration {
-        let half = self
-            .server_timeout
-            .map_or(Duration::MAX, |timeout| timeout / 2);
-        self.settings.status_interval.min(half)
-    }
-
-    pub(super) fn first_feedback(&self) -> Feedback {
-        Feedback::new(self.interval(), self.session.core.confirmed())
-    }
-
     /// Sends a status update if one is due. A blocked sink does not change that.
     pub(super) async fn send_feedback(
         &mut self,
-        turn: &mut Turn,
+        feedback: &mut Feedback,
         now: Instant,
     ) -> PipelineResult<(), S, F> {
-        let feedback = &mut turn.feedback;
-        if !feedback.pending && now >= feedback.due(turn.confirmed) {
+        if !feedback.pending && now >= feedback.due(self.session.core.confirmed()) {
             self.queue_status(feedback).map_err(PipelineError::Source)?;
         }
         if feedback.pending {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use walrelay_event_router::Router;
-use walrelay_kafka_sink::{DualModeSinkFactory, Follower, KafkaConfig};
+use walrelay_kafka_sink::{DualModeSinkFactory, KafkaConfig, Tail};
 use walrelay_relay::{Pipeline, Settings};
 
 use super::drain::{Watch, incomplete};
@@ -210,9 +210,11 @@ fn read(
     offset: i64,
     shared: &Shared,
 ) -> Result<Latencies, Failure> {
-    let follower = Follower::open(kafka, topic, BROKER_PATIENCE)?;
+    let mut tail = Tail::with_config(kafka, &[topic], BROKER_PATIENCE)?;
+    // From a lost connection the client recovers by itself.
+    let mut next_record = |timeout| tail.next(timeout).ok().flatten();
     // Makes the connections, whose time is not the relay's.
-    let mut next = follower.next(Duration::from_secs(1));
+    let mut next = next_record(Duration::from_secs(1));
     shared.ready.store(true, Ordering::Relaxed);
     let mut latencies = Latencies::new();
     let mut seen = HashSet::with_capacity(rows as usize);
@@ -229,7 +231,7 @@ fn read(
             shared.came.store(seen.len() as u64, Ordering::Relaxed);
         }
         next = if (seen.len() as u64) < rows {
-            follower.next(Duration::from_millis(100))
+            next_record(Duration::from_millis(100))
         } else {
             None
         };

@@ -3,8 +3,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use walrelay_kafka_sink::KafkaError;
-use walrelay_kafka_sink::tail::{Tail, TailedRecord};
+use walrelay_kafka_sink::{KafkaError, Tail, TailedRecord};
 
 use super::ledger::{Arrival, Ledger, PerTopic};
 use crate::telemetry::Latencies;

@@ -8,8 +8,8 @@ use walrelay_kafka_sink::dlq::{
 
 use super::filter::Filter;
 use super::render::{Columns, Fields, Table, line};
-use super::{Ended, Env, Letters, note, note_foreign, output};
-use crate::cli::{DropArgs, Exit, Failure, FilterArgs, Output, RedriveArgs};
+use super::{DlqTopic, Ended, Env, note, note_foreign, output, show_each};
+use crate::cli::{CloseArgs, DropArgs, Exit, Failure, Output, RedriveArgs};
 use crate::failures;
 
 /// For one acknowledgement. That there is no such topic takes librdkafka half a minute to believe.
@@ -17,37 +17,21 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// Dead letters that are named; more are counted.
 const NAMED: usize = 20;
 
-/// What both commands have.
+/// What is to be done with which dead letters.
 struct Job<'a> {
-    filter: &'a FilterArgs,
-    all: bool,
-    dry_run: bool,
-    output: Output,
-    orders: ReplayOptions,
+    args: &'a CloseArgs,
+    options: ReplayOptions,
     outcome: Outcome,
 }
 
 /// `walrelay dlq redrive`.
 pub(super) fn redrive(args: &RedriveArgs, env: Env<'_>) -> Ended {
-    let job = Job {
-        filter: &args.filter,
-        all: args.all,
-        dry_run: args.dry_run,
-        output: args.output,
-        orders: ReplayOptions {
-            action: Action::Redrive {
-                topic: args.topic_override.clone(),
-                follow: !args.without_parked,
-            },
-            limit: args.filter.limit.map(|limit| limit as usize),
-            patience: PATIENCE,
-        },
-        outcome: Outcome::Redriven,
+    let action = Action::Redrive {
+        topic: args.topic_override.clone(),
+        follow: !args.without_parked,
     };
-    job.check()?;
-    let letters = Letters::new(&args.letters, env)?;
-    job.run(&letters, |desk| {
-        let broken = desk.out_of_order();
+    Job::new(&args.close, action, Outcome::Redriven)?.run(env, |replayer| {
+        let broken = replayer.out_of_order();
         if args.out_of_order || broken.is_empty() {
             Ok(())
         } else {
@@ -58,20 +42,8 @@ pub(super) fn redrive(args: &RedriveArgs, env: Env<'_>) -> Ended {
 
 /// `walrelay dlq drop`.
 pub(super) fn drop(args: &DropArgs, env: Env<'_>) -> Ended {
-    let job = Job {
-        filter: &args.filter,
-        all: args.all,
-        dry_run: args.dry_run,
-        output: args.output,
-        orders: ReplayOptions {
-            action: Action::Drop,
-            limit: args.filter.limit.map(|limit| limit as usize),
-            patience: PATIENCE,
-        },
-        outcome: Outcome::Dropped,
-    };
-    job.check()?;
-    if !args.yes && !args.dry_run {
+    let job = Job::new(&args.close, Action::Drop, Outcome::Dropped)?;
+    if !args.yes && !args.close.dry_run {
         let failure = Failure::new(
             "dlq-not-confirmed",
             Exit::Usage,
@@ -80,14 +52,13 @@ pub(super) fn drop(args: &DropArgs, env: Env<'_>) -> Ended {
         .remedy("see which they are with --dry-run, then say --yes");
         return Err(vec![failure]);
     }
-    let letters = Letters::new(&args.letters, env)?;
     // What is not sent is in nobody's way.
-    job.run(&letters, |_| Ok(()))
+    job.run(env, |_| Ok(()))
 }
 
-impl Job<'_> {
-    fn check(&self) -> Result<(), Failure> {
-        if self.filter.is_empty() && !self.all {
+impl<'a> Job<'a> {
+    fn new(args: &'a CloseArgs, action: Action, outcome: Outcome) -> Result<Self, Failure> {
+        if args.filter.is_empty() && !args.all {
             return Err(Failure::new(
                 "dlq-no-filter",
                 Exit::Usage,
@@ -95,34 +66,40 @@ impl Job<'_> {
             )
             .remedy("give a filter, such as --class or --id, or --all if all are meant"));
         }
-        Ok(())
+        Ok(Self {
+            args,
+            options: ReplayOptions {
+                action,
+                limit: args.filter.limit.map(|limit| limit as usize),
+                patience: PATIENCE,
+            },
+            outcome,
+        })
     }
 
-    fn run(
-        &self,
-        letters: &Letters,
-        check: impl FnOnce(&DlqReplayer) -> Result<(), Failure>,
-    ) -> Ended {
-        let filter = Filter::new(self.filter, letters.slot.as_deref());
+    fn run(&self, env: Env<'_>, check: impl FnOnce(&DlqReplayer) -> Result<(), Failure>) -> Ended {
+        let topic = DlqTopic::new(&self.args.letters, env)?;
+        let filter = Filter::new(&self.args.filter, topic.slot.as_deref());
         let fits = |letter: &DlqRecord| filter.fits(letter);
-        let mut desk = match letters.open()? {
-            Some(desk) => desk,
-            None if self.filter.id.is_empty() => return Ok(()),
-            None => return Err(vec![nothing()]),
+        let by_id = !self.args.filter.id.is_empty();
+        let Some(mut replayer) = topic.open()? else {
+            return if by_id { Err(vec![nothing()]) } else { Ok(()) };
         };
-        desk.read(fits).map_err(|error| failures::letters(&error))?;
-        note_foreign(desk.index());
-        let plan = desk.plan(&self.orders);
-        if plan.is_empty() && !self.filter.id.is_empty() {
+        replayer
+            .read(fits)
+            .map_err(|error| failures::letters(&error))?;
+        note_foreign(replayer.index());
+        let plan = replayer.plan(&self.options);
+        if plan.is_empty() && by_id {
             return Err(vec![nothing()]);
         }
-        check(&desk)?;
-        if self.dry_run {
-            return self.pretend(&mut desk, &plan);
+        check(&replayer)?;
+        if self.args.dry_run {
+            return self.pretend(&mut replayer, &plan);
         }
         let mut written = Ok(());
         let mut failed = Failed::default();
-        let carried = desk.carry_out(&self.orders, fits, |step| match step {
+        let carried = replayer.carry_out(&self.options, fits, |step| match step {
             Step::Done(letter) => {
                 if written.is_ok() {
                     written = self.say(letter);
@@ -138,7 +115,7 @@ impl Job<'_> {
         });
         let mut failures = failed.failures;
         match carried {
-            Ok(tally) => self.sum_up(tally, failed.count),
+            Ok(summary) => self.sum_up(summary, failed.count),
             // First: its exit code counts.
             Err(error) => failures.insert(0, failures::desk(error)),
         }
@@ -151,24 +128,17 @@ impl Job<'_> {
         }
     }
 
-    fn pretend(&self, desk: &mut DlqReplayer, plan: &[Listed]) -> Ended {
+    fn pretend(&self, replayer: &mut DlqReplayer, plan: &[Listed]) -> Ended {
         let columns = Columns::default();
         let mut table = Table::new(columns);
-        let mut written = Ok(());
-        desk.each(plan, |listed, letter| {
-            let Some(letter) = letter else { return };
-            match self.output {
-                Output::Table => table.add(columns, listed, letter),
-                Output::Json if written.is_ok() => {
-                    let line = line("open", letter, Fields::default());
-                    written = io::stdout().write_all(&line);
-                }
-                Output::Json => {}
+        show_each(replayer, plan, |listed, letter| match self.args.output {
+            Output::Table => {
+                table.add(columns, listed, letter);
+                Ok(())
             }
-        })
-        .map_err(|error| failures::letters(&error))?;
-        written.map_err(output)?;
-        if self.output == Output::Table && !plan.is_empty() {
+            Output::Json => io::stdout().write_all(&line("open", letter, Fields::default())),
+        })?;
+        if self.args.output == Output::Table && !plan.is_empty() {
             table.write(&mut io::stdout().lock()).map_err(output)?;
         }
         note(&format!("{} letters would be {}", plan.len(), self.outcome));
@@ -177,22 +147,19 @@ impl Job<'_> {
 
     fn say(&self, letter: &DlqRecord) -> io::Result<()> {
         let mut out = io::stdout().lock();
-        match self.output {
+        match self.args.output {
             Output::Table => writeln!(out, "{} {}", self.outcome, letter.id),
             Output::Json => out.write_all(&line(self.outcome.name(), letter, Fields::default())),
         }
     }
 
-    fn sum_up(&self, tally: ReplaySummary, failed: usize) {
-        let ReplaySummary {
-            done, held_back, ..
-        } = tally;
-        let mut parts = vec![format!("{done} letters {}", self.outcome)];
+    fn sum_up(&self, summary: ReplaySummary, failed: usize) {
+        let mut parts = vec![format!("{} letters {}", summary.done, self.outcome)];
         if failed > 0 {
             parts.push(format!("{failed} failed"));
         }
-        if held_back > 0 {
-            parts.push(format!("{held_back} wait behind them"));
+        if summary.held_back > 0 {
+            parts.push(format!("{} wait behind them", summary.held_back));
         }
         note(&parts.join(", "));
     }

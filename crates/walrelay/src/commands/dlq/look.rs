@@ -4,48 +4,48 @@ use walrelay_kafka_sink::dlq::{DlqRecord, Listed};
 
 use super::filter::Filter;
 use super::render::{Columns, Fields, Table, describe, line, status};
-use super::{Ended, Env, Letters, note, note_foreign, output};
+use super::{DlqTopic, Ended, Env, note, note_foreign, output, show_each};
 use crate::cli::{Exit, Failure, ListArgs, Output, ShowArgs};
 use crate::failures;
 
 /// `walrelay dlq list`.
 pub(super) fn list(args: &ListArgs, env: Env<'_>) -> Ended {
-    let letters = Letters::new(&args.letters, env)?;
-    let filter = Filter::new(&args.filter, letters.slot.as_deref());
+    let topic = DlqTopic::new(&args.letters, env)?;
+    let filter = Filter::new(&args.filter, topic.slot.as_deref());
     let columns = Columns {
-        slot: letters.slot.is_none(),
+        slot: topic.slot.is_none(),
         status: args.resolved,
         key: args.keys,
     };
     let mut table = Table::new(columns);
     let mut count = 0;
-    if let Some(mut desk) = letters.open()? {
+    if let Some(mut replayer) = topic.open()? {
         let failed = |error| failures::letters(&error);
         if let Some(since) = filter.written_since() {
-            desk.start_at(since).map_err(failed)?;
+            replayer.start_at(since).map_err(failed)?;
         }
-        desk.read(|letter| filter.fits(letter)).map_err(failed)?;
-        let mut listed = desk.index().selected(args.resolved);
+        replayer
+            .read(|letter| filter.fits(letter))
+            .map_err(failed)?;
+        let mut listed = replayer.index().selected(args.resolved);
         listed.truncate(args.filter.limit.map_or(usize::MAX, |limit| limit as usize));
-        let mut written = Ok(());
-        desk.each(&listed, |listed, letter| {
-            let Some(letter) = letter else { return };
+        show_each(&mut replayer, &listed, |listed, letter| {
             count += 1;
             match args.output {
-                Output::Table => table.add(columns, listed, letter),
-                Output::Json if written.is_ok() => {
+                Output::Table => {
+                    table.add(columns, listed, letter);
+                    Ok(())
+                }
+                Output::Json => {
                     let fields = Fields {
                         key: args.keys,
                         ..Fields::default()
                     };
-                    written = io::stdout().write_all(&line(status(listed.outcome), letter, fields));
+                    io::stdout().write_all(&line(status(listed.outcome), letter, fields))
                 }
-                Output::Json => {}
             }
-        })
-        .map_err(failed)?;
-        written.map_err(output)?;
-        note_foreign(desk.index());
+        })?;
+        note_foreign(replayer.index());
     }
     if args.output == Output::Table {
         if count > 0 {
@@ -65,7 +65,7 @@ pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> Ended {
         );
         return Err(vec![failure]);
     };
-    let letters = Letters::new(&args.letters, env)?;
+    let topic = DlqTopic::new(&args.letters, env)?;
     let unknown = || {
         Failure::new(
             "dlq-letter",
@@ -74,13 +74,13 @@ pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> Ended {
         )
         .remedy("`walrelay dlq list --resolved --all-slots` lists all")
     };
-    let mut desk = letters.open()?.ok_or_else(unknown)?;
-    let slot = letters.slot.as_deref();
+    let mut replayer = topic.open()?.ok_or_else(unknown)?;
+    let slot = topic.slot.as_deref();
     let wanted =
         |letter: &DlqRecord| letter.id == id && slot.is_none_or(|slot| slot == letter.slot);
     let failed = |error| failures::letters(&error);
-    desk.read(wanted).map_err(failed)?;
-    let listed: Vec<Listed> = desk.index().selected(true);
+    replayer.read(wanted).map_err(failed)?;
+    let listed: Vec<Listed> = replayer.index().selected(true);
     if listed.is_empty() {
         return Err(vec![unknown()]);
     }
@@ -94,14 +94,15 @@ pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> Ended {
         return Err(vec![failure]);
     }
     let mut done = Ok(());
-    desk.each(&listed, |listed, letter| {
-        if done.is_ok() {
-            done = letter
-                .ok_or_else(unknown)
-                .and_then(|letter| print(args, listed, letter));
-        }
-    })
-    .map_err(failed)?;
+    replayer
+        .each(&listed, |listed, letter| {
+            if done.is_ok() {
+                done = letter
+                    .ok_or_else(unknown)
+                    .and_then(|letter| print(args, listed, letter));
+            }
+        })
+        .map_err(failed)?;
     done?;
     Ok(())
 }

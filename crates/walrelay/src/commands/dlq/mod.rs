@@ -5,15 +5,15 @@ mod filter;
 mod look;
 mod render;
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::time::Duration;
 
 use walrelay_kafka_sink::KafkaConfig;
-use walrelay_kafka_sink::dlq::{DlqIndex, DlqReplayer};
+use walrelay_kafka_sink::dlq::{DlqIndex, DlqRecord, DlqReplayer, Listed};
 
 use super::connect::kafka;
 use super::{Ended, Env, load};
-use crate::cli::{DlqArgs, DlqCommand, Exit, Failure, LetterArgs};
+use crate::cli::{DlqArgs, DlqCommand, DlqTopicArgs, Exit, Failure};
 use crate::config::{Log, LogLevel, SinkConfig};
 use crate::failures;
 use crate::telemetry::log_to_stderr;
@@ -32,15 +32,15 @@ pub(crate) fn dlq(args: &DlqArgs, env: Env<'_>) -> Ended {
 }
 
 /// The topic of dead letters, as arguments and configuration have it.
-struct Letters {
+struct DlqTopic {
     kafka: KafkaConfig,
     topic: String,
     /// `None`: of all slots.
     slot: Option<String>,
 }
 
-impl Letters {
-    fn new(args: &LetterArgs, env: Env<'_>) -> Result<Self, Vec<Failure>> {
+impl DlqTopic {
+    fn new(args: &DlqTopicArgs, env: Env<'_>) -> Result<Self, Vec<Failure>> {
         let config = load(&args.config, env)?;
         let quiet = Log {
             // What the client goes through on its way is of interest only where it is asked for.
@@ -62,25 +62,21 @@ impl Letters {
                 .dead_letter_topic
                 .clone()
                 .unwrap_or(config.poison.topic),
-            slot: match (&args.slot, args.all_slots) {
-                (_, true) => None,
-                (Some(slot), false) => Some(slot.clone()),
-                (None, false) => Some(config.source.slot),
-            },
+            slot: (!args.all_slots).then(|| args.slot.clone().unwrap_or(config.source.slot)),
         })
     }
 
     /// `None`: there is no such topic, and that was said.
     fn open(&self) -> Result<Option<DlqReplayer>, Failure> {
-        let desk = DlqReplayer::open(&self.kafka, &self.topic, BROKER_PATIENCE)
+        let replayer = DlqReplayer::open(&self.kafka, &self.topic, BROKER_PATIENCE)
             .map_err(|error| failures::letters(&error))?;
-        if desk.is_none() {
+        if replayer.is_none() {
             note(&format!(
                 "there is no topic {}: nothing was ever a dead letter there",
                 self.topic
             ));
         }
-        Ok(desk)
+        Ok(replayer)
     }
 }
 
@@ -97,9 +93,26 @@ fn note_foreign(index: &DlqIndex) {
 /// For people, beside what was asked for.
 fn note(line: &str) {
     // Nobody is left to be told when standard error is closed.
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
-fn output(error: std::io::Error) -> Failure {
+/// Calls `show` with each of these dead letters and the dead letter itself, until it fails; gone ones are left out.
+fn show_each(
+    replayer: &mut DlqReplayer,
+    listed: &[Listed],
+    mut show: impl FnMut(&Listed, &DlqRecord) -> io::Result<()>,
+) -> Result<(), Failure> {
+    let mut written = Ok(());
+    replayer
+        .each(listed, |listed, letter| {
+            if let Some(letter) = letter.filter(|_| written.is_ok()) {
+                written = show(listed, letter);
+            }
+        })
+        .map_err(|error| failures::letters(&error))?;
+    written.map_err(output)
+}
+
+fn output(error: io::Error) -> Failure {
     Failure::new("output", Exit::Unavailable, "cannot write").caused_by(error)
 }

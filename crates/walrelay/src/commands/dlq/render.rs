@@ -15,7 +15,7 @@ pub(super) struct Columns {
     pub(super) key: bool,
 }
 
-/// What became of a letter, in a word.
+/// What became of a dead letter, in a word.
 pub(super) fn status(outcome: Option<Outcome>) -> &'static str {
     outcome.map_or("open", Outcome::name)
 }
@@ -85,7 +85,7 @@ impl Table {
     }
 }
 
-/// One letter, for people.
+/// One dead letter, for people.
 pub(super) fn describe(out: &mut dyn Write, listed: &Listed, letter: &DlqRecord) -> io::Result<()> {
     let value = match (letter.omitted_bytes, &letter.value) {
         (Some(bytes), _) => format!("left out, {bytes} bytes"),

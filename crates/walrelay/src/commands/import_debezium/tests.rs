@@ -1,9 +1,10 @@
 //! What is taken over, by inputs of both kinds. Every input is held against the same invariants.
 
-use std::collections::BTreeSet;
+use walrelay_debezium_import::{Outcome, Row};
 
-use super::report::{Outcome, Row};
+use self::Expect::{Breaks, Fatal, Line, NoEffect, Supported, Taken, Unsupported, Urgent};
 use super::*;
+use crate::config::{Config, expand_for_tests};
 
 const CONNECT: &str = r#"{"name": "outbox", "config": {
     "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
@@ -46,55 +47,45 @@ debezium.sink.kafka.producer.bootstrap.servers=broker:9092
 ";
 
 /// Imports, and holds what came of it against what is always so.
-fn outcome_of(text: &str, worker: Option<&str>, tables: &[&str], with_secrets: bool) -> Imported {
-    let keys: Vec<String> = {
-        let input = settings::read(text, worker).unwrap();
-        input.settings.into_iter().map(|s| s.key).collect()
-    };
+fn import(text: &str, worker: Option<&str>, tables: &[&str], with_secrets: bool) -> Imported {
+    let input = Input::parse(text, worker).unwrap();
+    let keys: Vec<String> = input.keys().map(str::to_owned).collect();
     let tables: Vec<String> = tables.iter().map(|table| (*table).to_owned()).collect();
-    let input = settings::read(text, worker).unwrap();
-    let imported = translate(input, &tables, with_secrets);
+    let options = Options {
+        tables: &tables,
+        with_secrets,
+    };
+    let imported = translate(input, options, &Checker);
 
-    let rows: Vec<&str> = imported
-        .report
-        .rows
-        .iter()
-        .map(|r| r.key.as_str())
-        .collect();
+    let rows: Vec<&str> = imported.report.rows.iter().map(|r| &*r.key).collect();
     assert_eq!(
         rows, keys,
         "each setting is in the report, once and in its place"
     );
     let report = imported.report.text();
     for row in &imported.report.rows {
-        let key = report::printable(&row.key);
-        let lines = report.lines().filter(|line| {
+        let key = row.key.replace(char::is_control, " ");
+        let mut lines = report.lines().filter(|line| {
             let rest = line.get("NOT SUPPORTED  ".len()..).unwrap_or_default();
             rest.trim_start_matches("worker: ").starts_with(&key)
         });
-        assert!(lines.count() >= 1, "{}: {report}", row.key);
+        assert!(lines.next().is_some(), "{}: {report}", row.key);
     }
     let all = format!("{report}{}", imported.report.json());
+    let toml = &imported.toml;
     for secret in ["hunter2", "s3cret"] {
         assert!(!all.contains(secret), "{all}");
-        assert!(
-            with_secrets || !imported.toml.contains(secret),
-            "{}",
-            imported.toml
-        );
+        assert!(with_secrets || !toml.contains(secret), "{toml}");
     }
     if imported.fatal.is_empty() {
         let env = |name: &str| {
-            let known = imported
-                .report
-                .variables
-                .iter()
-                .any(|(known, _)| known == name);
+            let mut variables = imported.report.variables.iter();
+            let known = variables.any(|variable| variable.name == name);
             assert!(known, "{name} is not in the report");
             Some("x".to_owned())
         };
-        let read = Config::parse(&imported.toml, "walrelay.toml", &[], &env);
-        assert!(read.is_ok(), "{}\n{}", read.unwrap_err(), imported.toml);
+        let read = Config::parse(toml, "walrelay.toml", &[], &env);
+        assert!(read.is_ok(), "{}\n{toml}", read.unwrap_err());
         claims(&imported);
     }
     imported
@@ -104,7 +95,7 @@ fn outcome_of(text: &str, worker: Option<&str>, tables: &[&str], with_secrets: b
 fn claims(imported: &Imported) {
     let table: toml::Table = imported.toml.parse().unwrap();
     for row in &imported.report.rows {
-        let Outcome::Taken { to, .. } = &row.outcome else {
+        let Outcome::TakenOver { to, .. } = &row.outcome else {
             continue;
         };
         for path in to {
@@ -133,160 +124,232 @@ fn claims(imported: &Imported) {
     }
 }
 
-fn connect(changes: &[(&str, Option<&str>)]) -> Imported {
-    outcome_of(&connector(changes), None, &[], false)
+/// What a case expects. Texts are parts of what the report says.
+enum Expect {
+    /// A line of the configuration, without its comment.
+    Line(&'static str),
+    /// The setting went into this key.
+    Taken(&'static str, &'static str),
+    NoEffect(&'static str, &'static str),
+    Unsupported(&'static str, &'static str),
+    /// Not supported, and so nothing is written without `--partial`.
+    Breaks(&'static str, &'static str),
+    /// Nothing is written at all.
+    Fatal(&'static str),
+    /// What the urgent notes are about.
+    Urgent(&'static [&'static str]),
+    /// Everything is supported, and the configuration is written.
+    Supported,
 }
 
-/// [`CONNECT`] with other settings; `None` takes one away.
-fn connector(changes: &[(&str, Option<&str>)]) -> String {
+#[track_caller]
+fn expect(imported: &Imported, expected: &[Expect]) {
+    let Imported {
+        toml,
+        report,
+        fatal,
+    } = imported;
+    let outcome = |key: &str, fits: &dyn Fn(&Outcome) -> bool| {
+        let rows: Vec<&Row> = report.rows.iter().filter(|row| row.key == key).collect();
+        assert!(rows.iter().any(|row| fits(&row.outcome)), "{key}: {rows:?}");
+    };
+    let refused = !failures(imported, false).is_empty();
+    for expected in expected {
+        match expected {
+            Line(line) => {
+                let mut lines = toml.lines().map(|line| line.split("  # ").next());
+                assert!(
+                    lines.any(|found| found == Some(line)),
+                    "no {line} in\n{toml}"
+                );
+            }
+            Taken(key, path) => outcome(
+                key,
+                &|it| matches!(it, Outcome::TakenOver { to, .. } if to.iter().any(|to| to == path)),
+            ),
+            NoEffect(key, words) => outcome(
+                key,
+                &|it| matches!(it, Outcome::NoEffect { why } if why.contains(words)),
+            ),
+            Unsupported(key, words) => outcome(
+                key,
+                &|it| matches!(it, Outcome::NotSupported { remedy, breaks: false } if remedy.contains(words)),
+            ),
+            Breaks(key, words) => {
+                outcome(
+                    key,
+                    &|it| matches!(it, Outcome::NotSupported { remedy, breaks: true } if remedy.contains(words)),
+                );
+                assert!(refused, "{key} is not refused");
+            }
+            Fatal(words) => {
+                assert!(fatal.iter().any(|why| why.contains(words)), "{fatal:?}");
+                let partial = failures(imported, true);
+                assert!(!partial.is_empty(), "--partial does not help");
+            }
+            Urgent(about) => {
+                let urgent = report.notes.iter().filter(|note| note.urgent);
+                let urgent: Vec<&str> = urgent.map(|note| &*note.about).collect();
+                assert_eq!(urgent, *about);
+            }
+            Supported => {
+                let unsupported = |row: &&Row| matches!(row.outcome, Outcome::NotSupported { .. });
+                let unsupported = report.rows.iter().filter(unsupported).count();
+                assert_eq!(unsupported, 0, "{}", report.text());
+                assert!(!refused, "{fatal:?}");
+            }
+        }
+    }
+}
+
+/// The value of a setting that [`CONNECT`] has and a case has not.
+const GONE: &str = "\0";
+
+/// [`CONNECT`] with other settings.
+fn connector(changes: &[(&str, &str)]) -> String {
     let mut json: serde_json::Value = serde_json::from_str(CONNECT).unwrap();
     let config = json["config"].as_object_mut().unwrap();
     for (key, value) in changes {
-        match value {
-            Some(value) => config.insert((*key).to_owned(), (*value).into()),
-            None => config.remove(*key),
+        match *value {
+            GONE => config.remove(*key),
+            value => config.insert((*key).to_owned(), value.into()),
         };
     }
     json.to_string()
 }
 
-fn server(more: &str) -> Imported {
-    outcome_of(&format!("{SERVER}{more}"), None, &[], false)
+#[track_caller]
+fn connect(changes: &[(&str, &str)], expected: &[Expect]) -> Imported {
+    let imported = import(&connector(changes), None, &[], false);
+    expect(&imported, expected);
+    imported
 }
 
 #[track_caller]
-fn row<'a>(imported: &'a Imported, key: &str) -> &'a Row {
-    let mut rows = imported.report.rows.iter();
-    rows.find(|row| row.key == key)
-        .unwrap_or_else(|| panic!("no row {key}"))
-}
-
-#[track_caller]
-fn is_taken(imported: &Imported, key: &str, path: &str) {
-    match &row(imported, key).outcome {
-        Outcome::Taken { to, .. } => assert!(to.iter().any(|to| to == path), "{key}: {to:?}"),
-        other => panic!("{key}: {other:?}"),
-    }
-}
-
-#[track_caller]
-fn is_none(imported: &Imported, key: &str, words: &str) {
-    match &row(imported, key).outcome {
-        Outcome::NoEffect { why } => assert!(why.contains(words), "{key}: {why}"),
-        other => panic!("{key}: {other:?}"),
-    }
-}
-
-#[track_caller]
-fn is_unsupported(imported: &Imported, key: &str, breaking: bool, words: &str) {
-    match &row(imported, key).outcome {
-        Outcome::Unsupported { remedy, breaks } => {
-            assert!(remedy.contains(words), "{key}: {remedy}");
-            assert_eq!(*breaks, breaking, "{key}");
-            let refused = !imported.failures(false).is_empty();
-            assert!(refused || !breaking, "{key} is not refused");
-        }
-        other => panic!("{key}: {other:?}"),
-    }
-}
-
-#[track_caller]
-fn has(imported: &Imported, line: &str) {
-    let found = imported
-        .toml
-        .lines()
-        .any(|l| l.split("  # ").next() == Some(line));
-    assert!(found, "no line {line} in\n{}", imported.toml);
+fn server(more: &str, expected: &[Expect]) -> Imported {
+    let imported = import(&format!("{SERVER}{more}"), None, &[], false);
+    expect(&imported, expected);
+    imported
 }
 
 #[test]
 fn a_connector_of_kafka_connect() {
-    let imported = connect(&[]);
-    assert!(
-        imported.failures(false).is_empty(),
-        "{:?}",
-        imported.failures(false)
+    let expected = [
+        Supported,
+        Line("url = \"postgres://cdc:${PGPASSWORD}@db:5433/app\""),
+        Line("slot = \"orders\""),
+        Line("publication = \"orders_pub\""),
+        Line("tables = [\"public.outbox\"]"),
+        Line("create = false"),
+        Line("preset = \"debezium\""),
+        Line("\"route.by.field\" = \"aggregate_type\""),
+        Line("\"topic.prefix\" = \"srv\""),
+        Line("\"key.converter\" = \"string\""),
+        Line("\"header.converter\" = \"simple\""),
+        Line("\"bootstrap.servers\" = \"broker:9092\""),
+    ];
+    let imported = connect(&[], &expected);
+    let variables = imported.report.variables.iter();
+    let variables: Vec<_> = variables.map(|v| (&*v.name, v.remark)).collect();
+    assert_eq!(variables, [("PGPASSWORD", None)]);
+    let defaults = [
+        Line("slot = \"debezium\""),
+        Line("publication = \"dbz_publication\""),
+    ];
+    connect(
+        &[("slot.name", GONE), ("publication.name", GONE)],
+        &defaults,
     );
-    for line in [
-        "url = \"postgres://cdc:${PGPASSWORD}@db:5433/app\"",
-        "slot = \"orders\"",
-        "publication = \"orders_pub\"",
-        "tables = [\"public.outbox\"]",
-        "create = false",
-        "preset = \"debezium\"",
-        "\"route.by.field\" = \"aggregate_type\"",
-        "\"topic.prefix\" = \"srv\"",
-        "\"key.converter\" = \"string\"",
-        "\"header.converter\" = \"simple\"",
-        "\"bootstrap.servers\" = \"broker:9092\"",
-    ] {
-        has(&imported, line);
-    }
-    assert_eq!(imported.report.variables, [("PGPASSWORD".to_owned(), None)]);
-    assert_eq!(imported.report.counts().2, 0);
 }
 
 #[test]
 fn debezium_server() {
-    let imported = server("");
-    assert!(
-        imported.failures(false).is_empty(),
-        "{:?}",
-        imported.failures(false)
-    );
-    for line in [
-        "url = \"postgres://cdc:${PGPASSWORD}@db/app\"",
-        "\"route.topic.replacement\" = \"app.${routedByValue}\"",
-        "\"value.converter\" = \"string\"",
-        "kind = \"kafka\"",
+    let expected = [
+        Supported,
+        Line("url = \"postgres://cdc:${PGPASSWORD}@db/app\""),
+        Line("\"route.topic.replacement\" = \"app.${routedByValue}\""),
+        Line("\"value.converter\" = \"string\""),
+        Line("kind = \"kafka\""),
+    ];
+    let imported = server("", &expected);
+    for (key, line) in [
+        ("debezium.source.connector.class", 1),
+        ("debezium.sink.type", 19),
     ] {
-        has(&imported, line);
+        let mut rows = imported.report.rows.iter();
+        let row = rows.find(|row| row.key == key).unwrap();
+        assert_eq!(row.line, Some(line));
     }
-    let line = |key: &str| row(&imported, key).line;
-    assert_eq!(line("debezium.source.connector.class"), Some(1));
-    assert_eq!(line("debezium.sink.type"), Some(19));
+
+    let more = "debezium.transforms.outbox.table.field.event.timestamp=ts\n\
+         debezium.transforms.outbox.table.fields.additional.placement=p:partition\n\
+         quarkus.log.level=WARN\nquarkus.log.console.json=true\nquarkus.http.port=8080\n\
+         debezium.sink.kafka.wait.message.delivery.timeout.ms=1\n\
+         debezium.sink.redis.address=x\n%dev.quarkus.log.level=DEBUG\n";
+    let timestamp = "debezium.transforms.outbox.table.field.event.timestamp";
+    let placement = "debezium.transforms.outbox.table.fields.additional.placement";
+    let expected = [
+        NoEffect(timestamp, "sends no timestamps"),
+        NoEffect(placement, "partition"),
+        Line("level = \"warn\""),
+        Line("format = \"json\""),
+        NoEffect("debezium.sink.redis.address", "another sink"),
+        Unsupported("%dev.quarkus.log.level", "known here"),
+    ];
+    server(more, &expected);
 }
 
 #[test]
-fn defaults_of_debezium_are_written_out() {
-    let imported = connect(&[("slot.name", None), ("publication.name", None)]);
-    has(&imported, "slot = \"debezium\"");
-    has(&imported, "publication = \"dbz_publication\"");
-}
-
-#[test]
-fn passwords_are_asked_for() {
-    let imported = outcome_of(CONNECT, None, &[], true);
-    has(&imported, "url = \"postgres://cdc:hunter2%40@db:5433/app\"");
-    let reference = connect(&[("database.password", Some("${env:DB_PW}"))]);
-    has(&reference, "url = \"postgres://cdc:${DB_PW}@db:5433/app\"");
-    let file = connect(&[(
-        "database.password",
-        Some("${file:/run/s3cret.properties:pw}"),
-    )]);
-    has(&file, "url = \"postgres://cdc:${PGPASSWORD}@db:5433/app\"");
-    let server = server("debezium.source.database.password=${PG_PW:hunter2}\n");
-    has(&server, "url = \"postgres://cdc:${PGPASSWORD}@db/app\"");
-    is_none(
-        &server,
-        "debezium.source.database.password",
-        "set again further down",
+fn secrets_come_from_the_environment() {
+    let with = import(CONNECT, None, &[], true);
+    expect(
+        &with,
+        &[Line("url = \"postgres://cdc:hunter2%40@db:5433/app\"")],
+    );
+    for (password, url) in [
+        (
+            "${env:DB_PW}",
+            Line("url = \"postgres://cdc:${DB_PW}@db:5433/app\""),
+        ),
+        (
+            "${file:/run/s3cret.properties:pw}",
+            Line("url = \"postgres://cdc:${PGPASSWORD}@db:5433/app\""),
+        ),
+    ] {
+        connect(&[("database.password", password)], &[url]);
+    }
+    let expected = [
+        Line("url = \"postgres://cdc:${PGPASSWORD}@db/app\""),
+        NoEffect(
+            "debezium.source.database.password",
+            "set again further down",
+        ),
+    ];
+    server(
+        "debezium.source.database.password=${PG_PW:hunter2}\n",
+        &expected,
     );
 }
 
 #[test]
 fn encryption_of_postgres() {
-    let imported = connect(&[
-        ("database.sslmode", Some("verify-full")),
-        ("database.sslrootcert", Some("/etc/ca file.pem")),
-        ("database.sslcert", Some("/etc/c.pem")),
-        ("database.sslkey", Some("/etc/c.pk8")),
-        ("database.sslpassword", Some("s3cret")),
-        ("database.tcpKeepAlive", Some("true")),
-        ("driver.connectTimeout", Some("7")),
-        ("driver.loginTimeout", Some("9")),
-        ("database.initial.statements", Some("SET x = 1")),
-    ]);
+    let settings = [
+        ("database.sslmode", "verify-full"),
+        ("database.sslrootcert", "/etc/ca file.pem"),
+        ("database.sslcert", "/etc/c.pem"),
+        ("database.sslkey", "/etc/c.pk8"),
+        ("database.sslpassword", "s3cret"),
+        ("database.tcpKeepAlive", "true"),
+        ("driver.connectTimeout", "7"),
+        ("driver.loginTimeout", "9"),
+        ("database.initial.statements", "SET x = 1"),
+    ];
+    let expected = [
+        Unsupported("database.sslpassword", "decrypt it"),
+        NoEffect("database.tcpKeepAlive", "anyway"),
+        Unsupported("database.initial.statements", "ALTER ROLE"),
+    ];
+    let imported = connect(&settings, &expected);
     let (_, url) = imported.toml.split_once("url = \"").unwrap();
     let url = url.split('"').next().unwrap();
     for part in [
@@ -296,298 +359,187 @@ fn encryption_of_postgres() {
     ] {
         assert!(url.contains(part), "{url}");
     }
-    is_unsupported(&imported, "database.sslpassword", false, "decrypt it");
-    is_none(&imported, "database.tcpKeepAlive", "anyway");
-    is_unsupported(
-        &imported,
-        "database.initial.statements",
-        false,
-        "ALTER ROLE",
-    );
-    let allow = connect(&[("database.sslmode", Some("allow"))]);
+    let allow = connect(&[("database.sslmode", "allow")], &[]);
     assert!(allow.toml.contains("sslmode=prefer"), "{}", allow.toml);
 }
 
 #[test]
 fn what_the_input_lacks_comes_from_the_environment() {
-    let imported = connect(&[
-        ("database.hostname", None),
-        ("producer.override.bootstrap.servers", None),
-    ]);
-    has(
-        &imported,
-        "url = \"postgres://cdc:${PGPASSWORD}@${DATABASE_HOSTNAME}:5433/app\"",
-    );
-    has(
-        &imported,
-        "\"bootstrap.servers\" = \"${KAFKA_BOOTSTRAP_SERVERS}\"",
-    );
-    let urgent = imported.report.notes.iter().filter(|note| note.urgent);
-    let about: BTreeSet<&str> = urgent.map(|note| note.about.as_str()).collect();
-    assert!(about.contains("database.hostname") && about.contains("bootstrap.servers"));
+    let gone = [
+        ("database.hostname", GONE),
+        ("producer.override.bootstrap.servers", GONE),
+    ];
+    let expected = [
+        Line("url = \"postgres://cdc:${PGPASSWORD}@${DATABASE_HOSTNAME}:5433/app\""),
+        Line("\"bootstrap.servers\" = \"${KAFKA_BOOTSTRAP_SERVERS}\""),
+        Urgent(&["database.hostname", "bootstrap.servers"]),
+    ];
+    connect(&gone, &expected);
     // Debezium Server finds it under this name too.
     let text = SERVER.replace("debezium.source.database.hostname=db\n", "");
-    let imported = outcome_of(&text, None, &[], false);
+    let toml = import(&text, None, &[], false).toml;
     assert!(
-        imported
-            .toml
-            .contains("@${DEBEZIUM_SOURCE_DATABASE_HOSTNAME}/")
+        toml.contains("@${DEBEZIUM_SOURCE_DATABASE_HOSTNAME}/"),
+        "{toml}"
     );
 }
 
 #[test]
 fn tables_are_named_or_asked_for() {
-    let text = connector(&[("table.include.list", Some("public\\.outbox, app.Events"))]);
-    let imported = outcome_of(&text, None, &[], false);
-    has(
-        &imported,
-        "tables = [\"public.outbox\", \"app.\\\"Events\\\"\"]",
-    );
-    for list in [Some("public\\.outbox.*"), Some(""), None] {
+    let expected = Line("tables = [\"public.outbox\", \"app.\\\"Events\\\"\"]");
+    let list = "public\\.outbox, app.Events";
+    connect(&[("table.include.list", list)], &[expected]);
+    for list in ["public\\.outbox.*", "", GONE] {
         let text = connector(&[("table.include.list", list)]);
-        let without = outcome_of(&text, None, &[], false);
-        assert!(
-            without.fatal.iter().any(|why| why.contains("--table")),
-            "{:?}",
-            without.fatal
-        );
-        let with = outcome_of(&text, None, &["app.outbox"], false);
+        expect(&import(&text, None, &[], false), &[Fatal("--table")]);
+        let with = import(&text, None, &["app.outbox"], false);
         assert!(with.fatal.is_empty(), "{:?}", with.fatal);
-        has(&with, "tables = [\"app.outbox\"]");
+        expect(&with, &[Line("tables = [\"app.outbox\"]")]);
     }
-    let wrong = outcome_of(CONNECT, None, &["a.b.c"], false);
-    assert!(
-        wrong.fatal[0].contains("source.tables"),
-        "{:?}",
-        wrong.fatal
-    );
+    let wrong = import(CONNECT, None, &["a.b.c"], false);
+    expect(&wrong, &[Fatal("source.tables")]);
 }
 
 #[test]
 fn slots_and_publications_that_cannot_be_taken_over_are_explained() {
-    let imported = connect(&[("plugin.name", None), ("publication.autocreate.mode", None)]);
-    let notes: Vec<&str> = imported
-        .report
-        .notes
-        .iter()
-        .filter(|n| n.urgent)
-        .map(|n| &*n.about)
-        .collect();
-    assert_eq!(notes, ["plugin.name", "publication.autocreate.mode"]);
-    let imported = connect(&[
-        ("plugin.name", Some("decoderbufs")),
-        ("publication.autocreate.mode", Some("all_tables")),
-        ("slot.drop.on.stop", Some("true")),
-    ]);
-    is_unsupported(&imported, "plugin.name", false, "A slot of another plugin");
-    is_unsupported(
-        &imported,
-        "publication.autocreate.mode",
-        false,
-        "A publication for all tables",
-    );
-    is_unsupported(
-        &imported,
-        "slot.drop.on.stop",
-        false,
-        "BEFORE the hand-over",
-    );
+    const MODE: &str = "publication.autocreate.mode";
+    let unset = [("plugin.name", GONE), (MODE, GONE)];
+    connect(&unset, &[Urgent(&["plugin.name", MODE])]);
+    let settings = [
+        ("plugin.name", "decoderbufs"),
+        (MODE, "all_tables"),
+        ("slot.drop.on.stop", "true"),
+    ];
+    let expected = [
+        Unsupported("plugin.name", "A slot of another plugin"),
+        Unsupported(MODE, "A publication for all tables"),
+        Unsupported("slot.drop.on.stop", "BEFORE the hand-over"),
+    ];
+    connect(&settings, &expected);
 }
 
 #[test]
 fn without_a_router_of_its_own_there_is_nothing_to_import() {
-    for (changes, words) in [
+    let no_router = "no transform is the outbox event router";
+    for (key, value, words) in [
+        ("transforms", GONE, no_router),
         (
-            &[("transforms", None)][..],
-            "no transform is the outbox event router",
+            "transforms.outbox.type",
+            "io.debezium.transforms.ExtractNewRecordState",
+            no_router,
         ),
         (
-            &[(
-                "transforms.outbox.type",
-                Some("io.debezium.transforms.ExtractNewRecordState"),
-            )],
-            "no transform is the outbox event router",
-        ),
-        (
-            &[(
-                "connector.class",
-                Some("io.debezium.connector.mysql.MySqlConnector"),
-            )],
+            "connector.class",
+            "io.debezium.connector.mysql.MySqlConnector",
             "connector.class",
         ),
-        (&[("connector.class", None)], "connector.class is missing"),
+        ("connector.class", GONE, "connector.class is missing"),
     ] {
-        let imported = connect(changes);
-        assert!(
-            imported.fatal.iter().any(|why| why.contains(words)),
-            "{:?}",
-            imported.fatal
-        );
-        assert!(
-            !imported.failures(true).is_empty(),
-            "--partial does not help"
-        );
+        connect(&[(key, value)], &[Fatal(words)]);
     }
     let redis = SERVER.replace("sink.type=kafka", "sink.type=redis");
-    let imported = outcome_of(&redis, None, &[], false);
-    assert!(
-        imported.fatal[0].contains("Kafka only"),
-        "{:?}",
-        imported.fatal
-    );
+    expect(&import(&redis, None, &[], false), &[Fatal("Kafka only")]);
 }
 
 #[test]
 fn a_router_behind_something_else_is_refused() {
-    let imported = connect(&[
-        ("transforms.outbox.predicate", Some("isOutbox")),
-        ("transforms.outbox.negate", Some("true")),
-        ("predicates", Some("isOutbox")),
+    let predicate = [
+        ("transforms.outbox.predicate", "isOutbox"),
+        ("transforms.outbox.negate", "true"),
+        ("predicates", "isOutbox"),
         (
             "predicates.isOutbox.type",
-            Some("org.apache.kafka.connect.transforms.predicates.TopicNameMatches"),
+            "org.apache.kafka.connect.transforms.predicates.TopicNameMatches",
         ),
-        ("predicates.isOutbox.pattern", Some(".*outbox")),
-    ]);
-    is_unsupported(
-        &imported,
-        "transforms.outbox.predicate",
-        true,
-        "behind a predicate",
-    );
-    is_unsupported(
-        &imported,
-        "predicates.isOutbox.type",
-        false,
-        "no predicates",
-    );
-    assert!(
-        imported.failures(true).is_empty(),
-        "--partial writes the rest"
-    );
+        ("predicates.isOutbox.pattern", ".*outbox"),
+    ];
+    let expected = [
+        Breaks("transforms.outbox.predicate", "behind a predicate"),
+        Unsupported("predicates.isOutbox.type", "no predicates"),
+    ];
+    let imported = connect(&predicate, &expected);
+    let partial = failures(&imported, true);
+    assert!(partial.is_empty(), "--partial writes the rest");
 
-    let imported = connect(&[
-        ("transforms", Some("unwrap, outbox")),
+    let other = [
+        ("transforms", "unwrap, outbox"),
         (
             "transforms.unwrap.type",
-            Some("io.debezium.transforms.ExtractNewRecordState"),
+            "io.debezium.transforms.ExtractNewRecordState",
         ),
-        ("transforms.unwrap.drop.tombstones", Some("false")),
-        ("transforms.gone.type", Some("x.Y")),
-    ]);
-    is_unsupported(&imported, "transforms", true, "not the only transform");
-    is_unsupported(
-        &imported,
-        "transforms.unwrap.type",
-        true,
-        "ExtractNewRecordState",
-    );
-    is_unsupported(
-        &imported,
-        "transforms.unwrap.drop.tombstones",
-        false,
-        "unwrap",
-    );
-    is_none(&imported, "transforms.gone.type", "no transform in");
+        ("transforms.unwrap.drop.tombstones", "false"),
+        ("transforms.gone.type", "x.Y"),
+    ];
+    let expected = [
+        Breaks("transforms", "not the only transform"),
+        Breaks("transforms.unwrap.type", "ExtractNewRecordState"),
+        Unsupported("transforms.unwrap.drop.tombstones", "unwrap"),
+        NoEffect("transforms.gone.type", "no transform in"),
+    ];
+    connect(&other, &expected);
 }
 
 #[test]
-fn a_value_that_the_router_refuses_is_not_supported() {
-    let imported = connect(&[("transforms.outbox.no.such.option", Some("x"))]);
-    is_unsupported(
-        &imported,
-        "transforms.outbox.no.such.option",
-        true,
-        "no such option",
-    );
-    let imported = connect(&[("slot.name", Some("Not A Slot"))]);
-    is_unsupported(&imported, "slot.name", true, "source.slot");
-    assert!(!imported.toml.contains("Not A Slot"), "{}", imported.toml);
-    assert!(
-        imported.toml.contains("#   slot.name\n"),
-        "{}",
-        imported.toml
-    );
+fn a_value_that_walrelay_refuses_is_not_supported() {
+    for (key, value, words) in [
+        ("transforms.outbox.no.such.option", "x", "no such option"),
+        ("transforms.outbox.route.topic.regex", "(a", ""),
+        ("slot.name", "Not A Slot", "source.slot"),
+    ] {
+        let imported = connect(&[(key, value)], &[Breaks(key, words)]);
+        let toml = &imported.toml;
+        assert!(!toml.contains(&format!("= \"{value}\"")), "{toml}");
+        assert!(toml.contains(&format!("#   {key}\n")), "{toml}");
+    }
 }
 
 #[test]
 fn converters_of_the_worker_are_not_guessed_in_silence() {
-    let without = [("key.converter", None), ("value.converter", None)];
-    let imported = connect(&without);
-    let urgent: Vec<&str> = imported
-        .report
-        .notes
-        .iter()
-        .filter(|n| n.urgent)
-        .map(|n| &*n.about)
-        .collect();
-    assert_eq!(urgent, ["key.converter", "value.converter"]);
-    let worker = "bootstrap.servers=w:9092\n\
-        key.converter=org.apache.kafka.connect.storage.StringConverter\n\
-        key.converter.schemas.enable=false\n\
-        value.converter=org.apache.kafka.connect.storage.StringConverter\n\
-        group.id=connect\nproducer.linger.ms=5\nproducer.override.x=1\n";
+    const STRING: &str = "org.apache.kafka.connect.storage.StringConverter";
+    let without = [("key.converter", GONE), ("value.converter", GONE)];
+    connect(&without, &[Urgent(&["key.converter", "value.converter"])]);
+    let worker = format!(
+        "bootstrap.servers=w:9092\nkey.converter={STRING}\nkey.converter.schemas.enable=false\n\
+         value.converter={STRING}\ngroup.id=connect\nproducer.linger.ms=5\n\
+         producer.override.x=1\n"
+    );
     let text = connector(&[
-        ("key.converter", None),
-        ("key.converter.schemas.enable", Some("true")),
-        ("producer.override.bootstrap.servers", None),
+        ("key.converter", GONE),
+        ("key.converter.schemas.enable", "true"),
+        ("producer.override.bootstrap.servers", GONE),
     ]);
-    let imported = outcome_of(&text, Some(worker), &[], false);
-    has(&imported, "\"bootstrap.servers\" = \"w:9092\"");
-    has(&imported, "\"linger.ms\" = \"5\"");
-    is_none(&imported, "group.id", "the worker");
-    let of_worker = |key: &str| {
-        let mut rows = imported.report.rows.iter();
-        rows.find(|row| row.key == key && row.file.is_some())
-            .unwrap()
-    };
-    assert!(matches!(
-        of_worker("key.converter").outcome,
-        Outcome::Taken { .. }
-    ));
-    assert!(matches!(
-        of_worker("value.converter").outcome,
-        Outcome::NoEffect { .. }
-    ));
+    let imported = import(&text, Some(&worker), &[], false);
+    let expected = [
+        Line("\"bootstrap.servers\" = \"w:9092\""),
+        Line("\"linger.ms\" = \"5\""),
+        NoEffect("group.id", "the worker"),
+        Taken("key.converter", "router.converters.key.converter"),
+    ];
+    expect(&imported, &expected);
+    let mut rows = imported.report.rows.iter();
+    let value = rows.find(|row| row.key == "value.converter" && row.file.is_some());
+    let outcome = &value.unwrap().outcome;
+    assert!(matches!(outcome, Outcome::NoEffect { .. }), "{outcome:?}");
 }
 
 #[test]
 fn foreign_converters_are_refused_by_name() {
-    let imported = connect(&[
-        (
-            "value.converter",
-            Some("io.confluent.connect.avro.AvroConverter"),
-        ),
-        ("value.converter.schema.registry.url", Some("http://r:8081")),
-    ]);
-    is_unsupported(&imported, "value.converter", true, "AvroConverter");
-    is_unsupported(
-        &imported,
-        "value.converter.schema.registry.url",
-        false,
-        "not supported",
-    );
-    let imported = server("debezium.format.value=avro\n");
-    is_unsupported_last(&imported, "debezium.format.value");
-}
-
-#[track_caller]
-fn is_unsupported_last(imported: &Imported, key: &str) {
-    let last = imported
-        .report
-        .rows
-        .iter()
-        .rfind(|row| row.key == key)
-        .unwrap();
-    assert!(
-        matches!(last.outcome, Outcome::Unsupported { breaks: true, .. }),
-        "{last:?}"
-    );
+    let registry = "value.converter.schema.registry.url";
+    let settings = [
+        ("value.converter", "io.confluent.connect.avro.AvroConverter"),
+        (registry, "http://r:8081"),
+    ];
+    let expected = [
+        Breaks("value.converter", "AvroConverter"),
+        Unsupported(registry, "not supported"),
+    ];
+    connect(&settings, &expected);
+    let format = "debezium.format.value";
+    server("debezium.format.value=avro\n", &[Breaks(format, "avro")]);
 }
 
 #[test]
 fn properties_of_the_producer() {
-    let of = |name: &str| format!("producer.override.{name}");
     let pairs = [
         ("acks", "1"),
         ("enable.idempotence", "false"),
@@ -627,191 +579,191 @@ fn properties_of_the_producer() {
         ("send.buffer.bytes", "131072"),
         ("receive.buffer.bytes", "-1"),
     ];
-    let keys: Vec<String> = pairs.iter().map(|(name, _)| of(name)).collect();
-    let changes: Vec<(&str, Option<&str>)> = keys
-        .iter()
-        .zip(&pairs)
-        .map(|(key, (_, value))| (key.as_str(), Some(*value)))
-        .collect();
-    let imported = connect(&changes);
-    for line in [
-        "\"message.max.bytes\" = \"2000000\"",
-        "\"socket.timeout.ms\" = \"30000\"",
-        "\"linger.ms\" = \"5\"",
-        "\"compression.level\" = \"3\"",
-        "\"sasl.username\" = \"u\"",
-        "\"sasl.password\" = \"${KAFKA_PASSWORD}\"",
-        "\"ssl.keystore.location\" = \"/etc/key.p12\"",
-        "\"ssl.keystore.password\" = \"${KAFKA_KEYSTORE_PASSWORD}\"",
-        "\"ssl.endpoint.identification.algorithm\" = \"none\"",
-        "\"socket.send.buffer.bytes\" = \"131072\"",
-    ] {
-        has(&imported, line);
-    }
-    is_none(&imported, &of("acks"), "loses and reorders nothing");
-    is_none(&imported, &of("buffer.memory"), "max_in_flight_bytes");
-    is_none(&imported, &of("key.serializer"), "converters");
-    is_unsupported(
-        &imported,
-        &of("value.serializer"),
-        true,
-        "records would differ",
-    );
-    is_unsupported(&imported, &of("partitioner.class"), true, "murmur2");
-    is_unsupported(&imported, &of("interceptor.classes"), false, "Java");
-    is_unsupported(&imported, &of("no.such.property"), false, "librdkafka");
-    is_unsupported(
-        &imported,
-        &of("retry.backoff.ms"),
-        false,
-        "retry.backoff.ms",
-    );
-    is_unsupported(&imported, &of("ssl.truststore.location"), false, "keytool");
-    let pem = connect(&[
-        ("producer.override.ssl.truststore.type", Some("PEM")),
-        (
-            "producer.override.ssl.truststore.location",
-            Some("/etc/ca.pem"),
-        ),
+    let lines = [
+        Line("\"message.max.bytes\" = \"2000000\""),
+        Line("\"socket.timeout.ms\" = \"30000\""),
+        Line("\"linger.ms\" = \"5\""),
+        Line("\"compression.level\" = \"3\""),
+        Line("\"sasl.username\" = \"u\""),
+        Line("\"sasl.password\" = \"${KAFKA_PASSWORD}\""),
+        Line("\"ssl.keystore.location\" = \"/etc/key.p12\""),
+        Line("\"ssl.keystore.password\" = \"${KAFKA_KEYSTORE_PASSWORD}\""),
+        Line("\"ssl.endpoint.identification.algorithm\" = \"none\""),
+        Line("\"socket.send.buffer.bytes\" = \"131072\""),
+        NoEffect("producer.override.acks", "loses and reorders nothing"),
+        NoEffect("producer.override.buffer.memory", "max_in_flight_bytes"),
+        NoEffect("producer.override.key.serializer", "converters"),
+        Breaks("producer.override.value.serializer", "records would differ"),
+        Breaks("producer.override.partitioner.class", "murmur2"),
+        Unsupported("producer.override.interceptor.classes", "Java"),
+        Unsupported("producer.override.no.such.property", "librdkafka"),
+        Unsupported("producer.override.retry.backoff.ms", "retry.backoff.ms"),
+        Unsupported("producer.override.ssl.truststore.location", "keytool"),
+    ];
+    let with_prefix = pairs.map(|(name, value)| (format!("producer.override.{name}"), value));
+    let pairs: Vec<(&str, &str)> = with_prefix.iter().map(|(n, v)| (&**n, *v)).collect();
+    connect(&pairs, &lines);
+
+    let pem = [
+        ("producer.override.ssl.truststore.type", "PEM"),
+        ("producer.override.ssl.truststore.location", "/etc/ca.pem"),
         (
             "producer.override.sasl.jaas.config",
-            Some("x.PlainLoginModule required username=u password=\"${env:KPW}\";"),
+            "x.PlainLoginModule required username=u password=\"${env:KPW}\";",
         ),
-    ]);
-    has(&pem, "\"ssl.ca.location\" = \"/etc/ca.pem\"");
-    has(&pem, "\"sasl.password\" = \"${KPW}\"");
+    ];
+    let lines = [
+        Line("\"ssl.ca.location\" = \"/etc/ca.pem\""),
+        Line("\"sasl.password\" = \"${KPW}\""),
+    ];
+    connect(&pem, &lines);
+    let unread = [
+        ("producer.override.ssl.keystore.location", "/etc/key.jks"),
+        ("producer.override.ssl.key.password", "s3cret"),
+    ];
+    let password = "producer.override.ssl.key.password";
+    connect(&unread, &[NoEffect(password, "does not read")]);
 }
 
 #[test]
 fn what_needs_no_equivalent_says_why() {
-    let imported = connect(&[
-        ("heartbeat.interval.ms", Some("10000")),
-        ("heartbeat.action.query", Some("UPDATE hb SET at = now()")),
-        ("poll.interval.ms", Some("10")),
-        ("max.batch.size", Some("4096")),
-        ("snapshot.mode", Some("initial")),
-        ("tombstones.on.delete", Some("false")),
-        ("skipped.operations", Some("t,u")),
-        ("offset.flush.interval.ms", Some("1000")),
-        ("status.update.interval.ms", Some("5000")),
-        ("lsn.flush.mode", Some("connector_and_driver")),
-        ("tasks.max", Some("1")),
-        ("errors.max.retries", Some("3")),
-        ("provide.transaction.metadata", Some("false")),
-        ("topic.delimiter", Some(".")),
-    ]);
-    assert_eq!(imported.report.counts().2, 0, "{}", imported.report.text());
-    is_none(&imported, "heartbeat.interval.ms", "idle slot");
-    is_none(&imported, "snapshot.mode", "begins where the slot stands");
-    let imported = connect(&[
-        ("snapshot.mode", Some("always")),
-        ("skipped.operations", Some("c")),
-        ("lsn.flush.mode", Some("manual")),
-        ("column.mask.with.3.chars", Some("a.b")),
-        ("message.prefix.include.list", Some("outbox")),
-        ("no.option.of.anything", Some("x")),
-        ("converters", Some("geo")),
-        ("geo.type", Some("x.Y")),
-    ]);
-    is_unsupported(&imported, "snapshot.mode", false, "no snapshots");
-    is_unsupported(&imported, "skipped.operations", true, "INSERT");
-    is_unsupported(&imported, "lsn.flush.mode", false, "slot");
-    is_unsupported(&imported, "column.mask.with.3.chars", true, "written");
-    is_unsupported(
-        &imported,
-        "message.prefix.include.list",
-        false,
-        "pg_logical_emit_message",
-    );
-    is_unsupported(&imported, "no.option.of.anything", false, "known here");
-    is_unsupported(&imported, "geo.type", false, "converters");
+    let settings = [
+        ("heartbeat.interval.ms", "10000"),
+        ("heartbeat.action.query", "UPDATE hb SET at = now()"),
+        ("poll.interval.ms", "10"),
+        ("max.batch.size", "4096"),
+        ("snapshot.mode", "initial"),
+        ("tombstones.on.delete", "false"),
+        ("skipped.operations", "t,u"),
+        ("offset.flush.interval.ms", "1000"),
+        ("status.update.interval.ms", "5000"),
+        ("lsn.flush.mode", "connector_and_driver"),
+        ("tasks.max", "1"),
+        ("errors.max.retries", "3"),
+        ("provide.transaction.metadata", "false"),
+        ("topic.delimiter", "."),
+    ];
+    let expected = [
+        Supported,
+        NoEffect("heartbeat.interval.ms", "idle slot"),
+        NoEffect("snapshot.mode", "begins where the slot stands"),
+    ];
+    connect(&settings, &expected);
+    let settings = [
+        ("snapshot.mode", "always"),
+        ("skipped.operations", "c"),
+        ("lsn.flush.mode", "manual"),
+        ("column.mask.with.3.chars", "a.b"),
+        ("message.prefix.include.list", "outbox"),
+        ("no.option.of.anything", "x"),
+        ("converters", "geo"),
+        ("geo.type", "x.Y"),
+    ];
+    let expected = [
+        Unsupported("snapshot.mode", "no snapshots"),
+        Breaks("skipped.operations", "INSERT"),
+        Unsupported("lsn.flush.mode", "slot"),
+        Breaks("column.mask.with.3.chars", "written"),
+        Unsupported("message.prefix.include.list", "pg_logical_emit_message"),
+        Unsupported("no.option.of.anything", "known here"),
+        Unsupported("geo.type", "converters"),
+    ];
+    connect(&settings, &expected);
 }
 
 #[test]
 fn nothing_is_dropped_where_debezium_would() {
-    let imported = connect(&[("errors.tolerance", Some("all"))]);
-    for class in ["unroutable", "oversize", "rejected", "undecodable"] {
-        is_taken(&imported, "errors.tolerance", &format!("poison.{class}"));
-        has(&imported, &format!("{class} = \"dead-letter\""));
-    }
-    let imported = connect(&[("event.processing.failure.handling.mode", Some("skip"))]);
-    has(&imported, "undecodable = \"dead-letter\"");
-    let imported = connect(&[("exactly.once.support", Some("requested"))]);
-    is_none(&imported, "exactly.once.support", "at-least-once");
+    let expected = [
+        Taken("errors.tolerance", "poison.unroutable"),
+        Taken("errors.tolerance", "poison.oversize"),
+        Taken("errors.tolerance", "poison.rejected"),
+        Taken("errors.tolerance", "poison.undecodable"),
+        Line("unroutable = \"dead-letter\""),
+        Line("oversize = \"dead-letter\""),
+        Line("rejected = \"dead-letter\""),
+        Line("undecodable = \"dead-letter\""),
+    ];
+    connect(&[("errors.tolerance", "all")], &expected);
+    let skip = [("event.processing.failure.handling.mode", "skip")];
+    connect(&skip, &[Line("undecodable = \"dead-letter\"")]);
+    let once = [("exactly.once.support", "requested")];
+    connect(&once, &[NoEffect("exactly.once.support", "at-least-once")]);
 }
 
 #[test]
 fn two_settings_for_one_key_are_not_written_twice() {
-    let imported = connect(&[
-        ("producer.override.compression.gzip.level", Some("3")),
-        ("producer.override.compression.zstd.level", Some("4")),
-        ("database.server.name", Some("old")),
-        ("field.name.adjustment.mode", Some("avro")),
-    ]);
-    is_taken(
-        &imported,
-        "producer.override.compression.gzip.level",
-        "sink.kafka.compression.level",
-    );
-    let second = "producer.override.compression.zstd.level";
-    is_unsupported(&imported, second, false, "written already");
-    is_none(&imported, "database.server.name", "since Debezium 2.0");
-    is_unsupported(&imported, "field.name.adjustment.mode", true, "renames");
+    let gzip = "producer.override.compression.gzip.level";
+    let zstd = "producer.override.compression.zstd.level";
+    let settings = [
+        (gzip, "3"),
+        (zstd, "4"),
+        ("database.server.name", "old"),
+        ("field.name.adjustment.mode", "avro"),
+    ];
+    let expected = [
+        Taken(gzip, "sink.kafka.compression.level"),
+        Unsupported(zstd, "written already"),
+        NoEffect("database.server.name", "since Debezium 2.0"),
+        Breaks("field.name.adjustment.mode", "renames"),
+    ];
+    connect(&settings, &expected);
 }
 
 #[test]
 fn topics_that_kafka_connect_creates() {
-    let imported = connect(&[
-        ("topic.creation.default.partitions", Some("12")),
-        ("topic.creation.default.replication.factor", Some("-1")),
-        ("topic.creation.default.cleanup.policy", Some("compact")),
-    ]);
-    has(&imported, "partitions = 12");
-    has(&imported, "create = true");
-    is_unsupported(
-        &imported,
-        "topic.creation.default.cleanup.policy",
-        false,
-        "beforehand",
-    );
-}
-
-#[test]
-fn debezium_server_has_ways_of_its_own() {
-    let imported = server(
-        "debezium.transforms.outbox.table.field.event.timestamp=ts\n\
-         debezium.transforms.outbox.table.fields.additional.placement=p:partition\n\
-         quarkus.log.level=WARN\nquarkus.log.console.json=true\nquarkus.http.port=8080\n\
-         debezium.sink.kafka.wait.message.delivery.timeout.ms=1\n\
-         debezium.sink.redis.address=x\n%dev.quarkus.log.level=DEBUG\n",
-    );
-    let timestamp = "debezium.transforms.outbox.table.field.event.timestamp";
-    is_none(&imported, timestamp, "sends no timestamps");
-    let placement = "debezium.transforms.outbox.table.fields.additional.placement";
-    is_none(&imported, placement, "partition");
-    has(&imported, "level = \"warn\"");
-    has(&imported, "format = \"json\"");
-    is_none(&imported, "debezium.sink.redis.address", "another sink");
-    is_unsupported(&imported, "%dev.quarkus.log.level", false, "known here");
+    let policy = "topic.creation.default.cleanup.policy";
+    let settings = [
+        ("topic.creation.default.partitions", "12"),
+        ("topic.creation.default.replication.factor", "-1"),
+        (policy, "compact"),
+    ];
+    let expected = [
+        Line("partitions = 12"),
+        Line("create = true"),
+        Unsupported(policy, "beforehand"),
+    ];
+    connect(&settings, &expected);
 }
 
 #[test]
 fn settings_that_are_there_twice_are_reported_twice() {
     let text = CONNECT.replace("\"slot.name\"", "\"slot.name\": \"first\", \"slot.name\"");
-    let imported = outcome_of(&text, None, &[], false);
-    let rows: Vec<&Row> = imported
-        .report
-        .rows
-        .iter()
-        .filter(|r| r.key == "slot.name")
-        .collect();
-    assert!(matches!(rows[0].outcome, Outcome::NoEffect { .. }));
-    assert!(matches!(rows[1].outcome, Outcome::Taken { .. }));
-    has(&imported, "slot = \"orders\"");
+    let imported = import(&text, None, &[], false);
+    let rows = imported.report.rows.iter();
+    let slots: Vec<&Row> = rows.filter(|row| row.key == "slot.name").collect();
+    assert!(matches!(slots[0].outcome, Outcome::NoEffect { .. }));
+    assert!(matches!(slots[1].outcome, Outcome::TakenOver { .. }));
+    expect(&imported, &[Line("slot = \"orders\"")]);
     let null = CONNECT.replace("\"orders\"", "null");
-    let imported = outcome_of(&null, None, &[], false);
-    is_none(&imported, "slot.name", "null");
-    has(&imported, "slot = \"debezium\"");
+    let expected = [NoEffect("slot.name", "null"), Line("slot = \"debezium\"")];
+    expect(&import(&null, None, &[], false), &expected);
+}
+
+#[test]
+fn what_is_written_expands_to_what_was_meant() {
+    for text in [
+        "",
+        "plain",
+        "$",
+        "$$",
+        "${A}",
+        "$${A}",
+        "$$${A}",
+        "${routedByValue}",
+        "$${routedByValue}",
+        "${${A}",
+        "a$1b",
+        "${A",
+        "${}",
+        "x${A}y${b}z$",
+        "$${",
+        "${",
+    ] {
+        let imported = connect(&[("producer.override.client.id", text)], &[]);
+        let table: toml::Table = imported.toml.parse().unwrap();
+        let written = table["sink"]["kafka"]["client.id"].as_str().unwrap();
+        assert_eq!(expand_for_tests(written), text, "{written}");
+    }
 }
 
 /// Inputs that nobody meant: each that can be read keeps the invariants, and none panics.
@@ -853,8 +805,8 @@ fn broken_inputs_are_imported_or_refused() {
         }
         // A password that is broken up may be anywhere, and is none any more.
         let text = String::from_utf8_lossy(&bytes).replace("hunter2", "other");
-        if settings::read(&text, None).is_ok() {
-            outcome_of(&text, None, &[], false);
+        if Input::parse(&text, None).is_ok() {
+            import(&text, None, &[], false);
             read += 1;
         }
     }
@@ -864,79 +816,64 @@ fn broken_inputs_are_imported_or_refused() {
 /// Options of the router, of what shapes values, and of converters go through by their own names.
 #[test]
 fn all_that_shapes_records_goes_through() {
-    let imported = connect(&[
-        ("transforms.outbox.table.expand.json.payload", Some("true")),
-        ("transforms.outbox.table.op.invalid.behavior", Some("WARN")),
-        ("transforms.outbox.route.topic.regex", Some("(?<a>\\w+)")),
-        ("transforms.outbox.route.topic.replacement", Some("x.${a}")),
+    let json = "org.apache.kafka.connect.json.JsonConverter";
+    let settings = [
+        ("transforms.outbox.table.expand.json.payload", "true"),
+        ("transforms.outbox.table.op.invalid.behavior", "WARN"),
+        ("transforms.outbox.route.topic.regex", "(?<a>\\w+)"),
+        ("transforms.outbox.route.topic.replacement", "x.${a}"),
         (
             "transforms.outbox.table.fields.additional.placement",
-            Some("type:header:eventType,p:partition"),
+            "type:header:eventType,p:partition",
         ),
-        ("extended.headers.enabled", None),
-        ("decimal.handling.mode", Some("string")),
-        ("binary.handling.mode", Some("bytes")),
-        ("money.fraction.digits", Some("3")),
-        (
-            "key.converter",
-            Some("org.apache.kafka.connect.json.JsonConverter"),
-        ),
-        ("key.converter.schemas.enable", Some("false")),
+        ("extended.headers.enabled", GONE),
+        ("decimal.handling.mode", "string"),
+        ("binary.handling.mode", "bytes"),
+        ("money.fraction.digits", "3"),
+        ("key.converter", json),
+        ("key.converter.schemas.enable", "false"),
         (
             "value.converter",
-            Some("io.debezium.converters.BinaryDataConverter"),
+            "io.debezium.converters.BinaryDataConverter",
         ),
-        (
-            "value.converter.delegate.converter.type",
-            Some("org.apache.kafka.connect.json.JsonConverter"),
-        ),
+        ("value.converter.delegate.converter.type", json),
         (
             "value.converter.delegate.converter.type.schemas.enable",
-            Some("false"),
+            "false",
         ),
-    ]);
-    assert_eq!(imported.report.counts().2, 0, "{}", imported.report.text());
-    for line in [
-        "\"table.expand.json.payload\" = true",
-        "\"table.op.invalid.behavior\" = \"warn\"",
-        "\"route.topic.regex\" = \"(?<a>\\\\w+)\"",
-        "\"table.fields.additional.placement\" = \"type:header:eventType,p:partition\"",
-        "\"extended.headers.enabled\" = true",
-        "\"decimal.handling.mode\" = \"string\"",
-        "\"money.fraction.digits\" = 3",
-        "\"key.converter\" = \"json\"",
-        "\"key.converter.schemas.enable\" = false",
-        "\"value.converter\" = \"binarydata\"",
-        "\"value.converter.delegate.converter.type.schemas.enable\" = false",
-    ] {
-        has(&imported, line);
-    }
-    let refused = connect(&[("transforms.outbox.route.topic.regex", Some("(a"))]);
-    is_unsupported(&refused, "transforms.outbox.route.topic.regex", true, "");
+    ];
+    let expected = [
+        Supported,
+        Line("\"table.expand.json.payload\" = true"),
+        Line("\"table.op.invalid.behavior\" = \"warn\""),
+        Line("\"route.topic.regex\" = \"(?<a>\\\\w+)\""),
+        Line("\"table.fields.additional.placement\" = \"type:header:eventType,p:partition\""),
+        Line("\"extended.headers.enabled\" = true"),
+        Line("\"decimal.handling.mode\" = \"string\""),
+        Line("\"money.fraction.digits\" = 3"),
+        Line("\"key.converter\" = \"json\""),
+        Line("\"key.converter.schemas.enable\" = false"),
+        Line("\"value.converter\" = \"binarydata\""),
+        Line("\"value.converter.delegate.converter.type.schemas.enable\" = false"),
+    ];
+    connect(&settings, &expected);
 
+    let header =
+        "debezium.format.header.class=org.apache.kafka.connect.storage.SimpleHeaderConverter\n";
     let text = SERVER
         .replace("debezium.format.key=simplestring\n", "")
         .replace(
             "debezium.format.value=simplestring\n",
             "debezium.format.schemas.enable=false\n",
         )
-        .replace(
-            "debezium.format.header.class=org.apache.kafka.connect.storage.SimpleHeaderConverter\n",
-            "debezium.format.key.schemas.enable=true\n",
-        );
-    let server = outcome_of(&text, None, &[], false);
-    assert!(
-        server.failures(false).is_empty(),
-        "{:?}",
-        server.failures(false)
-    );
-    for line in [
-        "\"key.converter\" = \"json\"",
-        "\"key.converter.schemas.enable\" = true",
-        "\"value.converter.schemas.enable\" = false",
-        "\"header.converter\" = \"json\"",
-        "\"header.converter.schemas.enable\" = false",
-    ] {
-        has(&server, line);
-    }
+        .replace(header, "debezium.format.key.schemas.enable=true\n");
+    let expected = [
+        Supported,
+        Line("\"key.converter\" = \"json\""),
+        Line("\"key.converter.schemas.enable\" = true"),
+        Line("\"value.converter.schemas.enable\" = false"),
+        Line("\"header.converter\" = \"json\""),
+        Line("\"header.converter.schemas.enable\" = false"),
+    ];
+    expect(&import(&text, None, &[], false), &expected);
 }

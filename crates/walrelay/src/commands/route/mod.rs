@@ -3,7 +3,7 @@
 mod row;
 mod types;
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,7 +16,7 @@ use walrelay_sink::Poison;
 use super::connect::router;
 use super::{Ended, Env, load};
 use crate::cli::{Exit, Failure, Form, RouteArgs};
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::failures;
 use crate::json;
 use crate::sinks::record_line;
@@ -63,11 +63,22 @@ pub(crate) fn route(args: &RouteArgs, env: Env<'_>) -> Ended {
             None
         }
         Err(error) => {
-            let bad = Bad::of(&config, &error);
+            let [class, policy, would] = policy(&config, &error);
             if args.output == Form::Json {
-                bad.line(&mut out, &error);
+                for (start, text) in [
+                    ("{\"error\":", &*error.to_string()),
+                    (",\"class\":", class),
+                    (",\"policy\":", policy),
+                ] {
+                    out.extend_from_slice(start.as_bytes());
+                    json::string(&mut out, text);
+                }
+                out.extend_from_slice(b"}\n");
             }
-            Some(bad.failure(error))
+            let failure = Failure::new("unroutable", Exit::Data, "the row cannot be routed");
+            Some(failure.caused_by(error).remedy(format!(
+                "its class is {class}: with [poison] {class} = \"{policy}\", `walrelay run` {would}"
+            )))
         }
     };
     io::stdout().write_all(&out).map_err(|error| {
@@ -102,14 +113,13 @@ fn learn(
 }
 
 fn read(path: &Path, types: &[(String, String)]) -> Result<FileRow, Failure> {
-    let mut text = String::new();
-    let done = if path.as_os_str() == "-" {
-        io::stdin().read_to_string(&mut text).map(drop)
+    let read = if path.as_os_str() == "-" {
+        io::read_to_string(io::stdin())
     } else {
-        std::fs::read_to_string(path).map(|read| text = read)
+        std::fs::read_to_string(path)
     };
     let failure = |what| Failure::new("row-file", Exit::Usage, what);
-    done.map_err(|error| {
+    let text = read.map_err(|error| {
         failure(format!("cannot read the row in {}", path.display()))
             .caused_by(error)
             .remedy("name a file with --row, or - for standard input; it is UTF-8")
@@ -146,101 +156,49 @@ fn now() -> PgTimestamp {
     PgTimestamp::from_unix_micros(micros).unwrap_or(PgTimestamp::new(0))
 }
 
-/// A row that cannot be routed, and what `run` would do with it.
-struct Bad {
-    class: Option<Poison>,
-    action: PoisonAction,
-}
-
-impl Bad {
-    fn of(config: &Config, error: &RouteError) -> Self {
-        let poison: &config::Poison = &config.poison;
-        let class = error.poison();
-        let action = match class {
-            None => PoisonAction::Halt,
-            Some(Poison::Unroutable) => poison.unroutable,
-            Some(Poison::Oversize) => poison.oversize,
-            Some(Poison::Rejected) => poison.rejected,
-            Some(Poison::Undecodable) => poison.undecodable,
-        };
-        Self { class, action }
-    }
-
-    fn class(&self) -> &'static str {
-        self.class.map_or("none", Poison::name)
-    }
-
-    fn action(&self) -> &'static str {
-        match self.action {
-            PoisonAction::Halt => "halt",
-            PoisonAction::DeadLetter => "dead-letter",
-            PoisonAction::Skip => "skip",
-        }
-    }
-
-    fn line(&self, out: &mut Vec<u8>, error: &RouteError) {
-        out.extend_from_slice(b"{\"error\":");
-        json::string(out, &error.to_string());
-        out.extend_from_slice(b",\"class\":");
-        json::string(out, self.class());
-        out.extend_from_slice(b",\"policy\":");
-        json::string(out, self.action());
-        out.extend_from_slice(b"}\n");
-    }
-
-    fn failure(&self, error: RouteError) -> Failure {
-        let class = self.class();
-        let would = match self.action {
-            PoisonAction::Halt => "`walrelay run` would stop at it",
-            PoisonAction::DeadLetter => "`walrelay run` would write a dead letter and go on",
-            PoisonAction::Skip => "`walrelay run` would pass it over",
-        };
-        Failure::new("unroutable", Exit::Data, "the row cannot be routed")
-            .caused_by(error)
-            .remedy(format!(
-                "its class is {class}: with [poison] {class} = \"{}\", {would}",
-                self.action()
-            ))
-    }
+/// The class of a row that cannot be routed, the policy that [poison] has for it, and what `run`
+/// would do.
+fn policy(config: &Config, error: &RouteError) -> [&'static str; 3] {
+    let poison = &config.poison;
+    let class = error.poison();
+    let action = match class {
+        None => PoisonAction::Halt,
+        Some(Poison::Unroutable) => poison.unroutable,
+        Some(Poison::Oversize) => poison.oversize,
+        Some(Poison::Rejected) => poison.rejected,
+        Some(Poison::Undecodable) => poison.undecodable,
+    };
+    let (name, would) = match action {
+        PoisonAction::Halt => ("halt", "would stop at it"),
+        PoisonAction::DeadLetter => ("dead-letter", "would write a dead letter and go on"),
+        PoisonAction::Skip => ("skip", "would pass it over"),
+    };
+    [class.map_or("none", Poison::name), name, would]
 }
 
 /// A line for each part; what could confuse a terminal is written as in JSON.
 fn describe(out: &mut Vec<u8>, routed: &Routed<'_>, subject: Option<&str>) {
     let record = routed.record();
-    part(out, "topic", &readable(record.topic.as_bytes()));
-    let partition = record.partition.map(|number| number.to_string());
-    part(
-        out,
-        "partition",
-        partition.as_deref().unwrap_or("(by the key)"),
-    );
+    let mut part = |name: &str, text: &str| {
+        out.extend_from_slice(format!("{:<11}{text}\n", format!("{name}:")).as_bytes());
+    };
+    let number = |number: Option<String>, absent: &str| number.unwrap_or(absent.to_owned());
+    part("topic", &readable(record.topic.as_bytes()));
+    let partition = record.partition.map(|partition| partition.to_string());
+    part("partition", &number(partition, "(by the key)"));
     let timestamp = record.timestamp_ms.map(|millis| millis.to_string());
-    part(
-        out,
-        "timestamp",
-        timestamp.as_deref().unwrap_or("(time of production)"),
-    );
-    part(out, "key", &nullable(record.key));
+    part("timestamp", &number(timestamp, "(time of production)"));
+    part("key", &nullable(record.key));
     for header in record.headers {
         let name = readable(header.name.as_bytes());
-        part(
-            out,
-            "header",
-            &format!("{name}: {}", nullable(header.value)),
-        );
+        part("header", &format!("{name}: {}", nullable(header.value)));
     }
-    part(out, "value", &nullable(record.value));
+    part("value", &nullable(record.value));
     if let Some(subject) = subject {
-        let text = format!(
-            "subject {}; its id, which the registry has, is 0 here",
-            readable(subject.as_bytes())
-        );
-        part(out, "schema", &text);
+        let subject = readable(subject.as_bytes());
+        let text = format!("subject {subject}; its id, which the registry has, is 0 here");
+        part("schema", &text);
     }
-}
-
-fn part(out: &mut Vec<u8>, name: &str, text: &str) {
-    out.extend_from_slice(format!("{:<11}{text}\n", format!("{name}:")).as_bytes());
 }
 
 fn nullable(bytes: Option<&[u8]>) -> String {

@@ -149,34 +149,31 @@ fn value(raw: &RawValue) -> Result<(Option<String>, ColumnType), ()> {
 
 /// The type that a text looks like.
 fn usual(text: &str) -> ColumnType {
-    // Digits for 9, any letter or digit of hexadecimal for x.
-    let looks = |pattern: &str| {
+    // Digits for 9, any digit of hexadecimal for x.
+    let begins = |pattern: &str| {
+        let mut pairs = text.bytes().zip(pattern.bytes());
         text.len() >= pattern.len()
-            && text
-                .bytes()
-                .zip(pattern.bytes())
-                .all(|(byte, like)| match like {
-                    b'9' => byte.is_ascii_digit(),
-                    b'x' => byte.is_ascii_hexdigit(),
-                    like => byte == like,
-                })
+            && pairs.all(|(byte, like)| match like {
+                b'9' => byte.is_ascii_digit(),
+                b'x' => byte.is_ascii_hexdigit(),
+                like => byte == like,
+            })
     };
-    let uuid = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
-    if text.len() == uuid.len() && looks(uuid) {
-        return ColumnType::UUID;
+    let is = |pattern: &str| text.len() == pattern.len() && begins(pattern);
+    if is("xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx") {
+        ColumnType::UUID
+    } else if is("9999-99-99") {
+        ColumnType::DATE
+    } else if !begins("9999-99-99 99:99:99") && !begins("9999-99-99T99:99:99") {
+        ColumnType::TEXT
+    } else if text
+        .get(19..)
+        .is_some_and(|zone| zone.contains(['+', '-', 'Z']))
+    {
+        ColumnType::TIMESTAMPTZ
+    } else {
+        ColumnType::TIMESTAMP
     }
-    if text.len() == "9999-99-99".len() && looks("9999-99-99") {
-        return ColumnType::DATE;
-    }
-    if looks("9999-99-99 99:99:99") || looks("9999-99-99T99:99:99") {
-        let zone = text.get(19..).unwrap_or_default();
-        return if zone.contains(['+', '-', 'Z']) {
-            ColumnType::TIMESTAMPTZ
-        } else {
-            ColumnType::TIMESTAMP
-        };
-    }
-    ColumnType::TEXT
 }
 
 #[cfg(test)]

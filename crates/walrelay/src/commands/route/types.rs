@@ -14,111 +14,59 @@ pub(super) struct ColumnType {
 /// What the numbers in parentheses mean for `atttypmod`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Modifier {
-    None,
+    /// There are none.
+    Never,
     /// `varchar(n)`: the header's four bytes more.
     Length,
     /// `bit(n)`, `timestamp(n)`: the number itself.
     Plain,
     /// `numeric(p, s)`.
-    Numeric,
+    Decimal,
 }
 
+use Modifier::{Decimal, Length, Never, Plain};
+
 /// The first OID of a type made by a user or an extension (`FirstNormalObjectId`).
-const FIRST_USER_TYPE: u32 = 16384;
+const USER: u32 = 16384;
 
 /// Names, OID, OID of the array, modifier: `pg_type.dat`.
-const TYPES: &[(&[&str], u32, u32, Modifier)] = &[
-    (&["boolean", "bool"], 16, 1000, Modifier::None),
-    (&["bytea"], 17, 1001, Modifier::None),
-    (&["\"char\""], 18, 1002, Modifier::None),
-    (&["name"], 19, 1003, Modifier::None),
-    (
-        &["bigint", "int8", "bigserial", "serial8"],
-        20,
-        1016,
-        Modifier::None,
-    ),
-    (
-        &["smallint", "int2", "smallserial", "serial2"],
-        21,
-        1005,
-        Modifier::None,
-    ),
-    (
-        &["integer", "int", "int4", "serial", "serial4"],
-        23,
-        1007,
-        Modifier::None,
-    ),
-    (&["text"], 25, 1009, Modifier::None),
-    (&["oid"], 26, 1028, Modifier::None),
-    (&["json"], 114, 199, Modifier::None),
-    (&["xml"], 142, 143, Modifier::None),
-    (&["cidr"], 650, 651, Modifier::None),
-    (&["real", "float4"], 700, 1021, Modifier::None),
-    (
-        &["double precision", "float8", "float"],
-        701,
-        1022,
-        Modifier::None,
-    ),
-    (&["macaddr8"], 774, 775, Modifier::None),
-    (&["money"], 790, 791, Modifier::None),
-    (&["macaddr"], 829, 1040, Modifier::None),
-    (&["inet"], 869, 1041, Modifier::None),
-    (
-        &["character", "char", "bpchar"],
-        1042,
-        1014,
-        Modifier::Length,
-    ),
-    (
-        &["character varying", "varchar"],
-        1043,
-        1015,
-        Modifier::Length,
-    ),
-    (&["date"], 1082, 1182, Modifier::None),
-    (
-        &["time", "time without time zone"],
-        1083,
-        1183,
-        Modifier::Plain,
-    ),
-    (
-        &["timestamp", "timestamp without time zone"],
-        1114,
-        1115,
-        Modifier::Plain,
-    ),
-    (
-        &["timestamptz", "timestamp with time zone"],
-        1184,
-        1185,
-        Modifier::Plain,
-    ),
-    (&["interval"], 1186, 1187, Modifier::None),
-    (
-        &["timetz", "time with time zone"],
-        1266,
-        1270,
-        Modifier::Plain,
-    ),
-    (&["bit"], 1560, 1561, Modifier::Plain),
-    (&["bit varying", "varbit"], 1562, 1563, Modifier::Plain),
-    (&["numeric", "decimal"], 1700, 1231, Modifier::Numeric),
-    (&["uuid"], 2950, 2951, Modifier::None),
-    (&["pg_lsn"], 3220, 3221, Modifier::None),
-    (&["tsvector"], 3614, 3643, Modifier::None),
-    (&["jsonb"], 3802, 3807, Modifier::None),
-    (&["xid8"], 5069, 271, Modifier::None),
+const TYPES: &[(&str, u32, u32, Modifier)] = &[
+    ("boolean|bool", 16, 1000, Never),
+    ("bytea", 17, 1001, Never),
+    ("\"char\"", 18, 1002, Never),
+    ("name", 19, 1003, Never),
+    ("bigint|int8|bigserial|serial8", 20, 1016, Never),
+    ("smallint|int2|smallserial|serial2", 21, 1005, Never),
+    ("integer|int|int4|serial|serial4", 23, 1007, Never),
+    ("text", 25, 1009, Never),
+    ("oid", 26, 1028, Never),
+    ("json", 114, 199, Never),
+    ("xml", 142, 143, Never),
+    ("cidr", 650, 651, Never),
+    ("real|float4", 700, 1021, Never),
+    ("double precision|float8|float", 701, 1022, Never),
+    ("macaddr8", 774, 775, Never),
+    ("money", 790, 791, Never),
+    ("macaddr", 829, 1040, Never),
+    ("inet", 869, 1041, Never),
+    ("character|char|bpchar", 1042, 1014, Length),
+    ("character varying|varchar", 1043, 1015, Length),
+    ("date", 1082, 1182, Never),
+    ("time|time without time zone", 1083, 1183, Plain),
+    ("timestamp|timestamp without time zone", 1114, 1115, Plain),
+    ("timestamptz|timestamp with time zone", 1184, 1185, Plain),
+    ("interval", 1186, 1187, Never),
+    ("timetz|time with time zone", 1266, 1270, Plain),
+    ("bit", 1560, 1561, Plain),
+    ("bit varying|varbit", 1562, 1563, Plain),
+    ("numeric|decimal", 1700, 1231, Decimal),
+    ("uuid", 2950, 2951, Never),
+    ("pg_lsn", 3220, 3221, Never),
+    ("tsvector", 3614, 3643, Never),
+    ("jsonb", 3802, 3807, Never),
+    ("xid8", 5069, 271, Never),
     // Any enum, domain or composite: their OIDs are given out by the database.
-    (
-        &["user-defined"],
-        FIRST_USER_TYPE,
-        FIRST_USER_TYPE + 1,
-        Modifier::None,
-    ),
+    ("user-defined", USER, USER + 1, Never),
 ];
 
 /// A column's type and what may follow it in `CREATE TABLE`.
@@ -209,16 +157,16 @@ impl ColumnType {
         };
         let found = TYPES
             .iter()
-            .find(|(names, ..)| names.contains(&name.as_str()));
+            .find(|(names, ..)| names.split('|').any(|known| known == name));
         let Some((_, oid, of_array, modifier)) = found else {
             return Err(unknown(&name));
         };
         let modifier = match (modifier, numbers.as_slice()) {
             (_, []) => -1,
-            (Modifier::Length, [length]) => length + 4,
-            (Modifier::Plain, [number]) => *number,
-            (Modifier::Numeric, [precision]) => (precision << 16) + 4,
-            (Modifier::Numeric, [precision, scale]) => (precision << 16 | scale) + 4,
+            (Length, [length]) => length + 4,
+            (Plain, [number]) => *number,
+            (Decimal, [precision]) => (precision << 16) + 4,
+            (Decimal, [precision, scale]) => (precision << 16 | scale) + 4,
             _ => return Err(format!("{text:?}: {name} takes no such numbers")),
         };
         Ok(Self {
@@ -231,7 +179,7 @@ impl ColumnType {
 fn unknown(name: &str) -> String {
     let nearest = TYPES
         .iter()
-        .flat_map(|(names, ..)| names.iter())
+        .flat_map(|(names, ..)| names.split('|'))
         .map(|known| (strsim::damerau_levenshtein(name, known), known))
         .min()
         .filter(|(distance, _)| *distance <= 2);

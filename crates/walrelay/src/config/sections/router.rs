@@ -3,7 +3,7 @@
 use std::fmt;
 
 use walrelay_event_router::{CloudEvents, Preset, Templates};
-use walrelay_sink::letter;
+use walrelay_sink::dlq_headers;
 
 use super::debezium::{self, Debezium};
 use super::route;
@@ -65,9 +65,9 @@ pub(super) struct PositionHeader at "router" {
 }
 
 fn header_name(name: &str) -> Result<String, String> {
-    if name.starts_with(letter::PREFIX) {
+    if name.starts_with(dlq_headers::PREFIX) {
         // `walrelay dlq redrive` removes headers of such names.
-        let prefix = letter::PREFIX;
+        let prefix = dlq_headers::PREFIX;
         return Err(format!(
             "names that begin with `{prefix}` are those of dead letters"
         ));

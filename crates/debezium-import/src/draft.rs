@@ -1,0 +1,157 @@
+//! walrelay's configuration while it is put together. Each line knows the settings it is made of.
+
+use std::fmt::Write as _;
+
+/// The sections, in the order in which they are written.
+const SECTIONS: &[&str] = &[
+    "source",
+    "router",
+    "router.debezium",
+    "router.converters",
+    "sink",
+    "sink.kafka",
+    "sink.topics",
+    "delivery",
+    "poison",
+    "log",
+];
+
+/// One line.
+pub(crate) struct Line {
+    pub(crate) section: &'static str,
+    pub(crate) key: String,
+    /// As TOML writes it.
+    pub(crate) value: String,
+    pub(crate) comment: Option<String>,
+    /// The settings it is made of, by their numbers; empty for Debezium's defaults.
+    pub(crate) from: Vec<usize>,
+    /// Why nothing is missing where walrelay's own configuration refuses the line.
+    pub(crate) redundant: Option<&'static str>,
+}
+
+impl Line {
+    /// Section and key.
+    pub(crate) fn path(&self) -> String {
+        format!("{}.{}", self.section, self.key)
+    }
+
+    /// Whether records would be others without it.
+    pub(crate) fn shapes_records(&self) -> bool {
+        !matches!(
+            self.section,
+            "sink.kafka" | "sink.topics" | "poison" | "log"
+        )
+    }
+}
+
+/// All lines, in the order in which they were added.
+#[derive(Default)]
+pub(crate) struct Draft {
+    pub(crate) lines: Vec<Line>,
+}
+
+impl Draft {
+    pub(crate) fn has(&self, section: &str, key: &str) -> bool {
+        let mut lines = self.lines.iter();
+        lines.any(|line| line.section == section && line.key == key)
+    }
+
+    /// The configuration, and for each of its lines, from the first, the number of the entry that
+    /// stands there.
+    pub(crate) fn render(&self) -> (String, Vec<Option<usize>>) {
+        let mut out = String::new();
+        let mut places = Vec::new();
+        for section in SECTIONS {
+            let lines = self.lines.iter().enumerate();
+            let mut lines = lines
+                .filter(|(_, line)| line.section == *section)
+                .peekable();
+            if lines.peek().is_some() {
+                let _ = writeln!(out, "\n[{section}]");
+                places.extend([None, None]);
+            }
+            for (number, line) in lines {
+                let _ = write!(out, "{} = {}", key(&line.key), line.value);
+                if let Some(comment) = &line.comment {
+                    let _ = write!(out, "  # {}", printable(comment));
+                }
+                out.push('\n');
+                places.push(Some(number));
+            }
+        }
+        (out, places)
+    }
+}
+
+/// Keys come from files, and terminals obey control characters.
+pub(crate) fn printable(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
+/// Names with dots in quotes, as the documentation writes them.
+fn key(key: &str) -> String {
+    let bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    if !key.is_empty() && key.chars().all(bare) {
+        key.to_owned()
+    } else {
+        quoted(key)
+    }
+}
+
+/// TOML's basic string, on one line.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if c.is_control() => {
+                let _ = write!(out, "\\u{:04X}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_are_read_back() {
+        let text: String = (0..0x300)
+            .filter_map(char::from_u32)
+            .chain("😀".chars())
+            .collect();
+        let toml = format!("{} = {}", key(&text), quoted(&text));
+        let table: toml::Table = toml.parse().unwrap();
+        assert_eq!(table.get(&text).and_then(toml::Value::as_str), Some(&*text));
+    }
+
+    #[test]
+    fn lines_know_their_place() {
+        let line = |section, key: &str| Line {
+            section,
+            key: key.to_owned(),
+            value: "true".to_owned(),
+            comment: Some("why\nso".to_owned()),
+            from: Vec::new(),
+            redundant: None,
+        };
+        let draft = Draft {
+            lines: vec![line("log", "b"), line("source", "a.b")],
+        };
+        let (text, places) = draft.render();
+        assert_eq!(
+            text,
+            "\n[source]\n\"a.b\" = true  # why so\n\n[log]\nb = true  # why so\n"
+        );
+        assert_eq!(places, [None, None, Some(1), None, None, Some(0)]);
+        assert!(draft.has("log", "b") && !draft.has("source", "b"));
+    }
+}

@@ -1,0 +1,332 @@
+//! Values of settings: text, and references to what somebody else puts in.
+
+use std::fmt::{self, Write as _};
+
+/// One value, taken apart.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Value {
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+enum Part {
+    Literal(String),
+    Reference(Reference),
+}
+
+/// A place where an environment variable goes in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Reference {
+    /// The variable, as walrelay wants it: upper case.
+    pub(crate) variable: String,
+    /// What somebody must know who sets it, beside that it must be set.
+    pub(crate) remark: Option<&'static str>,
+}
+
+/// No secret gets into a message by way of `{:?}`.
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Value(…)")
+    }
+}
+
+/// Said of a variable that replaces a provider of Kafka Connect.
+const PROVIDER: &str =
+    "a configuration provider of Kafka Connect gave it; put the same value into the variable";
+/// Said of a variable whose fallback is left behind.
+const DEFAULT: &str =
+    "the file has a default for it, and walrelay knows none: set the variable in any case";
+/// Said of a variable that has another name in the file.
+const RENAMED: &str = "its name is another one in the file, or it is a property that is not there";
+
+impl Value {
+    /// Text that means itself.
+    pub(crate) fn literal(text: impl Into<String>) -> Self {
+        Self {
+            parts: vec![Part::Literal(text.into())],
+        }
+    }
+
+    /// An environment variable and nothing else.
+    pub(crate) fn variable(name: &str) -> Self {
+        Self::reference(name, None)
+    }
+
+    /// The variable of this name, or the nearest name that can be one.
+    fn reference(name: &str, remark: Option<&'static str>) -> Self {
+        let variable = variable_name(name);
+        Self {
+            parts: vec![Part::Reference(Reference { variable, remark })],
+        }
+    }
+
+    /// As in the configuration of a connector: `${env:NAME}`, `${file:/path:key}` and other
+    /// references to configuration providers have a colon; `${routedByValue}` has none.
+    pub(crate) fn of_connect(key: &str, raw: &str) -> Self {
+        Self::scan(key, raw, false, |inside| {
+            let (provider, path) = inside.split_once(':')?;
+            let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+            if provider.is_empty() || !provider.chars().all(plain) {
+                return None;
+            }
+            let (name, remark) = if provider == "env" {
+                (path, (!is_variable(path)).then_some(RENAMED))
+            } else {
+                (key, Some(PROVIDER))
+            };
+            Some(Self::reference(name, remark))
+        })
+    }
+
+    /// As in `application.properties`: `${NAME}`, `${NAME:default}` and `${other.property}`, which
+    /// `property` looks up; `$${` and `\${` stand for `${`.
+    pub(crate) fn of_server(
+        key: &str,
+        raw: &str,
+        property: &dyn Fn(&str) -> Option<String>,
+    ) -> Self {
+        Self::server(key, raw, property, 8)
+    }
+
+    fn server(
+        key: &str,
+        raw: &str,
+        property: &dyn Fn(&str) -> Option<String>,
+        depth: usize,
+    ) -> Self {
+        Self::scan(key, raw, true, |inside| {
+            let (name, default) = match inside.split_once(':') {
+                Some((name, default)) => (name, Some(default)),
+                None => (inside, None),
+            };
+            if name.is_empty() || name == "routedByValue" {
+                return None;
+            }
+            if depth > 0
+                && let Some(raw) = property(name)
+            {
+                return Some(Self::server(key, &raw, property, depth - 1));
+            }
+            let remark = if default.is_some() {
+                Some(DEFAULT)
+            } else {
+                (!is_variable(name)).then_some(RENAMED)
+            };
+            Some(Self::reference(name, remark))
+        })
+    }
+
+    /// `find` says what stands for the text between `${` and `}`; `None` if nothing does. With
+    /// `escapes`, a `$` or a backslash before it takes its meaning away.
+    fn scan(key: &str, raw: &str, escapes: bool, find: impl Fn(&str) -> Option<Self>) -> Self {
+        let mut value = Self { parts: Vec::new() };
+        let mut rest = raw;
+        while let Some(at) = rest.find("${") {
+            let inside = &rest[at + 2..];
+            if escapes && rest[..at].ends_with(['$', '\\']) {
+                value.push(&rest[..at - 1]);
+                value.push("${");
+                rest = inside;
+                continue;
+            }
+            value.push(&rest[..at]);
+            let found = inside
+                .split_once('}')
+                .and_then(|(inside, after)| Some((find(inside)?, after)));
+            rest = if let Some((found, after)) = found {
+                value.extend(found);
+                after
+            } else {
+                value.push("${");
+                inside
+            };
+        }
+        value.push(rest);
+        if value.parts.is_empty() {
+            value.parts.push(Part::Literal(String::new()));
+        }
+        value.representable(key)
+    }
+
+    fn push(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        match self.parts.last_mut() {
+            Some(Part::Literal(before)) => before.push_str(text),
+            _ => self.parts.push(Part::Literal(text.to_owned())),
+        }
+    }
+
+    fn extend(&mut self, other: Self) {
+        for part in other.parts {
+            match part {
+                Part::Literal(text) => self.push(&text),
+                reference @ Part::Reference(_) => self.parts.push(reference),
+            }
+        }
+    }
+
+    /// walrelay cannot write a `$` before a reference: such a value is a variable as a whole.
+    fn representable(self, key: &str) -> Self {
+        let dollar = self.parts.windows(2).any(
+            |pair| matches!(pair, [Part::Literal(text), Part::Reference(_)] if text.ends_with('$')),
+        );
+        if dollar {
+            return Self::reference(key, Some("put the whole value into the variable"));
+        }
+        self
+    }
+
+    /// The text, if nothing has to be put in.
+    pub(crate) fn text(&self) -> Option<&str> {
+        match self.parts.as_slice() {
+            [Part::Literal(text)] => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Whether every variable may stand as the input names it.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.references()
+            .all(|reference| reference.remark.is_none())
+    }
+
+    /// What has to be put in.
+    pub(crate) fn references(&self) -> impl Iterator<Item = &Reference> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Reference(reference) => Some(reference),
+            Part::Literal(_) => None,
+        })
+    }
+
+    /// As a string of walrelay's configuration, before TOML's own quoting: `${NAME}` for
+    /// references, and text escaped so that nothing is put into it.
+    pub(crate) fn configured(&self) -> String {
+        self.join(escape)
+    }
+
+    /// The same within a URL.
+    pub(crate) fn in_url(&self) -> String {
+        self.join(percent)
+    }
+
+    fn join(&self, literal: impl Fn(&str) -> String) -> String {
+        let parts = self.parts.iter().map(|part| match part {
+            Part::Literal(text) => literal(text),
+            Part::Reference(reference) => format!("${{{}}}", reference.variable),
+        });
+        parts.collect()
+    }
+}
+
+/// Whether walrelay takes `${name}` for an environment variable.
+fn is_variable(name: &str) -> bool {
+    let upper = |byte: u8| byte.is_ascii_uppercase() || byte == b'_';
+    name.bytes().next().is_some_and(upper)
+        && name
+            .bytes()
+            .all(|byte| upper(byte) || byte.is_ascii_digit())
+}
+
+/// The nearest name of a variable, as Quarkus makes one of a property: upper case, `_` for signs.
+pub(crate) fn variable_name(name: &str) -> String {
+    let sign = |c: char| !c.is_ascii_alphanumeric();
+    let name = name.replace(sign, "_").to_ascii_uppercase();
+    if is_variable(&name) {
+        name
+    } else {
+        format!("_{name}")
+    }
+}
+
+/// `${NAME}` and `$${` mean something in walrelay's strings.
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("${") {
+        out.push_str(&rest[..at]);
+        let name = rest[at + 2..].split_once('}').map(|(name, _)| name);
+        if out.ends_with('$') || name.is_some_and(is_variable) {
+            out.push('$');
+        }
+        out.push_str("${");
+        rest = &rest[at + 2..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// RFC 3986: all but the unreserved characters.
+pub(crate) fn percent(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for &byte in text.as_bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(value: &Value) -> Vec<&str> {
+        value.references().map(|r| r.variable.as_str()).collect()
+    }
+
+    #[test]
+    fn references_of_kafka_connect() {
+        let value = Value::of_connect("database.password", "${env:PG_PASS}");
+        assert_eq!(value.configured(), "${PG_PASS}");
+        let value = Value::of_connect("database.password", "${file:/run/secrets:pw}");
+        assert_eq!(value.configured(), "${DATABASE_PASSWORD}");
+        assert_eq!(value.references().next().unwrap().remark, Some(PROVIDER));
+        let value = Value::of_connect("k", "a-${env:HOST}.b");
+        assert_eq!(value.configured(), "a-${HOST}.b");
+        let topic = "outbox.event.${routedByValue}";
+        assert_eq!(Value::of_connect("k", topic).text(), Some(topic));
+        assert_eq!(Value::of_connect("k", "p$w${A}").text(), Some("p$w${A}"));
+        // walrelay has no way to write a dollar before a reference.
+        let value = Value::of_connect("a.b", "x$${env:B}");
+        assert_eq!(value.configured(), "${A_B}");
+    }
+
+    #[test]
+    fn references_of_debezium_server() {
+        let none = |_: &str| None;
+        let topic = Value::of_server("k", "outbox.event.$${routedByValue}", &none);
+        assert_eq!(topic.text(), Some("outbox.event.${routedByValue}"));
+        let topic = Value::of_server("k", "outbox.event.\\${routedByValue}", &none);
+        assert_eq!(topic.text(), Some("outbox.event.${routedByValue}"));
+        let value = Value::of_server("k", "${PG_PASS}", &none);
+        assert_eq!(value.configured(), "${PG_PASS}");
+        assert_eq!(value.references().next().unwrap().remark, None);
+        let value = Value::of_server("k", "${PG_HOST:localhost}", &none);
+        assert_eq!(value.configured(), "${PG_HOST}");
+        assert_eq!(value.references().next().unwrap().remark, Some(DEFAULT));
+        let value = Value::of_server("k", "${db.password}", &none);
+        assert_eq!(value.configured(), "${DB_PASSWORD}");
+        assert_eq!(value.references().next().unwrap().remark, Some(RENAMED));
+        let lookup = |name: &str| (name == "db.host").then(|| "h-${ZONE}".to_owned());
+        let value = Value::of_server("k", "${db.host}:5432", &lookup);
+        assert_eq!(value.configured(), "h-${ZONE}:5432");
+        let itself = |_: &str| Some("${a}".to_owned());
+        assert_eq!(variables(&Value::of_server("k", "${a}", &itself)), ["A"]);
+        assert_eq!(Value::of_server("k", "$${A}", &none).text(), Some("${A}"));
+    }
+
+    #[test]
+    fn urls_are_encoded_and_references_are_not() {
+        let value = Value::of_connect("k", "p@ß/${env:X}");
+        assert_eq!(value.in_url(), "p%40%C3%9F%2F${X}");
+    }
+
+    #[test]
+    fn nothing_is_shown() {
+        assert_eq!(format!("{:?}", Value::literal("hunter2")), "Value(…)");
+    }
+}

@@ -1,0 +1,242 @@
+//! What became of each setting, as text for people and as JSON for programs.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::draft::printable;
+
+/// What became of a setting.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "outcome", rename_all = "kebab-case")]
+pub enum Outcome {
+    /// It is in walrelay's configuration.
+    TakenOver {
+        /// The keys there.
+        to: Vec<String>,
+        /// Where it is not quite the same.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        remark: Option<String>,
+    },
+    /// walrelay has no use for it.
+    NoEffect {
+        /// Why.
+        why: String,
+    },
+    /// walrelay does not do it.
+    NotSupported {
+        /// What it is, and what to do instead.
+        remedy: String,
+        /// Whether records would be others, or events missing, without it.
+        #[serde(rename = "changes_records")]
+        breaks: bool,
+    },
+}
+
+/// One setting of the input.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// As the input has it.
+    pub key: String,
+    /// The other file it is from, if any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<&'static str>,
+    /// Its line, where there are lines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<usize>,
+    /// What became of it.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// Something that belongs to no setting of the input.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Note {
+    /// A key of walrelay's or of Debezium's.
+    pub about: String,
+    /// What to know about it.
+    pub text: String,
+    /// Whether somebody has to look at it before walrelay takes over.
+    pub urgent: bool,
+}
+
+/// An environment variable that the configuration wants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Variable {
+    /// In upper case.
+    pub name: String,
+    /// What to know about it, beside that it must be set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remark: Option<&'static str>,
+}
+
+/// The whole report. No value of a setting is in it that may be a secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// `connect` or `server`.
+    #[serde(rename = "from")]
+    pub kind: &'static str,
+    /// One for each setting, in the order of the input.
+    #[serde(rename = "settings")]
+    pub rows: Vec<Row>,
+    /// What belongs to no setting.
+    pub notes: Vec<Note>,
+    /// What to set in the environment.
+    #[serde(rename = "environment")]
+    pub variables: Vec<Variable>,
+}
+
+impl Report {
+    /// The keys of all settings that are not supported.
+    pub(crate) fn unsupported(&self) -> impl Iterator<Item = &str> {
+        let rows = self.rows.iter();
+        let rows = rows.filter(|row| matches!(row.outcome, Outcome::NotSupported { .. }));
+        rows.map(|row| row.key.as_str())
+    }
+
+    /// The keys of those without which records would be others, or events missing.
+    pub fn breaking(&self) -> impl Iterator<Item = &str> {
+        let rows = self.rows.iter();
+        let rows = rows
+            .filter(|row| matches!(row.outcome, Outcome::NotSupported { breaks, .. } if breaks));
+        rows.map(|row| row.key.as_str())
+    }
+
+    /// For people: a line for each setting, in the order of the input.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        let (mut taken, mut none) = (0, 0);
+        for row in &self.rows {
+            let (mark, words) = match &row.outcome {
+                Outcome::TakenOver { to, remark } => {
+                    taken += 1;
+                    let remark = remark.as_ref().map(|remark| format!("; {remark}"));
+                    let words = format!(" -> {}{}", to.join(", "), remark.unwrap_or_default());
+                    ("taken over   ", words)
+                }
+                Outcome::NoEffect { why } => {
+                    none += 1;
+                    ("no effect    ", format!(": {why}"))
+                }
+                Outcome::NotSupported { remedy, .. } => ("NOT SUPPORTED", format!(": {remedy}")),
+            };
+            let file = row.file.map(|file| format!("{file}: ")).unwrap_or_default();
+            let line = row.line.map(|line| format!(" (line {line})"));
+            let line = line.unwrap_or_default();
+            let line = format!("{mark}  {file}{}{line}{words}", row.key);
+            out.push_str(&printable(&line));
+            out.push('\n');
+        }
+        for (urgent, heading) in [(true, "look at this first"), (false, "also")] {
+            let mut notes = self.notes.iter().filter(|n| n.urgent == urgent).peekable();
+            if notes.peek().is_some() {
+                let _ = writeln!(out, "\n{heading}:");
+            }
+            for note in notes {
+                let line = printable(&format!("  {}: {}", note.about, note.text));
+                let _ = writeln!(out, "{line}");
+            }
+        }
+        if !self.variables.is_empty() {
+            out.push_str("\nenvironment variables to set:\n");
+        }
+        for Variable { name, remark } in &self.variables {
+            let remark = remark.map(|remark| format!(": {remark}"));
+            let _ = writeln!(out, "  {name}{}", remark.unwrap_or_default());
+        }
+        let _ = writeln!(
+            out,
+            "\n{} setting(s): {taken} taken over, {none} without effect here, {} not supported",
+            self.rows.len(),
+            self.rows.len() - taken - none
+        );
+        out
+    }
+
+    /// For programs: one object on one line. Control characters that JSON allows are escaped too,
+    /// for the line ends up in terminals.
+    pub fn json(&self) -> String {
+        let json = serde_json::to_string(self).unwrap_or_default();
+        let mut out = String::with_capacity(json.len() + 1);
+        for c in json.chars() {
+            if c.is_control() {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            } else {
+                out.push(c);
+            }
+        }
+        out.push('\n');
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let row = |key: &str, line, outcome| Row {
+            key: key.to_owned(),
+            file: None,
+            line,
+            outcome,
+        };
+        let taken = Outcome::TakenOver {
+            to: vec!["source.slot".to_owned()],
+            remark: Some("as it is".to_owned()),
+        };
+        let unsupported = Outcome::NotSupported {
+            remedy: "do \"this\"".to_owned(),
+            breaks: true,
+        };
+        let none = Outcome::NoEffect {
+            why: "not needed".to_owned(),
+        };
+        Report {
+            kind: "server",
+            rows: vec![
+                row("a", Some(3), taken),
+                row("b\u{1b}[31m\u{9b}", None, none),
+                row("c", None, unsupported),
+            ],
+            notes: vec![Note {
+                about: "slot".to_owned(),
+                text: "look".to_owned(),
+                urgent: true,
+            }],
+            variables: vec![Variable {
+                name: "PGPASSWORD".to_owned(),
+                remark: None,
+            }],
+        }
+    }
+
+    #[test]
+    fn for_people() {
+        assert_eq!(
+            report().text(),
+            "taken over     a (line 3) -> source.slot; as it is\n\
+             no effect      b [31m : not needed\n\
+             NOT SUPPORTED  c: do \"this\"\n\n\
+             look at this first:\n  slot: look\n\n\
+             environment variables to set:\n  PGPASSWORD\n\n\
+             3 setting(s): 1 taken over, 1 without effect here, 1 not supported\n"
+        );
+    }
+
+    #[test]
+    fn for_programs() {
+        assert_eq!(
+            report().json(),
+            "{\"from\":\"server\",\"settings\":[\
+             {\"key\":\"a\",\"line\":3,\"outcome\":\"taken-over\",\"to\":[\"source.slot\"],\
+             \"remark\":\"as it is\"},\
+             {\"key\":\"b\\u001b[31m\\u009b\",\"outcome\":\"no-effect\",\"why\":\"not needed\"},\
+             {\"key\":\"c\",\"outcome\":\"not-supported\",\"remedy\":\"do \\\"this\\\"\",\
+             \"changes_records\":true}],\
+             \"notes\":[{\"about\":\"slot\",\"text\":\"look\",\"urgent\":true}],\
+             \"environment\":[{\"name\":\"PGPASSWORD\"}]}\n"
+        );
+        assert_eq!(report().breaking().collect::<Vec<_>>(), ["c"]);
+    }
+}

@@ -1,0 +1,266 @@
+//! `[sink.kafka]`: properties of Java's producer as those of librdkafka.
+
+use super::Rule::{Breaks, Call, Copy, Fatal, Ignore, Secret, Set, Unsupported, When};
+use super::jaas::{self, Login};
+use super::{Absent, Rule, Rules, apply_all, apply_each, apply_to, rule};
+use crate::draft::quoted;
+use crate::input::{Kind, Value};
+use crate::translation::Translation;
+
+const SECTION: &str = "sink.kafka";
+const JAVA: &str = "it is of Java's client only";
+const FIXED: &str = "walrelay sets it itself, to the value that loses and reorders nothing";
+const TOKENS: &str = "walrelay gets tokens from a file or a command: [sink.oauthbearer] in \
+    docs/CONFIGURATION.md";
+const TRUST_STORE: &str = "librdkafka reads PEM, not Java's stores: `keytool -exportcert -rfc -keystore \
+    STORE -alias NAME > ca.pem` for each certificate, then \"ssl.ca.location\" = \"ca.pem\"";
+const KEY_STORE: &str = "librdkafka reads PKCS#12 and PEM: `keytool -importkeystore -srckeystore STORE \
+    -destkeystore store.p12 -deststoretype PKCS12`, then \"ssl.keystore.location\" = \
+    \"store.p12\" with \"ssl.keystore.password\"";
+const UNREAD: Rule = Ignore("it opens a store that librdkafka does not read");
+
+/// Of Debezium Server.
+const SINK_TYPE: Rules = rules! {
+    "sink.type" => When(rules! {
+        "kafka" => Set("sink", "kind", "kafka");
+        "*" => Fatal("walrelay delivers to Kafka",
+            "debezium.sink.type is not kafka: walrelay delivers to Kafka only");
+    }), absent Absent::Fatal("debezium.sink.type is missing: walrelay delivers to Kafka only");
+};
+
+/// Below `debezium.sink.`.
+pub(super) const SINK: Rules = rules! {
+    "kafka.wait.message.delivery.timeout.ms" =>
+        Ignore("walrelay waits for acknowledgements as long as it takes and confirms nothing \
+            before");
+    "kafka.*" => Unsupported("walrelay's sink for Kafka has no such option");
+    "*" => Ignore("it belongs to another sink than the one in use");
+};
+
+/// Properties that have the same name and meaning in librdkafka.
+const SAME: &str = "bootstrap.servers|client.id|client.dns.lookup|compression.type|linger.ms|\
+    batch.size|connections.max.idle.ms|metadata.max.age.ms|metadata.recovery.strategy|\
+    metadata.recovery.rebootstrap.trigger.ms|reconnect.backoff.ms|reconnect.backoff.max.ms|\
+    retry.backoff.ms|retry.backoff.max.ms|security.protocol|sasl.mechanism|\
+    socket.connection.setup.timeout.ms|enable.metrics.push";
+
+/// All others.
+pub(super) const PROPERTIES: Rules = rules! {
+    "max.request.size" => Copy(SECTION, "message.max.bytes");
+    "request.timeout.ms" => Copy(SECTION, "socket.timeout.ms");
+    "ssl.truststore.certificates" => Copy(SECTION, "ssl.ca.pem");
+    "ssl.keystore.certificate.chain" => Copy(SECTION, "ssl.certificate.pem");
+    "compression.gzip.level|compression.lz4.level|compression.zstd.level" =>
+        Copy(SECTION, "compression.level");
+    "receive.buffer.bytes" => When(rules! {
+        "-1" => SYSTEM_SIZE;
+        "*" => Copy(SECTION, "socket.receive.buffer.bytes");
+    });
+    "send.buffer.bytes" => When(rules! {
+        "-1" => SYSTEM_SIZE;
+        "*" => Copy(SECTION, "socket.send.buffer.bytes");
+    });
+    "ssl.endpoint.identification.algorithm" => When(rules! {
+        "" => Set(SECTION, "ssl.endpoint.identification.algorithm", "none");
+        "*" => Set(SECTION, "ssl.endpoint.identification.algorithm", "https");
+    });
+    "sasl.jaas.config" => Call(login);
+    "sasl.oauthbearer.*|sasl.login.*|sasl.client.callback.handler.class" => Unsupported(TOKENS);
+    "sasl.kerberos.*" => Unsupported("walrelay's build of librdkafka has no Kerberos");
+    "acks|enable.idempotence|retries|max.in.flight.requests.per.connection|delivery.timeout.ms" =>
+        Ignore(FIXED);
+    "buffer.memory" =>
+        Ignore("delivery.max_in_flight_bytes bounds what is on its way, 12MiB by default");
+    "max.block.ms" => Ignore("walrelay waits for a broker as long as it takes");
+    "metadata.max.idle.ms|socket.connection.setup.timeout.max.ms|metric.reporters|\
+        auto.include.jmx.reporter|metrics.num.samples|metrics.recording.level|\
+        metrics.sample.window.ms|security.providers|config.providers|ssl.provider|\
+        ssl.keymanager.algorithm|ssl.trustmanager.algorithm|ssl.secure.random.implementation" =>
+        Ignore(JAVA);
+    "partitioner.adaptive.partitioning.enable|partitioner.availability.timeout.ms" =>
+        Ignore("it concerns records without a key");
+    "ssl.protocol|ssl.enabled.protocols" => Ignore("TLS 1.2 and 1.3 are spoken");
+    "interceptor.classes" =>
+        Unsupported("it is Java code that sees each record; do what it does elsewhere");
+    "transactional.id" =>
+        Unsupported("walrelay's producer is not transactional under at-least-once delivery");
+    "transaction.timeout.ms|transaction.two.phase.commit.enable" =>
+        Ignore("it belongs to transactions");
+    "ssl.cipher.suites" =>
+        Unsupported("OpenSSL has other names for them: write \"ssl.cipher.suites\" by hand");
+    "ssl.engine.factory.class" =>
+        Unsupported("it is Java code; name certificates by ssl.ca.location and its like");
+    "key.serializer|value.serializer" => When(rules! {
+        "org.apache.kafka.common.serialization.stringserializer|\
+            org.apache.kafka.common.serialization.bytearrayserializer|\
+            org.apache.kafka.common.serialization.bytebufferserializer|\
+            org.apache.kafka.common.serialization.bytesserializer" =>
+            Ignore("walrelay's converters make the bytes that are sent");
+        "*" =>
+            Breaks("it is no serializer that passes bytes through, and walrelay's converters make \
+                the bytes that are sent: records would differ");
+    });
+    "partitioner.class" => When(rules! {
+        "defaultpartitioner|*.defaultpartitioner|builtinpartitioner|*.builtinpartitioner" =>
+            Ignore("walrelay places keys by murmur2, as Java's default does");
+        "*" =>
+            Breaks("walrelay places keys by murmur2, as Java's default partitioner does: with \
+                another one keys are on other partitions; a placement `column:partition` of the \
+                router can say the partition");
+    });
+    "partitioner.ignore.keys" => When(rules! {
+        "false" => Ignore("walrelay places records by their keys");
+        "*" =>
+            Breaks("walrelay places records by their keys; without that there is no order per key");
+    });
+    "*" =>
+        Unsupported("no property of Java's producer that is known here: if librdkafka has one that \
+            does the same, add it to [sink.kafka]");
+};
+
+const SYSTEM_SIZE: Rule = Ignore("it leaves the size to the operating system, as walrelay does");
+
+pub(super) fn apply(translation: &mut Translation<'_>) {
+    if translation.kind == Kind::Server {
+        apply_each(translation, SINK_TYPE);
+        apply_all(translation, "sink.", SINK);
+    }
+    stores(translation);
+    for (number, property) in translation.below("producer.") {
+        if super::matches(SAME, &property) {
+            translation.copy(number, SECTION, &property);
+        } else if let Some(rule) = rule(PROPERTIES, &property) {
+            rule.apply(translation, number);
+        }
+    }
+    if !translation.draft.has(SECTION, "bootstrap.servers") {
+        bootstrap_servers(translation);
+    }
+}
+
+fn bootstrap_servers(translation: &mut Translation<'_>) {
+    let (variable, of_worker) = match translation.kind {
+        Kind::Connect => (
+            "KAFKA_BOOTSTRAP_SERVERS",
+            "; the worker's file has it, and --worker FILE reads it there",
+        ),
+        // What Debezium Server itself looks for in its environment.
+        Kind::Server => ("DEBEZIUM_SINK_KAFKA_PRODUCER_BOOTSTRAP_SERVERS", ""),
+    };
+    let value = translation.configured(&Value::variable(variable));
+    let comment = Some("not in the input");
+    translation.write_default(SECTION, "bootstrap.servers", value, comment);
+    let text =
+        format!("it is not in the input; the configuration wants it from {variable}{of_worker}");
+    translation.note("bootstrap.servers", text, true);
+}
+
+/// Java's stores, whose types are settings of their own: PKCS#12 as it is, PEM by its two names.
+fn stores(translation: &mut Translation<'_>) {
+    let kind = |name: &str| {
+        let number = translation.find(&format!("producer.ssl.{name}.type"));
+        number.map_or("jks".to_owned(), |number| translation.word(number))
+    };
+    let (trust, key) = (kind("truststore"), kind("keystore"));
+    let pkcs12 = key == "pkcs12";
+    let unread = key == "jks" && translation.find("producer.ssl.keystore.location").is_some();
+    let rules = [
+        (
+            "truststore.location",
+            if trust == "pem" {
+                Copy(SECTION, "ssl.ca.location")
+            } else {
+                Unsupported(TRUST_STORE)
+            },
+        ),
+        (
+            "truststore.type",
+            Ignore("librdkafka reads PEM and asks for no type"),
+        ),
+        (
+            "truststore.password",
+            Ignore("certificates in PEM have no password"),
+        ),
+        (
+            "keystore.location",
+            match key.as_str() {
+                "pem" => Call(|translation, number| {
+                    translation.copy(number, SECTION, "ssl.certificate.location");
+                    translation.copy(number, SECTION, "ssl.key.location");
+                }),
+                "pkcs12" => Copy(SECTION, "ssl.keystore.location"),
+                _ => Unsupported(KEY_STORE),
+            },
+        ),
+        (
+            "keystore.type",
+            Ignore("librdkafka has a property of its own for each kind"),
+        ),
+        (
+            "keystore.password",
+            if pkcs12 {
+                Secret("ssl.keystore.password", "KAFKA_KEYSTORE_PASSWORD")
+            } else {
+                UNREAD
+            },
+        ),
+        ("keystore.key", Secret("ssl.key.pem", "KAFKA_KEY_PEM")),
+        (
+            "key.password",
+            if unread {
+                UNREAD
+            } else {
+                Secret("ssl.key.password", "KAFKA_KEY_PASSWORD")
+            },
+        ),
+    ];
+    for (name, rule) in rules {
+        apply_to(translation, &format!("producer.ssl.{name}"), rule);
+    }
+}
+
+/// `sasl.jaas.config`: who logs in, by which password.
+fn login(translation: &mut Translation<'_>, number: usize) {
+    const BY_HAND: &str = "write \"sasl.username\" and \"sasl.password\" by hand";
+    let value = translation.value(number);
+    // The texts are walrelay's already: references are in their place.
+    let (username, password) = match jaas::login(&value.configured()) {
+        Some(Login::Password {
+            username: Some(username),
+            password,
+        }) => (username, password),
+        Some(Login::Password { username: None, .. }) => {
+            translation.unsupported(number, format!("it has no user name: {BY_HAND}"));
+            return;
+        }
+        Some(Login::Tokens) => return translation.unsupported(number, TOKENS),
+        Some(Login::Other) => {
+            let why = "walrelay logs in by PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER";
+            return translation.unsupported(number, why);
+        }
+        None => {
+            let why = "it cannot be read as a login module with user name and password";
+            return translation.unsupported(number, format!("{why}: {BY_HAND}"));
+        }
+    };
+    // The name of a provider's reference does not say whether it is a password.
+    let own = value.is_plain();
+    if own {
+        translation.variables_of(&value);
+    }
+    let from = [number];
+    translation.write(SECTION, "sasl.username", quoted(&username), &from, None);
+    let password = match password {
+        Some(text) if own && (translation.with_secrets || is_reference(&text)) => quoted(&text),
+        _ => translation.configured(&Value::variable("KAFKA_PASSWORD")),
+    };
+    translation.write(SECTION, "sasl.password", password, &from, None);
+}
+
+/// `${NAME}` and nothing else.
+fn is_reference(text: &str) -> bool {
+    let name = text
+        .strip_prefix("${")
+        .and_then(|rest| rest.strip_suffix('}'));
+    name.is_some_and(|name| !name.is_empty() && !name.contains(['$', '{', '}']))
+}

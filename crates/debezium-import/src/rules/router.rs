@@ -1,0 +1,238 @@
+//! `[router.debezium]`: the transforms, and what of the connector shapes records.
+
+use super::Absent::Write;
+use super::Rule::{Call, Copy, Ignore, Set, When};
+use super::{Rules, apply_each};
+use crate::draft::quoted;
+use crate::input::{Kind, Value};
+use crate::translation::Translation;
+
+const ROUTER: &str = "io.debezium.transforms.outbox.EventRouter";
+const SECTION: &str = "router.debezium";
+const PLACEMENT: &str = "table.fields.additional.placement";
+
+/// Options of the connector that show in the router's records, with their defaults.
+const SHAPING: &[(&str, &str)] = &[
+    ("binary.handling.mode", "bytes"),
+    ("decimal.handling.mode", "precise"),
+    ("time.precision.mode", "adaptive"),
+    ("interval.handling.mode", "numeric"),
+    ("hstore.handling.mode", "json"),
+    ("money.fraction.digits", "2"),
+    ("schema.name.adjustment.mode", "none"),
+    ("include.unknown.datatypes", "false"),
+    (
+        "unavailable.value.placeholder",
+        "__debezium_unavailable_value",
+    ),
+];
+
+const TOPIC_PREFIX: Rules = rules! {
+    "topic.prefix" => Copy(SECTION, "topic.prefix");
+    "database.server.name" => Call(|translation, number| {
+        let rule = if translation.draft.has(SECTION, "topic.prefix") {
+            Ignore("topic.prefix is its name since Debezium 2.0, and goes before it")
+        } else {
+            Copy(SECTION, "topic.prefix")
+        };
+        rule.apply(translation, number);
+    });
+};
+
+/// Debezium adds these headers unless it is told not to; walrelay does on request.
+const CONTEXT_HEADERS: Rules = rules! {
+    "extended.headers.enabled" => When(rules! {
+        "true" => Set(SECTION, "extended.headers.enabled", "true");
+        "*" => Ignore("it is walrelay's default");
+    }), absent Write(SECTION, "extended.headers.enabled", "true",
+        "Debezium's default since 3.2: headers __debezium.context.*; false if nobody reads them");
+};
+
+pub(super) fn apply(translation: &mut Translation<'_>) {
+    transforms(translation);
+    apply_each(translation, TOPIC_PREFIX);
+    for (name, default) in SHAPING {
+        let Some(number) = translation.find(name) else {
+            continue;
+        };
+        let is_default = translation.word(number) == *default;
+        option(translation, number, name);
+        if is_default
+            && let Some(line) = translation.draft.lines.last_mut()
+            && line.from == [number]
+        {
+            line.redundant = Some("it is Debezium's default, and what walrelay does");
+        }
+    }
+    apply_each(translation, CONTEXT_HEADERS);
+}
+
+fn transforms(translation: &mut Translation<'_>) {
+    let number = translation.find("transforms");
+    let text = number.and_then(|number| translation.text(number));
+    let text = text.unwrap_or_default();
+    let names: Vec<&str> = text
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .collect();
+    let is_router = |name: &&&str| {
+        let number = translation.find(&format!("transforms.{name}.type"));
+        number
+            .and_then(|number| translation.text(number))
+            .as_deref()
+            == Some(ROUTER)
+    };
+    let routers: Vec<&str> = names.iter().filter(is_router).copied().collect();
+    let router = match routers.as_slice() {
+        [router] => {
+            let preset = quoted("debezium");
+            translation.write_default("router", "preset", preset, None);
+            Some(*router)
+        }
+        [] => {
+            translation.fatal(format!(
+                "no transform is the outbox event router ({ROUTER}): walrelay relays outbox \
+                 tables, and nothing else that Debezium captures"
+            ));
+            None
+        }
+        _ => {
+            translation.fatal("two transforms are outbox event routers: import them one by one");
+            None
+        }
+    };
+    match number {
+        Some(number) if names.len() > 1 => translation.breaks(
+            number,
+            "the router is not the only transform, and walrelay has no others: each of them is \
+             named below",
+        ),
+        Some(number) => translation.taken(number, "router.preset", None),
+        None => {}
+    }
+    predicates(translation, router);
+    for (number, rest) in translation.below("transforms.") {
+        let mut owners = names.iter().filter_map(|name| {
+            let option = rest.strip_prefix(name)?.strip_prefix('.')?;
+            Some((*name, option))
+        });
+        match owners.next() {
+            Some((owner, option)) if Some(owner) == router => {
+                option_of_router(translation, number, option);
+            }
+            Some((_, "type")) => {
+                let class = translation.text(number).unwrap_or_default();
+                translation.breaks(number, other_transform(&class));
+            }
+            Some((owner, _)) => {
+                let why = format!("it belongs to the transform {owner}, which is not supported");
+                translation.unsupported(number, why);
+            }
+            None => translation.ignored(number, "it belongs to no transform in `transforms`"),
+        }
+    }
+}
+
+/// Transforms that people put beside the router, and what stands in for them.
+fn other_transform(class: &str) -> String {
+    let short = super::short_name(class);
+    let instead = match short.split('$').next().unwrap_or(short) {
+        "ExtractNewRecordState" => {
+            "the router makes flat records of outbox rows by itself; behind it this transform does \
+             nothing to them, so remove it if it serves no other table"
+        }
+        "Filter" => {
+            "give the publication a row filter (CREATE PUBLICATION … WHERE, Postgres 15 and newer)"
+        }
+        "RegexRouter" | "ByLogicalTableRouter" | "TopicRegexRouter" | "TimestampRouter" => {
+            "say the topic with route.topic.regex and route.topic.replacement of the router"
+        }
+        "InsertHeader" | "HeaderFrom" | "DropHeaders" | "InsertField" | "HeaderToValue" => {
+            "say headers and members of envelopes with table.fields.additional.placement of the \
+             router"
+        }
+        "PartitionRouting" => "say the partition with a placement `column:partition` of the router",
+        "DecodeLogicalDecodingMessageContent" => {
+            "it feeds messages of pg_logical_emit_message to the router: [source.messages] in \
+             docs/CONFIGURATION.md has walrelay's way"
+        }
+        "ActivateTracingSpan" => "the router's own tracing options do the same",
+        _ => "do what it does where the row is written, or in the consumer",
+    };
+    format!("the transform {short}: walrelay has no transform but the router; {instead}")
+}
+
+/// Predicates count only where the router is behind one; otherwise the rules for the rest apply.
+fn predicates(translation: &mut Translation<'_>, router: Option<&str>) {
+    let conditional = router.is_some_and(|router| {
+        let predicate = format!("transforms.{router}.predicate");
+        translation.find(&predicate).is_some()
+    });
+    for (number, rest) in translation.below("predicates") {
+        if conditional && (rest.is_empty() || rest.starts_with('.')) {
+            let why = "walrelay has no predicates; see the router's `predicate`";
+            translation.unsupported(number, why);
+        }
+    }
+}
+
+fn option_of_router(translation: &mut Translation<'_>, number: usize, name: &str) {
+    let server = translation.kind == Kind::Server;
+    match name {
+        "type" => translation.taken(number, "router.preset", None),
+        "predicate" => translation.breaks(
+            number,
+            "the router is behind a predicate, and walrelay routes every row of its tables: if the \
+             predicate holds for all of them, remove it and import again; if not, name in `tables` \
+             those for which it does",
+        ),
+        "negate" => {
+            translation.breaks(number, "it belongs to the router's predicate, see there");
+        }
+        "table.field.event.timestamp" if server => translation.ignored(
+            number,
+            "Debezium Server's sink for Kafka sends no timestamps, so it is left out: records carry \
+             the producer's time, as before. walrelay would honour it",
+        ),
+        PLACEMENT if server => placement_of_server(translation, number),
+        _ => option(translation, number, name),
+    }
+}
+
+/// An option by its own name. Debezium reads the names of its choices in any case.
+fn option(translation: &mut Translation<'_>, number: usize, name: &str) {
+    let choice = matches!(name.rsplit('.').next(), Some("mode" | "behavior"))
+        || name == "table.field.additional.missing";
+    let digits = name == "money.fraction.digits";
+    let word = translation.word(number);
+    let value = match word.parse::<i64>() {
+        Ok(digit) if digits => digit.to_string(),
+        _ if choice && !word.is_empty() => quoted(&Value::literal(word).configured()),
+        _ => translation.scalar(&translation.value(number)),
+    };
+    translation.write(SECTION, name, value, &[number], None);
+}
+
+/// Debezium Server's sink for Kafka sends no partition: honouring it now would move keys.
+fn placement_of_server(translation: &mut Translation<'_>, number: usize) {
+    let Some(text) = translation.text(number) else {
+        translation.copy(number, SECTION, PLACEMENT);
+        return;
+    };
+    let is_partition = |part: &&str| {
+        let place = part.split(':').nth(1).map(str::trim);
+        place.is_some_and(|place| place.eq_ignore_ascii_case("partition"))
+    };
+    let kept: Vec<&str> = text.split(',').filter(|part| !is_partition(part)).collect();
+    let remark = text.split(',').any(|part| is_partition(&part)).then_some(
+        "without the placement `partition`: Debezium Server's sink for Kafka ignores it, and keys \
+         would move to other partitions. walrelay would honour it",
+    );
+    if let (true, Some(remark)) = (kept.is_empty(), remark) {
+        translation.ignored(number, remark);
+        return;
+    }
+    let value = quoted(&Value::literal(kept.join(",")).configured());
+    translation.write(SECTION, PLACEMENT, value, &[number], remark);
+}

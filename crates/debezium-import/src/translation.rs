@@ -1,0 +1,359 @@
+//! The state of one translation: each setting is settled once, and the first outcome counts.
+
+use crate::ConfigCheck;
+use crate::draft::{Draft, Line, quoted};
+use crate::input::{BESIDE, Input, Kind, Setting, Value};
+use crate::report::{Note, Outcome, Report, Row, Variable};
+
+/// What was read, what became of it, and what was written. Settings go by their numbers.
+pub(crate) struct Translation<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) with_secrets: bool,
+    pub(crate) draft: Draft,
+    config: &'a dyn ConfigCheck,
+    settings: Vec<Setting>,
+    outcomes: Vec<Option<Outcome>>,
+    notes: Vec<Note>,
+    variables: Vec<Variable>,
+    /// Why there can be no configuration at all.
+    fatal: Vec<String>,
+}
+
+impl<'a> Translation<'a> {
+    pub(crate) fn new(input: Input, with_secrets: bool, config: &'a dyn ConfigCheck) -> Self {
+        let mut translation = Self {
+            kind: input.kind,
+            with_secrets,
+            draft: Draft::default(),
+            config,
+            outcomes: input.settings.iter().map(|_| None).collect(),
+            settings: input.settings,
+            notes: Vec::new(),
+            variables: Vec::new(),
+            fatal: Vec::new(),
+        };
+        for number in 0..translation.settings.len() {
+            if let Some(why) = translation.overridden(number) {
+                translation.ignored(number, why);
+            }
+        }
+        translation
+    }
+
+    /// Of settings of one name the last counts, those of the connector before the worker's. Null
+    /// is as if it were not there.
+    fn overridden(&self, number: usize) -> Option<&'static str> {
+        let setting = &self.settings[number];
+        if setting.value.is_none() {
+            let null = !setting.name.starts_with(BESIDE);
+            return null.then_some("it is null, which is as if it were not there");
+        }
+        let same = |other: &Setting| other.name == setting.name && other.value.is_some();
+        let own = |other: &Setting| other.file.is_none() && same(other);
+        if setting.file.is_some() && self.settings.iter().any(own) {
+            return Some("the connector's own setting goes before the worker's");
+        }
+        let mut later = self.settings[number + 1..].iter();
+        later
+            .any(|other| other.file == setting.file && same(other))
+            .then_some("it is set again further down, and the last one counts")
+    }
+
+    /// The setting of this name, unless it is settled.
+    pub(crate) fn find(&self, name: &str) -> Option<usize> {
+        self.open()
+            .find(|number| self.settings[*number].name == name)
+    }
+
+    /// All settings that are not settled.
+    pub(crate) fn open(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.settings.len()).filter(|number| self.outcomes[*number].is_none())
+    }
+
+    /// Those of them whose names begin so, with the rest of the name.
+    pub(crate) fn below(&self, prefix: &str) -> Vec<(usize, String)> {
+        self.open()
+            .filter_map(|number| {
+                let rest = self.settings[number].name.strip_prefix(prefix)?;
+                Some((number, rest.to_owned()))
+            })
+            .collect()
+    }
+
+    pub(crate) fn of_worker(&self, number: usize) -> bool {
+        self.settings[number].file.is_some()
+    }
+
+    /// Null was settled before anybody could ask.
+    pub(crate) fn value(&self, number: usize) -> Value {
+        let value = self.settings[number].value.clone();
+        value.unwrap_or_else(|| Value::literal(""))
+    }
+
+    /// The value, trimmed, if nothing has to be put in.
+    pub(crate) fn text(&self, number: usize) -> Option<String> {
+        let value = self.settings[number].value.as_ref()?;
+        value.text().map(|text| text.trim().to_owned())
+    }
+
+    /// The value in lower case, for enumerations and truth values.
+    pub(crate) fn word(&self, number: usize) -> String {
+        self.text(number).unwrap_or_default().to_ascii_lowercase()
+    }
+
+    fn settle(&mut self, number: usize, outcome: Outcome) {
+        self.outcomes[number].get_or_insert(outcome);
+    }
+
+    pub(crate) fn ignored(&mut self, number: usize, why: impl Into<String>) {
+        self.settle(number, Outcome::NoEffect { why: why.into() });
+    }
+
+    pub(crate) fn unsupported(&mut self, number: usize, remedy: impl Into<String>) {
+        let remedy = remedy.into();
+        let breaks = false;
+        self.settle(number, Outcome::NotSupported { remedy, breaks });
+    }
+
+    /// Not supported, and records would be others, or events missing, without it.
+    pub(crate) fn breaks(&mut self, number: usize, remedy: impl Into<String>) {
+        let remedy = remedy.into();
+        let breaks = true;
+        self.settle(number, Outcome::NotSupported { remedy, breaks });
+    }
+
+    /// The setting went into this key, beside others that it went into before.
+    pub(crate) fn taken(&mut self, number: usize, key: &str, remark: Option<&str>) {
+        let outcome = self.outcomes[number].get_or_insert_with(|| Outcome::TakenOver {
+            to: Vec::new(),
+            remark: None,
+        });
+        if let Outcome::TakenOver { to, remark: before } = outcome {
+            if !to.iter().any(|known| known == key) {
+                to.push(key.to_owned());
+            }
+            if before.is_none() {
+                *before = remark.map(str::to_owned);
+            }
+        }
+    }
+
+    /// Writes a line that settings are taken over into; `value` as TOML writes it.
+    pub(crate) fn write(
+        &mut self,
+        section: &'static str,
+        key: &str,
+        value: String,
+        from: &[usize],
+        remark: Option<&str>,
+    ) {
+        let exists = self.draft.has(section, key);
+        for &number in from {
+            if exists {
+                let why = format!(
+                    "{section}.{key} is written already, from another setting: see which of them \
+                     counts"
+                );
+                self.unsupported(number, why);
+            } else {
+                self.taken(number, &format!("{section}.{key}"), remark);
+            }
+        }
+        if !exists {
+            self.draft.lines.push(Line {
+                section,
+                key: key.to_owned(),
+                value,
+                comment: None,
+                from: from.to_vec(),
+                redundant: None,
+            });
+        }
+    }
+
+    /// Writes a line that no setting asks for.
+    pub(crate) fn write_default(
+        &mut self,
+        section: &'static str,
+        key: &str,
+        value: String,
+        comment: Option<&str>,
+    ) {
+        self.draft.lines.push(Line {
+            section,
+            key: key.to_owned(),
+            value,
+            comment: comment.map(str::to_owned),
+            from: Vec::new(),
+            redundant: None,
+        });
+    }
+
+    /// Writes the value as text. A property that librdkafka refuses is not supported.
+    pub(crate) fn copy(&mut self, number: usize, section: &'static str, key: &str) {
+        let value = self.value(number);
+        if section == "sink.kafka"
+            && let Some(text) = value.text()
+            && let Some(why) = self.config.refused_property(key, text.trim())
+        {
+            self.unsupported(number, why);
+            return;
+        }
+        let value = self.configured(&value);
+        self.write(section, key, value, &[number], None);
+    }
+
+    /// Writes the secret, see [`Self::secret`].
+    pub(crate) fn copy_secret(&mut self, number: usize, key: &str, fallback: &str) {
+        let value = self.secret(number, fallback);
+        let value = self.configured(&value);
+        self.write("sink.kafka", key, value, &[number], None);
+    }
+
+    /// As a string of the configuration; its variables are noted.
+    pub(crate) fn configured(&mut self, value: &Value) -> String {
+        self.variables_of(value);
+        quoted(&value.configured())
+    }
+
+    /// A truth value as such, all else as text.
+    pub(crate) fn scalar(&mut self, value: &Value) -> String {
+        match value.text().map(|text| text.trim().to_ascii_lowercase()) {
+            Some(word) if word == "true" || word == "false" => word,
+            _ => self.configured(value),
+        }
+    }
+
+    pub(crate) fn variables_of(&mut self, value: &Value) {
+        for reference in value.references() {
+            let mut known = self.variables.iter_mut();
+            match known.find(|known| known.name == reference.variable) {
+                Some(known) => known.remark = known.remark.or(reference.remark),
+                None => self.variables.push(Variable {
+                    name: reference.variable.clone(),
+                    remark: reference.remark,
+                }),
+            }
+        }
+    }
+
+    /// What stands for a secret: the variable that the input names itself, or else `fallback`; the
+    /// secret itself only where somebody asked for it.
+    pub(crate) fn secret(&self, number: usize, fallback: &str) -> Value {
+        let value = self.value(number);
+        let written = match value.text() {
+            Some(_) => self.with_secrets,
+            None => value.is_plain(),
+        };
+        if written {
+            value
+        } else {
+            Value::variable(fallback)
+        }
+    }
+
+    pub(crate) fn note(&mut self, about: &str, text: impl Into<String>, urgent: bool) {
+        self.notes.push(Note {
+            about: about.to_owned(),
+            text: text.into(),
+            urgent,
+        });
+    }
+
+    /// There can be no configuration.
+    pub(crate) fn fatal(&mut self, why: impl Into<String>) {
+        self.fatal.push(why.into());
+    }
+
+    /// Lets walrelay's own configuration read the draft, takes out the lines that it refuses, and
+    /// reports their settings as not supported.
+    pub(crate) fn check(&mut self) {
+        loop {
+            let (toml, places) = self.draft.render();
+            let problems = match self.config.read(&toml) {
+                Ok(warnings) => {
+                    for warning in warnings {
+                        self.note(warning.about, warning.text, true);
+                    }
+                    return;
+                }
+                Err(problems) => problems,
+            };
+            let mut refused: Vec<(usize, String)> = Vec::new();
+            let mut elsewhere = Vec::new();
+            for problem in problems {
+                let at = problem.line.and_then(|line| line.checked_sub(1));
+                let place = at.and_then(|at| *places.get(at)?);
+                match place {
+                    Some(number) if refused.iter().any(|(known, _)| *known == number) => {}
+                    Some(number) => refused.push((number, problem.why)),
+                    None => elsewhere.push(problem.why),
+                }
+            }
+            if refused.is_empty() {
+                // What is missing was reported already where it was looked for.
+                self.fatal.extend(elsewhere);
+                return;
+            }
+            refused.sort();
+            // From the end, so that the numbers before it stay.
+            let lines: Vec<(Line, String)> = refused
+                .into_iter()
+                .rev()
+                .map(|(number, why)| (self.draft.lines.remove(number), why))
+                .collect();
+            for (line, why) in lines.iter().rev() {
+                self.refuse(line, why);
+            }
+        }
+    }
+
+    fn refuse(&mut self, line: &Line, why: &str) {
+        let path = line.path();
+        if line.from.is_empty() {
+            self.fatal(format!("{path}: {why}"));
+        }
+        for &number in &line.from {
+            if !matches!(self.outcomes[number], Some(Outcome::TakenOver { .. })) {
+                continue;
+            }
+            self.outcomes[number] = Some(match line.redundant {
+                Some(why) => Outcome::NoEffect {
+                    why: why.to_owned(),
+                },
+                None => Outcome::NotSupported {
+                    remedy: why.to_owned(),
+                    breaks: line.shapes_records(),
+                },
+            });
+        }
+    }
+
+    /// The configuration, the report, and why there can be no configuration.
+    pub(crate) fn finish(self) -> (String, Report, Vec<String>) {
+        let rows = self.settings.into_iter().zip(self.outcomes);
+        let rows = rows.map(|(setting, outcome)| Row {
+            key: setting.key,
+            file: setting.file,
+            line: setting.line,
+            outcome: outcome.unwrap_or_else(|| Outcome::NotSupported {
+                remedy: UNKNOWN.to_owned(),
+                breaks: false,
+            }),
+        });
+        let report = Report {
+            kind: match self.kind {
+                Kind::Connect => "connect",
+                Kind::Server => "server",
+            },
+            rows: rows.collect(),
+            notes: self.notes,
+            variables: self.variables,
+        };
+        (self.draft.render().0, report, self.fatal)
+    }
+}
+
+/// Of a setting that no rule knows.
+const UNKNOWN: &str = "no option of Debezium, Kafka Connect or the producer that is known here; see what it does, and \
+     whether walrelay needs an equivalent";

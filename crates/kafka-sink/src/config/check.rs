@@ -1,0 +1,114 @@
+//! What is wrong with single properties and options.
+
+use rdkafka::ClientConfig;
+use rdkafka::error::KafkaError as ClientError;
+
+use super::KafkaOptions;
+use super::error::KafkaConfigError;
+use super::properties;
+use super::rules::{ALIASES, JAVA_NAMES, RULES, SECRETS};
+
+pub(super) fn check_options(options: &KafkaOptions) -> Result<(), KafkaConfigError> {
+    let wrong = |option, reason| Err(KafkaConfigError::Option { option, reason });
+    if options.max_in_flight_records == 0 {
+        return wrong("max_in_flight_records", "at least 1");
+    }
+    if options.max_in_flight_records > i32::MAX as u64 {
+        return wrong("max_in_flight_records", "at most 2147483647");
+    }
+    if options.max_in_flight_bytes == 0 {
+        return wrong("max_in_flight_bytes", "at least 1");
+    }
+    if let Some(topics) = &options.topics {
+        if topics.partitions != -1 && topics.partitions < 1 {
+            return wrong("partitions", "at least 1, or -1 for the broker's default");
+        }
+        if topics.replication_factor != -1
+            && !(1..=i32::from(i16::MAX)).contains(&topics.replication_factor)
+        {
+            return wrong(
+                "replication_factor",
+                "at least 1, or -1 for the broker's default",
+            );
+        }
+        if topics
+            .properties
+            .iter()
+            .any(|(name, value)| name.is_empty() || name.contains('\0') || value.contains('\0'))
+        {
+            return wrong("properties", "a name is empty or something contains a NUL");
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn check_property(property: &str, value: &str) -> Result<(), KafkaConfigError> {
+    for rule in RULES {
+        if rule.names().any(|name| name == property) && !(rule.allows)(value.trim()) {
+            return Err(KafkaConfigError::Refused {
+                property: property.to_owned(),
+                reason: rule.reason,
+                remedy: rule.remedy,
+            });
+        }
+    }
+    if properties::consumer().any(|known| known == property) {
+        return Err(KafkaConfigError::ConsumerOnly {
+            property: property.to_owned(),
+        });
+    }
+    if let Some((_, meant)) = JAVA_NAMES.iter().find(|(java, _)| *java == property) {
+        return Err(KafkaConfigError::Unknown {
+            property: property.to_owned(),
+            nearest: Some((*meant).to_owned()),
+        });
+    }
+    if properties::producer().all(|known| known != property) {
+        return Err(KafkaConfigError::Unknown {
+            property: property.to_owned(),
+            nearest: nearest(property),
+        });
+    }
+    // Ask the library itself about the value. It parses and keeps it, and does nothing else.
+    let mut config = ClientConfig::new();
+    config.set(property, value);
+    match config.create_native_config() {
+        Ok(_) => Ok(()),
+        Err(error) => Err(KafkaConfigError::Invalid {
+            property: property.to_owned(),
+            reason: match error {
+                _ if is_secret(property) => "librdkafka does not accept the value".to_owned(),
+                ClientError::ClientConfig(_, reason, ..) => as_given(property, reason),
+                ClientError::Nul(_) => "the value contains a NUL".to_owned(),
+                other => other.to_string(),
+            },
+        }),
+    }
+}
+
+/// librdkafka's words with the name that was given, where they have another name of the property.
+fn as_given(property: &str, reason: String) -> String {
+    names_of(property).iter().fold(reason, |reason, name| {
+        reason.replace(&format!("\"{name}\""), &format!("\"{property}\""))
+    })
+}
+
+fn nearest(property: &str) -> Option<String> {
+    properties::producer()
+        .map(|known| (strsim::damerau_levenshtein(property, known), known))
+        .min()
+        .filter(|(distance, known)| *distance <= known.len() / 3)
+        .map(|(_, known)| known.to_owned())
+}
+
+/// All names of a property, when it has several.
+pub(super) fn names_of(property: &str) -> &'static [&'static str] {
+    ALIASES
+        .iter()
+        .find(|names| names.contains(&property))
+        .map_or(&[], |names| *names)
+}
+
+pub(super) fn is_secret(property: &str) -> bool {
+    SECRETS.contains(&property)
+}

@@ -1,0 +1,306 @@
+//! The crate's only consumer: reads topics with the producer's configuration, that is from the same brokers with the
+//! same credentials. It belongs to no group and commits nothing.
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use rdkafka::client::OAuthToken;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
+use rdkafka::error::KafkaError as ClientError;
+use rdkafka::message::{BorrowedMessage, Headers, Message};
+use rdkafka::metadata::MetadataPartition;
+use rdkafka::types::RDKafkaErrorCode as Code;
+use rdkafka::{ClientContext, Offset, TopicPartitionList};
+
+use crate::client_log::{self, LogThrottle};
+use crate::config::KafkaConfig;
+use crate::error::{KafkaError, is_refusal};
+
+mod tail;
+
+pub use tail::Tail;
+
+/// How often a token that the broker refuses is replaced by what its source has by then.
+const RENEWAL: Duration = Duration::from_secs(2);
+
+/// A record as the broker has it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TailedRecord {
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: i32,
+    /// The offset in the partition.
+    pub offset: i64,
+    /// Milliseconds since 1970-01-01 UTC.
+    pub timestamp_ms: Option<i64>,
+    /// The key; `None` is null.
+    pub key: Option<Vec<u8>>,
+    /// The value; `None` is null.
+    pub value: Option<Vec<u8>>,
+    /// Names and values in their order; a value of `None` is null.
+    pub headers: Vec<(String, Option<Vec<u8>>)>,
+}
+
+impl TailedRecord {
+    fn copy_of(message: &BorrowedMessage<'_>) -> Self {
+        let headers = message.headers().into_iter().flat_map(Headers::iter);
+        Self {
+            topic: message.topic().to_owned(),
+            partition: message.partition(),
+            offset: message.offset(),
+            timestamp_ms: message.timestamp().to_millis(),
+            key: message.key().map(<[u8]>::to_vec),
+            value: message.payload().map(<[u8]>::to_vec),
+            headers: headers
+                .map(|h| (h.key.to_owned(), h.value.map(<[u8]>::to_vec)))
+                .collect(),
+        }
+    }
+}
+
+// By hand: no values in a log.
+impl fmt::Debug for TailedRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TailedRecord")
+            .field("topic", &self.topic)
+            .field("partition", &self.partition)
+            .field("offset", &self.offset)
+            .field("timestamp_ms", &self.timestamp_ms)
+            .field("key_bytes", &self.key.as_ref().map(Vec::len))
+            .field("value_bytes", &self.value.as_ref().map(Vec::len))
+            .field("headers", &self.headers.len())
+            .finish()
+    }
+}
+
+/// What came of waiting for a record.
+pub(crate) enum Polled {
+    Record(TailedRecord),
+    /// Everything that is committed in this partition was read.
+    End(i32),
+    /// Nothing came in time.
+    Nothing,
+    /// The client or the broker complains. It goes on trying.
+    Complaint(Code),
+}
+
+/// Where reading starts in partitions of one topic.
+pub(crate) type Start = (i32, Offset);
+
+/// A consumer of the partitions that it is assigned.
+pub(crate) struct Consumer {
+    consumer: BaseConsumer<Context>,
+    renewed: Cell<Instant>,
+}
+
+impl Consumer {
+    /// Makes the client; talks to no broker yet. `more`: properties that differ from the usual ones. **Blocks** where a
+    /// token must be got first.
+    pub(crate) fn new(config: &KafkaConfig, more: &[(&str, &str)]) -> Result<Self, KafkaError> {
+        let mut client = config.consumer_config();
+        client
+            // librdkafka assigns nothing without one; no member of it ever joins.
+            .set("group.id", "walrelay-letters")
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set("auto.offset.reset", "earliest")
+            .set("isolation.level", "read_committed")
+            .set("enable.partition.eof", "true")
+            // Looking whether there is a topic must not make one.
+            .set("allow.auto.create.topics", "false")
+            // What it reads ahead, and with it the memory that it takes: a queue, and one answer of
+            // `fetch.message.max.bytes` (1 MiB) for each partition. The formula of docs/OPERATIONS.md
+            // counts both.
+            .set("queued.max.messages.kbytes", "2048")
+            .set("fetch.queue.backoff.ms", "10")
+            .set("fetch.wait.max.ms", "500");
+        for (property, value) in more {
+            client.set(*property, *value);
+        }
+        let context = Context {
+            throttle: LogThrottle::default(),
+            config: config.clone(),
+            refused: AtomicBool::new(false),
+        };
+        let consumer = client
+            .create_with_context(context)
+            .map_err(|error| KafkaError::of_creation(config, &error))?;
+        let client = Self {
+            consumer,
+            renewed: Cell::new(Instant::now()),
+        };
+        // Its events are served by polling, and it is asked for partitions before.
+        client.authorise();
+        Ok(client)
+    }
+
+    /// Gives it a token, if it needs one.
+    fn authorise(&self) {
+        let context = self.consumer.context();
+        if let Err(reason) = context.config.authorise(self.consumer.client()) {
+            context.complain_of_tokens(&reason);
+        }
+    }
+
+    /// The topic's partitions; `None` when the broker says that there is no such topic.
+    ///
+    /// **Blocks** for `timeout` at most.
+    pub(crate) fn partitions(
+        &self,
+        topic: &str,
+        timeout: Duration,
+    ) -> Result<Option<Vec<i32>>, KafkaError> {
+        let metadata = self
+            .consumer
+            .fetch_metadata(Some(topic), timeout)
+            .map_err(KafkaError::Tail)?;
+        let failed = |code| KafkaError::of_topic(topic, code);
+        let found = metadata.topics().iter().find(|t| t.name() == topic);
+        let found = found.ok_or_else(|| failed(Code::UnknownTopicOrPartition))?;
+        let partitions = found.partitions().iter().map(MetadataPartition::id);
+        match found.error().map(Code::from) {
+            None if found.partitions().is_empty() => Err(failed(Code::LeaderNotAvailable)),
+            None => Ok(Some(partitions.collect())),
+            Some(Code::UnknownTopicOrPartition) => Ok(None),
+            Some(code) => Err(failed(code)),
+        }
+    }
+
+    /// Offset of the oldest record, and of the one that will be written next.
+    ///
+    /// **Blocks** for `timeout` at most.
+    pub(crate) fn ends(
+        &self,
+        topic: &str,
+        partition: i32,
+        timeout: Duration,
+    ) -> Result<(i64, i64), KafkaError> {
+        self.consumer
+            .fetch_watermarks(topic, partition, timeout)
+            .map_err(KafkaError::Tail)
+    }
+
+    /// Where the first record of that time or later lies in each partition.
+    ///
+    /// **Blocks** for `timeout` at most.
+    pub(crate) fn offsets_at(
+        &self,
+        topic: &str,
+        partitions: impl Iterator<Item = i32>,
+        timestamp_ms: i64,
+        timeout: Duration,
+    ) -> Result<Vec<Start>, KafkaError> {
+        let asked = list(topic, partitions.map(|p| (p, Offset::Offset(timestamp_ms))))?;
+        let found = self
+            .consumer
+            .offsets_for_times(asked, timeout)
+            .map_err(KafkaError::Tail)?;
+        let elements = found.elements();
+        Ok(elements
+            .iter()
+            .map(|e| (e.partition(), e.offset()))
+            .collect())
+    }
+
+    /// Reads these partitions from there, and no others.
+    pub(crate) fn assign(
+        &self,
+        topic: &str,
+        from: impl IntoIterator<Item = Start>,
+    ) -> Result<(), KafkaError> {
+        self.consumer
+            .assign(&list(topic, from)?)
+            .map_err(KafkaError::Tail)
+    }
+
+    /// Reads these partitions too.
+    pub(crate) fn assign_also(
+        &self,
+        topic: &str,
+        from: impl IntoIterator<Item = Start>,
+    ) -> Result<(), KafkaError> {
+        self.consumer
+            .incremental_assign(&list(topic, from)?)
+            .map_err(KafkaError::Tail)
+    }
+
+    /// **Blocks** for `timeout` at most.
+    pub(crate) fn poll(&self, timeout: Duration) -> Polled {
+        let refused = &self.consumer.context().refused;
+        if self.renewed.get().elapsed() > RENEWAL && refused.swap(false, SeqCst) {
+            self.renewed.set(Instant::now());
+            self.authorise();
+        }
+        match self.consumer.poll(timeout) {
+            None => Polled::Nothing,
+            Some(Ok(message)) => Polled::Record(TailedRecord::copy_of(&message)),
+            Some(Err(ClientError::PartitionEOF(partition))) => Polled::End(partition),
+            Some(Err(error)) => Polled::Complaint(error.rdkafka_error_code().unwrap_or(Code::Fail)),
+        }
+    }
+}
+
+fn list(
+    topic: &str,
+    from: impl IntoIterator<Item = Start>,
+) -> Result<TopicPartitionList, KafkaError> {
+    let mut list = TopicPartitionList::new();
+    for (partition, offset) in from {
+        list.add_partition_offset(topic, partition, offset)
+            .map_err(KafkaError::Tail)?;
+    }
+    Ok(list)
+}
+
+struct Context {
+    throttle: LogThrottle,
+    config: KafkaConfig,
+    /// A broker refused who we are.
+    refused: AtomicBool,
+}
+
+impl Context {
+    fn complain_of_tokens(&self, reason: &str) {
+        if let Some(held_back) = self.throttle.pass("OAUTHBEARER") {
+            tracing::warn!(
+                held_back = held_back.shown(),
+                "no OAUTHBEARER token for Kafka: {reason}"
+            );
+        }
+    }
+}
+
+impl ClientContext for Context {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(
+        &self,
+        _: Option<&str>,
+    ) -> Result<OAuthToken, Box<dyn std::error::Error>> {
+        let token = self.config.oauth_token();
+        if let Err(error) = &token {
+            self.complain_of_tokens(&error.to_string());
+        }
+        token
+    }
+
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        let message = self.config.scrub(message);
+        client_log::line(&self.throttle, level, facility, &message);
+    }
+
+    fn stats_raw(&self, _: &[u8]) {}
+
+    fn error(&self, error: ClientError, reason: &str) {
+        if is_refusal(error.rdkafka_error_code()) {
+            self.refused.store(true, SeqCst);
+        }
+        tracing::debug!(%error, "{}", self.config.scrub(reason));
+    }
+}
+
+impl ConsumerContext for Context {}

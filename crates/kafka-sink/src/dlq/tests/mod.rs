@@ -1,0 +1,137 @@
+//! Against librdkafka's mock cluster.
+
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientConfig;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer as _};
+use walrelay_sink::dlq_headers;
+
+use crate::{KafkaConfig, KafkaOptions};
+
+mod watching;
+mod working;
+
+type Cluster = MockCluster<'static, DefaultProducerContext>;
+
+const LONG: Duration = Duration::from_secs(60);
+const TOPIC: &str = "letters";
+
+fn cluster(topics: &[(&str, i32)]) -> Cluster {
+    let cluster = MockCluster::new(1).expect("a mock cluster");
+    for (topic, partitions) in topics {
+        cluster.create_topic(topic, *partitions, 1).expect(topic);
+    }
+    cluster
+}
+
+fn config(cluster: &Cluster) -> KafkaConfig {
+    let properties = [
+        ("bootstrap.servers".to_owned(), cluster.bootstrap_servers()),
+        // Of no use to a consumer: it must not complain of them, nor fail.
+        ("linger.ms".to_owned(), "1".to_owned()),
+        ("message.max.bytes".to_owned(), "60000000".to_owned()),
+        (
+            "receive.message.max.bytes".to_owned(),
+            "70000000".to_owned(),
+        ),
+    ];
+    KafkaConfig::new(properties.into(), KafkaOptions::default()).expect("valid")
+}
+
+#[track_caller]
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < LONG, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Writes dead letters as the relay does.
+struct Writer {
+    producer: BaseProducer,
+}
+
+/// A dead letter to be written; what is not said is as in [`letter`].
+#[derive(Clone)]
+struct Draft<'a> {
+    id: &'a str,
+    slot: &'a str,
+    class: &'a str,
+    key: Option<&'a str>,
+    value: Option<&'a str>,
+    topic: Option<&'a str>,
+    more: &'a [(&'a str, &'a str)],
+}
+
+fn draft<'a>(id: &'a str, key: &'a str) -> Draft<'a> {
+    Draft {
+        id,
+        slot: "s",
+        class: "rejected",
+        key: Some(key),
+        value: Some(id),
+        topic: Some("orders"),
+        more: &[],
+    }
+}
+
+impl Writer {
+    fn new(cluster: &Cluster) -> Self {
+        let producer = ClientConfig::new()
+            .set("bootstrap.servers", cluster.bootstrap_servers())
+            .set("partitioner", "murmur2_random")
+            .create()
+            .expect("a producer");
+        Self { producer }
+    }
+
+    fn letter(&self, draft: &Draft<'_>) {
+        let (lsn, row) = draft.id.split_once(' ').expect("LSN and row");
+        let mut headers = vec![
+            ("id", draft.id),
+            (dlq_headers::CLASS, draft.class),
+            (dlq_headers::CAUSE, "no such topic"),
+            (dlq_headers::SLOT, draft.slot),
+            (dlq_headers::LSN, lsn),
+            (dlq_headers::ROW, row),
+            (dlq_headers::XID, "7"),
+            (dlq_headers::TABLE, "public.outbox"),
+        ];
+        headers.extend(draft.topic.map(|topic| (dlq_headers::TOPIC, topic)));
+        headers.extend(draft.more);
+        self.write(draft.key, draft.value, &headers);
+    }
+
+    fn resolution(&self, key: Option<&str>, resolves: &str) {
+        let headers = [
+            (dlq_headers::RESOLVES, resolves),
+            (dlq_headers::RESOLUTION, "redriven"),
+        ];
+        self.write(key, None, &headers);
+    }
+
+    fn write(&self, key: Option<&str>, value: Option<&str>, headers: &[(&str, &str)]) {
+        let list = headers
+            .iter()
+            .fold(OwnedHeaders::new(), |list, (key, value)| {
+                list.insert(Header {
+                    key,
+                    value: Some(*value),
+                })
+            });
+        let mut record = BaseRecord::<str, str>::to(TOPIC).headers(list);
+        record.key = key;
+        record.payload = value;
+        self.producer
+            .send(record)
+            .map_err(|(error, _)| error)
+            .expect("queued");
+        eventually("written", || {
+            self.producer.poll(Duration::from_millis(5));
+            self.producer.in_flight_count() == 0
+        });
+    }
+}

@@ -1,0 +1,27 @@
+//! Records to the broker: which producer sends a record, when, and what came of it.
+//!
+//! # Contents, from the bottom up
+//! - `window`: how many records and bytes may be in flight. `outcome`: what an error code means.
+//! - `partition_gate`: which records of a topic may be in flight together, and in which producer.
+//!   `hold_queues`: the records that a gate holds back.
+//! - `shared`: what the producers of one sink share. `topic`: a topic of one producer, as librdkafka's callbacks need
+//!   it.
+//! - `context`: librdkafka's events. `poll`: the thread that serves them. `rebootstrap`: brokers are named again.
+//! - `producers`: the two producers of a sink, and the mode that selects one.
+//! - `obstacle`: what records wait for that no broker acknowledges.
+//! - `sink`: all of it behind [`Sink`](walrelay_sink::Sink).
+
+pub(crate) mod context;
+pub(crate) mod hold_queues;
+pub(crate) mod obstacle;
+pub(crate) mod outcome;
+pub(crate) mod partition_gate;
+pub(crate) mod poll;
+pub(crate) mod producers;
+pub(crate) mod rebootstrap;
+pub(crate) mod shared;
+mod sink;
+pub(crate) mod topic;
+pub(crate) mod window;
+
+pub use sink::{DualModeSinkFactory, KafkaSink, KafkaSinkFactory};

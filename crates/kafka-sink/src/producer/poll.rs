@@ -1,0 +1,142 @@
+//! The thread that serves librdkafka's events: reports, errors, tokens, and what must be given up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rdkafka::producer::{BaseProducer, Producer, PurgeConfig};
+
+use crate::producer::context::Context;
+use crate::producer::rebootstrap::Rebootstrap;
+use crate::{KafkaError, ffi};
+
+/// How long the poll thread serves events before it looks whether it is to stop. Not shorter: rdkafka
+/// spins for the last millisecond of each.
+const POLL: Duration = Duration::from_millis(200);
+/// When the poll thread asks for metadata, after its start: librdkafka looks for its producer id when
+/// metadata come, else half a second after its start, and sends nothing without it. The first metadata
+/// mostly come before there is a broker to ask for an id. Each request may take [`METADATA_TIMEOUT`].
+const METADATA_REQUESTS: [Duration; 4] = [
+    Duration::from_millis(20),
+    Duration::from_millis(60),
+    Duration::from_millis(120),
+    Duration::from_millis(240),
+];
+const METADATA_TIMEOUT: Duration = Duration::from_millis(20);
+/// How often a token that the broker refuses is replaced by what its source has by then.
+const RENEWAL: Duration = Duration::from_secs(2);
+/// After a failure, how long brokers may still answer for what is in flight.
+const BROKEN_GRACE: Duration = Duration::from_secs(1);
+
+/// The thread that serves librdkafka's events. Holds a reference to the producer, returned by
+/// [`stop`](Self::stop).
+pub(crate) struct PollThread {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl PollThread {
+    pub(crate) fn start(producer: Arc<BaseProducer<Context>>) -> Result<Self, KafkaError> {
+        const NAME: &str = "kafka-poll";
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = thread::Builder::new()
+            .name(NAME.to_owned())
+            .spawn({
+                let stop = Arc::clone(&stop);
+                move || poll(&producer, &stop)
+            })
+            .map_err(|source| KafkaError::Thread { name: NAME, source })?;
+        Ok(Self {
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    /// Ends it, and waits for that.
+    pub(crate) fn stop(&mut self) {
+        self.stop.store(true, SeqCst);
+        if let Some(thread) = self.thread.take() {
+            // A panic there has ended the process: `AbortOnPanic`.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for PollThread {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Ends the process if the thread panics, as the release profile does by itself. Without the poll
+/// thread no record is ever reported again, and the relay would wait for ever; a process that is gone
+/// is started again.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
+    let _abort = AbortOnPanic;
+    let mut broken_since: Option<Instant> = None;
+    let started = Instant::now();
+    let mut renewed = started;
+    let mut requests = METADATA_REQUESTS.iter().peekable();
+    let mut rebootstrap = Rebootstrap::default();
+    let context = producer.context();
+    while !stop.load(SeqCst) {
+        if requests.next_if(|at| started.elapsed() >= **at).is_some() {
+            // A failure needs no other answer than librdkafka's own retries.
+            let _ = ffi::topic_states(producer, METADATA_TIMEOUT);
+        }
+        let wait = requests
+            .peek()
+            .map_or(POLL, |at| at.saturating_sub(started.elapsed()).min(POLL));
+        if renewed.elapsed() > RENEWAL {
+            renewed = Instant::now();
+            context.renew_refused_token(producer);
+        }
+        let in_flight = producer.in_flight_count() > 0 && !context.shared.broken();
+        if rebootstrap.is_due(in_flight, context.take_reported(), Instant::now()) {
+            context.rebootstrap(producer);
+        }
+        turn(producer, wait, &mut broken_since);
+    }
+}
+
+fn turn(producer: &BaseProducer<Context>, poll: Duration, broken_since: &mut Option<Instant>) {
+    let shared = &producer.context().shared;
+    producer.poll(poll);
+    if shared.queue_full.swap(false, SeqCst) {
+        shared.wake_sender();
+    }
+    if broken_since.is_none() {
+        // Asked for, because the event of a fatal error carries the code of its cause and cannot be
+        // told from that of an ordinary one.
+        if let Some((code, reason)) = producer.client().fatal_error() {
+            if !shared.closing() {
+                tracing::error!(%code, reason, "the Kafka producer is broken and must be rebuilt");
+            }
+            shared.break_off();
+        }
+        *broken_since = shared.broken().then(Instant::now);
+    }
+    if let Some(since) = broken_since
+        && producer.in_flight_count() > 0
+    {
+        // Once is not enough: a record may have been accepted at the same moment, and what is in
+        // flight to a broker that does not answer must be reported too.
+        let purge = PurgeConfig::default().queue().non_blocking();
+        producer.purge(if since.elapsed() < BROKEN_GRACE {
+            purge
+        } else {
+            purge.inflight()
+        });
+    }
+}

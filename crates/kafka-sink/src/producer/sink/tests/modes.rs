@@ -1,0 +1,351 @@
+//! Order and reports while a sink changes its mode.
+
+use std::thread::JoinHandle;
+
+use rdkafka::producer::Producer as _;
+use walrelay_sink::BatchingMode;
+
+use super::order::{log, logs};
+use super::several::key_of;
+use super::*;
+use crate::DualModeSinkFactory;
+use crate::producer::partition_gate::Requests;
+
+fn dual_mode(cluster: &Cluster, more: &[(&str, &str)]) -> (KafkaSink, Arc<Reports>) {
+    let reports = Arc::new(Reports::default());
+    let deliveries: Arc<dyn Deliveries> = Arc::clone(&reports) as _;
+    let sink = DualModeSinkFactory::new(config(cluster, KafkaOptions::default(), more))
+        .create(deliveries)
+        .expect("a sink");
+    (sink, reports)
+}
+
+fn send_seq(sink: &mut KafkaSink, reports: &Reports, seq: u64) {
+    let value = seq.to_string();
+    send(sink, reports, &record("t", b"k", value.as_bytes()), seq);
+}
+
+/// Would fail if a partition did not wait for what is in flight there: the other producer's connection has
+/// nothing before it in the queue.
+#[test]
+fn changing_mode_keeps_order_and_repeats_nothing() {
+    let cluster = cluster(&[("t", 1)]);
+    cluster
+        .broker_round_trip_time(1, Duration::from_millis(5))
+        .unwrap();
+    let (mut sink, reports) = dual_mode(&cluster, &[]);
+    let mut seq = 0;
+    for (round, burst) in (0..24).zip([1, 40, 7, 300].into_iter().cycle()) {
+        sink.set_mode(if round % 2 == 0 {
+            BatchingMode::Latency
+        } else {
+            BatchingMode::Throughput
+        });
+        for _ in 0..burst {
+            send_seq(&mut sink, &reports, seq);
+            seq += 1;
+        }
+        sink.poll();
+    }
+    sink.close(LONG);
+    reports.assert_complete(seq);
+    assert_eq!(reports.failures(), vec![]);
+    assert_eq!(log(&cluster, "t"), (0..seq).collect::<Vec<_>>());
+}
+
+/// A partition goes over to the other producer when all that is in flight there was reported, and the sender is woken
+/// then.
+#[test]
+fn a_partition_changes_its_producer_when_all_of_it_is_reported() {
+    let cluster = cluster(&[("t", 1)]);
+    let (mut sink, reports) = dual_mode(&cluster, &[]);
+    send_seq(&mut sink, &reports, 0);
+    reports.wait(|state| state.outcomes.len() == 1);
+    // The gate opens a moment after the report.
+    assert_nothing_in_flight(&sink);
+    cluster
+        .broker_round_trip_time(1, Duration::from_secs(1))
+        .unwrap();
+    for seq in 1..4 {
+        send_seq(&mut sink, &reports, seq);
+    }
+    assert!(sink.hold_queues.is_empty(), "it is open");
+    sink.set_mode(BatchingMode::Throughput);
+    let before = reports.capacity_calls();
+    send_seq(&mut sink, &reports, 4);
+    assert_eq!(sink.hold_queues.seqs(), [4], "held back");
+    assert_eq!(sink.in_flight(), 4);
+    reports.wait(|state| state.capacity > before);
+    assert_eq!(sink.in_flight(), 1, "woken when all before it was reported");
+    cluster.broker_round_trip_time(1, Duration::ZERO).unwrap();
+    sink.poll();
+    assert!(sink.hold_queues.is_empty());
+    assert_eq!(in_second(&sink), 1);
+    reports.wait(|state| state.outcomes.len() == 5);
+    // And back, before anything was offered: nothing to wait for.
+    sink.set_mode(BatchingMode::Latency);
+    sink.set_mode(BatchingMode::Throughput);
+    send_seq(&mut sink, &reports, 5);
+    assert_eq!(sink.producers.mode, BatchingMode::Throughput);
+    sink.close(LONG);
+    reports.assert_complete(6);
+    assert_eq!(log(&cluster, "t"), [0, 1, 2, 3, 4, 5]);
+}
+
+/// Records in flight in the producer for throughput.
+fn in_second(sink: &KafkaSink) -> i32 {
+    let second = sink.producers.all.get(1);
+    second.map_or(0, |second| second.client.in_flight_count())
+}
+
+/// A change of producer, in either direction, with records in flight to a partition whose broker does not answer:
+/// what goes to the others does not wait for that.
+#[test]
+fn a_partition_that_is_down_holds_up_no_change() {
+    const PARTITIONS: u64 = 8;
+    for first in [BatchingMode::Latency, BatchingMode::Throughput] {
+        let cluster = MockCluster::new(2).expect("a mock cluster");
+        cluster.create_topic("t", PARTITIONS as i32, 1).expect("t");
+        for partition in 0..PARTITIONS as i32 {
+            let leader = if partition == 0 { 2 } else { 1 };
+            cluster
+                .partition_leader("t", partition, Some(leader))
+                .unwrap();
+        }
+        let keys: Vec<String> = (0..PARTITIONS as u32)
+            .map(|partition| key_of(partition, PARTITIONS as u32))
+            .collect();
+        let (mut sink, reports) = dual_mode(&cluster, &[]);
+        sink.set_mode(first);
+        let mut seq = 0;
+        let mut to = |sink: &mut KafkaSink, partition: u64| {
+            let (key, value) = (&keys[partition as usize], seq.to_string());
+            let record = record("t", key.as_bytes(), value.as_bytes());
+            send(sink, &reports, &record, seq);
+            seq += 1;
+        };
+        for partition in 0..PARTITIONS {
+            to(&mut sink, partition);
+        }
+        reports.wait_with(&mut sink, |state| state.outcomes.len() as u64 == PARTITIONS);
+        // A gate opens a moment after the report.
+        assert_nothing_in_flight(&sink);
+        cluster.broker_round_trip_time(2, 2 * LONG).unwrap();
+        for _ in 0..10 {
+            to(&mut sink, 0);
+        }
+        let mut delivered = PARTITIONS;
+        for round in 0..4 {
+            sink.set_mode(match (round % 2 == 0, first) {
+                (true, BatchingMode::Latency) | (false, BatchingMode::Throughput) => {
+                    BatchingMode::Throughput
+                }
+                (true, BatchingMode::Throughput) | (false, BatchingMode::Latency) => {
+                    BatchingMode::Latency
+                }
+            });
+            let start = Instant::now();
+            for partition in 0..PARTITIONS {
+                to(&mut sink, partition);
+            }
+            delivered += PARTITIONS - 1;
+            reports.wait_with(&mut sink, |state| state.outcomes.len() as u64 == delivered);
+            if round == 0 {
+                assert_eq!(sink.hold_queues.seqs(), [18], "in the other producer");
+            }
+            assert!(
+                start.elapsed() < LONG / 2,
+                "{first:?}: {:?}",
+                start.elapsed()
+            );
+        }
+        // The window is given back a moment after the report.
+        let start = Instant::now();
+        while sink.in_flight() != 14 {
+            assert!(start.elapsed() < LONG, "{} in flight", sink.in_flight());
+            thread::yield_now();
+        }
+        sink.close(Duration::ZERO);
+        reports.assert_complete(seq);
+        assert_eq!(reports.failures().len(), 14, "given up, and said so");
+        cluster.broker_round_trip_time(2, Duration::ZERO).unwrap();
+        let mut logs = logs::<{ PARTITIONS as usize }>(&cluster, "t").into_iter();
+        let down = logs.next().expect("the first");
+        assert!(down.is_sorted(), "{down:?}");
+        for log in logs {
+            assert_eq!(log.len(), 5, "{log:?}");
+            assert!(log.is_sorted(), "{log:?}");
+        }
+    }
+}
+
+#[test]
+fn a_failure_in_either_mode_ends_both() {
+    for broken in [BatchingMode::Latency, BatchingMode::Throughput] {
+        let cluster = cluster(&[("t", 1)]);
+        let (mut sink, reports) = dual_mode(&cluster, &[]);
+        sink.set_mode(broken);
+        send_seq(&mut sink, &reports, 0);
+        reports.wait(|state| state.outcomes.len() == 1);
+        // The gate opens a moment after the report.
+        assert_nothing_in_flight(&sink);
+        cluster
+            .broker_round_trip_time(1, Duration::from_secs(60))
+            .unwrap();
+        for seq in 1..10 {
+            send_seq(&mut sink, &reports, seq);
+        }
+        let at = usize::from(broken == BatchingMode::Throughput);
+        ffi::inject_fatal_error(&sink.producers.all[at].client);
+        sink.set_mode(match broken {
+            BatchingMode::Latency => BatchingMode::Throughput,
+            BatchingMode::Throughput => BatchingMode::Latency,
+        });
+        reports.wait(|state| state.outcomes.len() == 10);
+        // Also where there is nothing in flight any more, that is no reason to go on elsewhere.
+        assert_refused_as(
+            Disposition::Retryable,
+            &mut sink,
+            &record("t", b"k", b"v"),
+            "a new one must be made",
+        );
+        sink.close(LONG);
+        reports.assert_complete(10);
+        assert_eq!(reports.failures().len(), 9);
+    }
+}
+
+#[test]
+fn the_second_producer_goes_when_it_is_not_used_and_comes_again() {
+    let cluster = cluster(&[("t", 1)]);
+    let (mut sink, reports) = dual_mode(&cluster, &[]);
+    sink.producers.kept = Duration::ZERO;
+    for seq in 0..6 {
+        sink.set_mode(BatchingMode::Throughput);
+        send_seq(&mut sink, &reports, 2 * seq);
+        sink.set_mode(BatchingMode::Latency);
+        send_seq(&mut sink, &reports, 2 * seq + 1);
+        assert_eq!(sink.producers.all.len(), 2, "kept for a while");
+        // What it has in flight it keeps until that is reported.
+        reports.wait_with(&mut sink, |state| {
+            state.outcomes.len() as u64 == 2 * seq + 2
+        });
+        let start = Instant::now();
+        loop {
+            sink.poll();
+            let closing = &sink.producers.closing;
+            if closing.last().is_some_and(JoinHandle::is_finished) && sink.producers.all.len() == 1
+            {
+                break;
+            }
+            assert!(start.elapsed() < LONG, "still closing");
+            thread::yield_now();
+        }
+    }
+    sink.close(LONG);
+    reports.assert_complete(12);
+    assert_eq!(log(&cluster, "t"), (0..12).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_linger_of_ones_own_is_the_only_mode() {
+    let cluster = cluster(&[("t", 1)]);
+    let (mut sink, reports) = dual_mode(&cluster, &[("queue.buffering.max.ms", "3")]);
+    send_seq(&mut sink, &reports, 0);
+    sink.set_mode(BatchingMode::Throughput);
+    send_seq(&mut sink, &reports, 1);
+    assert_eq!(sink.producers.all.len(), 1);
+    assert_eq!(sink.producers.mode, BatchingMode::Latency);
+    sink.close(LONG);
+    reports.assert_complete(2);
+}
+
+/// Each producer opens partitions for itself, and what is queued before them goes in its turn.
+#[test]
+fn keys_keep_their_order_through_modes_and_hold_queues() {
+    const RECORDS: u64 = 6_000;
+    const TOPICS: [&str; 3] = ["t", "u", "v"];
+    const PARTITIONS: u32 = 12;
+    let cluster = cluster(&TOPICS.map(|topic| (topic, PARTITIONS as i32)));
+    cluster
+        .broker_round_trip_time(1, Duration::from_millis(2))
+        .unwrap();
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let (mut sink, reports) = dual_mode(&cluster, &[]);
+    sink.producers.kept = Duration::ZERO;
+    let mut held = 0;
+    for seq in 0..RECORDS {
+        if random.u32(..500) == 0 {
+            sink.set_mode(
+                *random
+                    .choice(&[BatchingMode::Latency, BatchingMode::Throughput])
+                    .unwrap(),
+            );
+        }
+        if random.u32(..50) == 0 {
+            sink.poll();
+        }
+        let topic = *random.choice(&TOPICS).unwrap();
+        let (key, value) = (random.u64(..100).to_string(), seq.to_string());
+        let record = record(topic, key.as_bytes(), value.as_bytes());
+        send(&mut sink, &reports, &record, seq);
+        held += usize::from(!sink.hold_queues.is_empty());
+    }
+    sink.close(LONG);
+    reports.assert_complete(RECORDS);
+    assert_eq!(reports.failures(), []);
+    assert!(held > 0, "no record was ever queued");
+    let mut last: HashMap<(String, Vec<u8>), u64> = HashMap::new();
+    for record in read(&cluster, &TOPICS, RECORDS as usize) {
+        let (key, seq) = (record.key.clone().expect("a key"), seq_in(&record));
+        assert_eq!(record.partition as u32, partition_of(&key, PARTITIONS));
+        if let Some(earlier) = last.insert((record.topic.clone(), key), seq) {
+            assert!(earlier < seq, "{seq} came after {earlier}");
+        }
+    }
+}
+
+/// Records whose timestamps open no gate would go one by one, each after a linger. The mock brokers give
+/// timestamps of their own, so it is said by hand here that one was too old.
+#[test]
+fn the_producer_for_throughput_goes_without_gates_that_do_not_open() {
+    const RECORDS: u64 = 3_000;
+    for stale_at in [100, 500, 1_000] {
+        let cluster = cluster(&[("t", 2)]);
+        let (mut sink, reports) = dual_mode(&cluster, &[]);
+        for seq in 0..RECORDS {
+            if seq > 200 {
+                // As while there is a backlog.
+                sink.set_mode(BatchingMode::Throughput);
+            }
+            if seq == stale_at {
+                sink.shared.set_stale();
+            }
+            let (key, value) = ((seq % 10).to_string(), seq.to_string());
+            let record = record("t", key.as_bytes(), value.as_bytes());
+            send(&mut sink, &reports, &record, seq);
+        }
+        let requests = |sink: &KafkaSink| {
+            let numbers = sink.producers.all.iter().map(|producer| producer.number);
+            numbers.map(|number| number.requests).collect::<Vec<_>>()
+        };
+        assert_eq!(requests(&sink).last(), Some(&Requests::One), "{stale_at}");
+        assert_eq!(sink.producers.mode, BatchingMode::Throughput, "{stale_at}");
+        // The producer that had several goes when all that it had was reported.
+        let start = Instant::now();
+        while requests(&sink) != [Requests::Several, Requests::One] {
+            assert!(start.elapsed() < LONG, "{stale_at}: {:?}", requests(&sink));
+            sink.poll();
+            thread::yield_now();
+        }
+        sink.close(LONG);
+        let seq = RECORDS;
+        reports.assert_complete(seq);
+        assert_eq!(reports.failures(), []);
+        for seqs in logs::<2>(&cluster, "t") {
+            assert!(seqs.is_sorted(), "{seqs:?}");
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Several requests in flight, where gates let them.
+//!
+//! The mock brokers do not check sequence numbers: they are what a real broker is for a partition of which
+//! it has no state of the producer. What a broker with state sees to is tested with real ones
+//! (`tests/faults`).
+
+use super::order::{log, logs};
+use super::*;
+use crate::producer::partition_gate::{Keyless, Requests};
+
+const KEYS: u64 = 64;
+
+fn sink_of_several(cluster: &Cluster, more: &[(&str, &str)]) -> (KafkaSink, Arc<Reports>) {
+    let reports = Arc::new(Reports::default());
+    let deliveries: Arc<dyn Deliveries> = Arc::clone(&reports) as _;
+    let config = config(cluster, KafkaOptions::default(), more);
+    let sink = KafkaSink::gated(&config, None, deliveries).expect("a sink");
+    (sink, reports)
+}
+
+/// Sends records with these keys, the value being the sequence number, until all are reported.
+fn send_all(sink: &mut KafkaSink, reports: &Reports, seqs: std::ops::Range<u64>, keys: u64) {
+    let end = seqs.end;
+    for seq in seqs {
+        let (key, value) = ((seq % keys).to_string(), seq.to_string());
+        send(
+            sink,
+            reports,
+            &record("t", key.as_bytes(), value.as_bytes()),
+            seq,
+        );
+    }
+    reports.wait_with(sink, |state| state.outcomes.len() as u64 == end);
+}
+
+/// Who is held back.
+fn queued(sink: &KafkaSink) -> Vec<u64> {
+    let mut queued = sink.hold_queues.seqs();
+    queued.sort_unstable();
+    queued
+}
+
+/// A key that comes to this partition.
+pub(super) fn key_of(partition: u32, partitions: u32) -> String {
+    let found = (0..10_000)
+        .map(|n: u32| n.to_string())
+        .find(|key| partition_of(key.as_bytes(), partitions) == partition);
+    found.expect("one in ten thousand")
+}
+
+fn slow(cluster: &Cluster, millis: u64) {
+    cluster
+        .broker_round_trip_time(1, Duration::from_millis(millis))
+        .unwrap();
+}
+
+/// One request after the other takes 64 round trips, five at a time 13. The brokers' own waiting is most of
+/// either, so a slow machine brings them nearer to each other, but not so near.
+#[test]
+fn requests_to_several_partitions_do_not_wait_for_each_other() {
+    let took = [false, true].map(|several| {
+        let cluster = cluster(&[("t", 64)]);
+        let (mut sink, reports) = if several {
+            sink_of_several(&cluster, &[])
+        } else {
+            sink(&cluster)
+        };
+        // A record for each partition, after which all are open.
+        let keys: Vec<String> = (0..64).map(|partition| key_of(partition, 64)).collect();
+        let mut took = Duration::ZERO;
+        for round in 0..2 {
+            let started = Instant::now();
+            for (at, key) in keys.iter().enumerate() {
+                let seq = round * 64 + at as u64;
+                send(&mut sink, &reports, &record("t", key.as_bytes(), b"v"), seq);
+            }
+            let all = (round + 1) * 64;
+            reports.wait_with(&mut sink, |state| state.outcomes.len() as u64 == all);
+            took = started.elapsed();
+            slow(&cluster, 20);
+        }
+        sink.close(LONG);
+        assert_eq!(reports.failures(), []);
+        took
+    });
+    let [one, several] = took;
+    assert!(several < one / 2, "{several:?} beside {one:?}");
+}
+
+#[test]
+fn a_record_is_alone_on_its_way_to_a_partition_that_is_not_open() {
+    let cluster = cluster(&[("t", 2), ("u", 1)]);
+    let (mut sink, reports) = sink_of_several(&cluster, &[]);
+    // So that the partitions of both topics are known.
+    for (seq, topic) in ["t", "u"].into_iter().enumerate() {
+        send(&mut sink, &reports, &record(topic, b"0", b"0"), seq as u64);
+    }
+    reports.wait_with(&mut sink, |state| state.outcomes.len() == 2);
+    let open = partition_of(b"0", 2);
+    let (known, new) = (key_of(open, 2), key_of(1 - open, 2));
+    // A gate opens a moment after the report.
+    for (seq, topic) in ["t", "u"].into_iter().enumerate() {
+        for seq in [2 + seq as u64, 4 + seq as u64] {
+            send(
+                &mut sink,
+                &reports,
+                &record(topic, known.as_bytes(), b"0"),
+                seq,
+            );
+        }
+    }
+    reports.wait_with(&mut sink, |state| state.outcomes.len() == 6);
+    slow(&cluster, 500);
+    let new = |seq: u64| (new.clone(), seq.to_string());
+    let offer = |sink: &mut KafkaSink, topic, (key, value): (String, String), seq| {
+        let record = record(topic, key.as_bytes(), value.as_bytes());
+        assert_eq!(sink.try_send(&record, seq), Ok(()));
+    };
+    for seq in 6..9 {
+        offer(&mut sink, "t", new(seq), seq);
+    }
+    assert_eq!(queued(&sink), [7, 8]);
+    for (topic, seqs) in [("t", 9..12), ("u", 12..15)] {
+        for seq in seqs {
+            offer(&mut sink, topic, (known.clone(), seq.to_string()), seq);
+        }
+    }
+    assert_eq!(queued(&sink), [7, 8], "the others are open");
+    reports.wait(|state| state.outcomes.contains_key(&6));
+    // It may be open by now, but nothing passes the records that are queued there.
+    offer(&mut sink, "t", new(15), 15);
+    reports.wait_with(&mut sink, |state| state.outcomes.len() == 16);
+    assert!(sink.hold_queues.is_empty());
+    for seq in 16..19 {
+        offer(&mut sink, "t", new(seq), seq);
+    }
+    assert!(sink.hold_queues.is_empty(), "now it is open as well");
+    sink.close(LONG);
+    reports.assert_complete(19);
+    assert_eq!(reports.failures(), []);
+    let logs: [_; 2] = logs(&cluster, "t");
+    assert_eq!(logs[1 - open as usize], [6, 7, 8, 15, 16, 17, 18]);
+}
+
+/// What is queued behind a partition that does not answer is in nobody's way but its own.
+#[test]
+fn a_partition_that_does_not_answer_holds_up_no_other() {
+    let cluster = MockCluster::new(2).expect("a mock cluster");
+    cluster.create_topic("t", 2, 1).expect("a topic");
+    for partition in 0..2 {
+        cluster
+            .partition_leader("t", partition, Some(1 + partition))
+            .unwrap();
+    }
+    let (mut sink, reports) = sink_of_several(&cluster, &[]);
+    cluster.broker_round_trip_time(2, 2 * LONG).unwrap();
+    let keys = [key_of(0, 2), key_of(1, 2)];
+    for seq in 0..200 {
+        let (key, value) = (&keys[seq as usize % 2], seq.to_string());
+        send(
+            &mut sink,
+            &reports,
+            &record("t", key.as_bytes(), value.as_bytes()),
+            seq,
+        );
+    }
+    reports.wait_with(&mut sink, |state| state.outcomes.len() == 100);
+    let odd: Vec<u64> = (3..200).step_by(2).collect();
+    assert_eq!(queued(&sink), odd);
+    assert_eq!(sink.in_flight(), 100);
+    sink.close(Duration::ZERO);
+    reports.assert_complete(200);
+    assert_eq!(reports.failures().len(), 100, "given up, and said so");
+    cluster.broker_round_trip_time(2, Duration::ZERO).unwrap();
+    let [answered, _] = logs(&cluster, "t");
+    assert_eq!(answered.len(), 100);
+}
+
+#[test]
+fn closing_sends_what_is_held_back() {
+    let cluster = cluster(&[("t", 3)]);
+    slow(&cluster, 5);
+    let (mut sink, reports) = sink_of_several(&cluster, &[("linger.ms", "200")]);
+    for seq in 0..60 {
+        let (key, value) = ((seq % 9).to_string(), seq.to_string());
+        let record = record("t", key.as_bytes(), value.as_bytes());
+        assert_eq!(sink.try_send(&record, seq), Ok(()));
+    }
+    assert!(queued(&sink).len() > 50);
+    sink.close(LONG);
+    reports.assert_complete(60);
+    assert_eq!(reports.failures(), []);
+    for seqs in logs::<3>(&cluster, "t") {
+        assert!(seqs.is_sorted(), "{seqs:?}");
+    }
+}
+
+/// Would fail without the gate: what comes behind the first request is appended, and that one is taken for
+/// delivered, or comes after it.
+#[test]
+fn a_first_request_that_is_repeated_is_neither_lost_nor_overtaken() {
+    use RDKafkaRespErr as E;
+    for error in [
+        E::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART,
+        E::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION,
+        E::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS,
+    ] {
+        let cluster = cluster(&[("t", 1)]);
+        slow(&cluster, 20);
+        cluster.request_errors(RDKafkaApiKey::Produce, &[error, error]);
+        let (mut sink, reports) = sink_of_several(&cluster, &[("batch.num.messages", "1")]);
+        send_all(&mut sink, &reports, 0..40, 1);
+        sink.close(LONG);
+        reports.assert_complete(40);
+        assert_eq!(reports.failures(), [], "the error passes");
+        assert_eq!(log(&cluster, "t"), (0..40).collect::<Vec<_>>(), "{error:?}");
+    }
+}
+
+#[test]
+fn nothing_follows_a_first_record_that_is_refused() {
+    let cluster = cluster(&[("t", 1)]);
+    slow(&cluster, 50);
+    cluster.request_errors(
+        RDKafkaApiKey::Produce,
+        &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_RECORD],
+    );
+    let (mut sink, reports) = sink_of_several(&cluster, &[]);
+    let first = record("t", b"k", b"0");
+    assert_eq!(sink.try_send(&first, 0), Ok(()));
+    for seq in 1..5 {
+        let next = record("t", b"k", b"1");
+        assert_eq!(
+            sink.try_send(&next, seq),
+            Ok(()),
+            "it is queued behind that"
+        );
+    }
+    // Those behind it, too, without the sink being closed: the relay waits for them.
+    reports.wait_with(&mut sink, |state| state.outcomes.len() == 5);
+    assert_refused_as(
+        Disposition::Retryable,
+        &mut sink,
+        &record("t", b"k", b"1"),
+        "a new one must be made",
+    );
+    sink.close(LONG);
+    reports.assert_complete(5);
+    let fatal = |error: &DeliveryError| error.disposition == Disposition::Fatal;
+    let failures = reports.failures();
+    assert_eq!(failures.len(), 5);
+    assert_eq!(failures.iter().filter(|error| fatal(error)).count(), 1);
+    assert_eq!(log(&cluster, "t"), Vec::<u64>::new());
+}
+
+/// Each wait ends: whatever a record is held back by is reported, and that wakes.
+#[test]
+fn whoever_is_held_back_is_woken() {
+    const RECORDS: u64 = 3_000;
+    let cluster = cluster(&[("t", 24)]);
+    slow(&cluster, 2);
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let (mut sink, reports) = sink_of_several(&cluster, &[]);
+    for seq in 0..RECORDS {
+        let (key, value) = (random.u64(..KEYS).to_string(), seq.to_string());
+        let mut record = record("t", key.as_bytes(), value.as_bytes());
+        match random.u8(..10) {
+            0 => record.key = None,
+            1 => record.partition = Some(random.i32(0..24)),
+            _ => {}
+        }
+        send(&mut sink, &reports, &record, seq);
+    }
+    sink.close(LONG);
+    reports.assert_complete(RECORDS);
+    assert_eq!(reports.failures(), []);
+    let mut last: HashMap<Vec<u8>, u64> = HashMap::new();
+    for record in read(&cluster, &["t"], RECORDS as usize) {
+        let Some(key) = record.key.clone() else {
+            continue;
+        };
+        // Those that name a partition leave their key's own.
+        if partition_of(&key, 24) != record.partition as u32 {
+            continue;
+        }
+        let seq = seq_in(&record);
+        if let Some(earlier) = last.insert(key, seq) {
+            assert!(earlier < seq, "{seq} came after {earlier}");
+        }
+    }
+}
+
+#[test]
+fn keys_go_where_they_go_with_one_request() {
+    let cluster = cluster(&[("t", 7)]);
+    let (mut sink, reports) = sink_of_several(&cluster, &[]);
+    send_all(&mut sink, &reports, 0..300, 300);
+    sink.close(LONG);
+    for record in read(&cluster, &["t"], 300) {
+        let key = record.key.expect("a key");
+        assert_eq!(record.partition as u32, partition_of(&key, 7), "{key:?}");
+    }
+}
+
+/// By the property that says how long they stay with one: for ever, never, or hashed like all others.
+#[test]
+fn records_without_a_key_are_spread_as_configured() {
+    for (property, value, spread) in [
+        ("sticky.partitioning.linger.ms", "900000", 1..=1),
+        ("sticky.partitioning.linger.ms", "0", 4..=8),
+        ("partitioner", "murmur2", 1..=1),
+    ] {
+        let cluster = cluster(&[("t", 8)]);
+        let (mut sink, reports) = sink_of_several(&cluster, &[(property, value)]);
+        for seq in 0..100 {
+            let value = seq.to_string();
+            let record = Record {
+                key: None,
+                ..record("t", b"", value.as_bytes())
+            };
+            send(&mut sink, &reports, &record, seq);
+            // The first comes to its partition before there is a stickiness to speak of.
+            if seq == 0 {
+                reports.wait(|state| state.outcomes.len() == 1);
+            }
+        }
+        sink.close(LONG);
+        assert_eq!(reports.failures(), []);
+        let partitions: HashSet<i32> = read(&cluster, &["t"], 100)
+            .iter()
+            .filter(|record| seq_in(record) > 0)
+            .map(|record| record.partition)
+            .collect();
+        assert!(
+            spread.contains(&partitions.len()),
+            "{property}={value}: {partitions:?}"
+        );
+    }
+}
+
+#[test]
+fn a_partition_that_does_not_exist_is_refused_and_holds_nobody_up() {
+    let cluster = cluster(&[("t", 2)]);
+    let (mut sink, reports) = sink_of_several(&cluster, &[]);
+    send_all(&mut sink, &reports, 0..1, 1);
+    // Its gate hears of it after the report, and until then would let what follows wait in a queue.
+    assert_nothing_in_flight(&sink);
+    for partition in [2, i32::MAX] {
+        let nowhere = Record {
+            partition: Some(partition),
+            ..record("t", b"k", b"v")
+        };
+        assert_refused_as(
+            Disposition::Retryable,
+            &mut sink,
+            &nowhere,
+            "has no partition",
+        );
+    }
+    send_all(&mut sink, &reports, 1..10, 1);
+    sink.close(LONG);
+    reports.assert_complete(10);
+}
+
+#[test]
+fn the_client_is_configured_for_it() {
+    let cluster = cluster(&[]);
+    for (more, sticks) in [
+        (&[][..], Keyless::Sticky(Duration::from_millis(10))),
+        (&[("partitioner", "murmur2")], Keyless::Hashed),
+        (
+            &[("sticky.partitioning.linger.ms", "25")],
+            Keyless::Sticky(Duration::from_millis(25)),
+        ),
+    ] {
+        let config = config(&cluster, KafkaOptions::default(), more);
+        let (client, read) = KafkaConfig::of_gates(config.client_config(), Requests::Several);
+        assert_eq!(read, sticks);
+        let native = client.create_native_config().expect("valid");
+        for (property, value) in [
+            ("max.in.flight", "5"),
+            ("sticky.partitioning.linger.ms", "0"),
+            ("enable.idempotence", "true"),
+            ("enable.gapless.guarantee", "true"),
+            ("acks", "-1"),
+        ] {
+            assert_eq!(native.get(property).expect(property), value, "{property}");
+        }
+    }
+}

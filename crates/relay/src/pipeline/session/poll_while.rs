@@ -1,0 +1,123 @@
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+use walrelay_sink::Sink;
+
+use super::sink_session::SinkSession;
+
+/// Waits while there is no connection, and polls the sink meanwhile, which goes on sending what it has accepted.
+/// `None`: the lease expired at `expires_at`, so the sink must be given up.
+pub(in crate::pipeline) async fn poll_while<K: Sink, T>(
+    session: &mut Option<SinkSession<K>>,
+    expires_at: Option<Instant>,
+    wait: impl Future<Output = T>,
+) -> Option<T> {
+    let Some(session) = session else {
+        return Some(wait.await);
+    };
+    let expired = async {
+        match expires_at {
+            // Beyond it: at this very instant the lease still holds.
+            Some(at) => sleep_until(at + Duration::from_millis(1)).await,
+            None => std::future::pending().await,
+        }
+    };
+    let mut expired = pin!(expired);
+    let mut wait = pin!(wait);
+    loop {
+        session.reports.ring().park();
+        session.sink.poll();
+        let done = tokio::select! {
+            biased;
+            done = &mut wait => Some(Some(done)),
+            () = &mut expired => Some(None),
+            () = session.reports.woken() => None,
+        };
+        session.reports.ring().unpark();
+        if let Some(done) = done {
+            return done;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::Notify;
+    use tokio::time::timeout;
+    use walrelay_checkpoint::AckRing;
+    use walrelay_event_router::{Options, Router};
+    use walrelay_lsn::{CommitEnd, Lsn};
+    use walrelay_sink::{Deliveries, Record, SendError};
+
+    use super::*;
+    use crate::core::Core;
+    use crate::pipeline::session::reports::Reports;
+
+    /// How often a sink was polled.
+    #[derive(Default)]
+    struct Polled {
+        times: AtomicUsize,
+        changed: Notify,
+    }
+
+    struct CountingSink(Arc<Polled>);
+
+    impl Sink for CountingSink {
+        fn try_send(&mut self, _: &Record<'_>, _: u64) -> Result<(), SendError> {
+            Err(SendError::Full)
+        }
+
+        fn poll(&mut self) {
+            self.0.times.fetch_add(1, Ordering::SeqCst);
+            self.0.changed.notify_one();
+        }
+
+        fn close(self, _: Duration) {}
+    }
+
+    /// Otherwise the sink would keep what it has accepted for as long as the database is away.
+    #[tokio::test]
+    async fn a_sink_goes_on_while_there_is_no_connection() {
+        let ring = Arc::new(AckRing::new(64));
+        let reports = Reports::new(Arc::clone(&ring));
+        let polled = Arc::new(Polled::default());
+        let core = Core::new(
+            Router::new(Options::default()),
+            Arc::new([]),
+            ring,
+            CommitEnd::from_slot(Lsn::new(1_000)),
+        );
+        let mut session = Some(SinkSession {
+            core,
+            sink: CountingSink(Arc::clone(&polled)),
+            reports: Arc::clone(&reports),
+        });
+        let connected = async {
+            // Once at the beginning, and once for each time that the sink asks for it.
+            for times in 1..4 {
+                while polled.times.load(Ordering::SeqCst) < times {
+                    polled.changed.notified().await;
+                }
+                reports.capacity();
+            }
+            "connected"
+        };
+        let done = timeout(
+            Duration::from_secs(30),
+            poll_while(&mut session, None, connected),
+        )
+        .await;
+        assert_eq!(done, Ok(Some("connected")));
+        let now = Instant::now();
+        let never = poll_while(&mut session, Some(now), std::future::pending::<()>());
+        assert_eq!(never.await, None, "the sink is to be given up");
+        let none: Option<SinkSession<CountingSink>> = None;
+        let done = poll_while(&mut { none }, Some(now), async { "connected" }).await;
+        assert_eq!(done, Some("connected"));
+    }
+}

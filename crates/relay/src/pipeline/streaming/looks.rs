@@ -1,0 +1,153 @@
+//! When the catalogs are looked at beside the stream, and what is logged about looks that fail.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use crate::interface::source::Looked;
+use crate::pipeline::log_throttle::{LogThrottle, Throttled};
+
+/// From the start of one look to the start of the next: no message tells that a table was taken out of the
+/// publication. The documents promise ten seconds, and a look takes its time.
+const LOOK_INTERVAL: Duration = Duration::from_secs(9);
+/// From the end of a failed look to the start of the next.
+const LOOK_RETRY: Duration = Duration::from_secs(1);
+/// At least so much between the end of one look and the start of the next.
+const LOOK_PAUSE: Duration = Duration::from_millis(200);
+/// So many failed looks in a row are a warning, and so long a time without an answer.
+const FAILURES_NOTICE: u32 = 3;
+const SILENCE_NOTICE: Duration = Duration::from_secs(30);
+
+/// The looks of one stream.
+#[derive(Debug)]
+pub(crate) struct Looks {
+    next_at: Instant,
+    /// The end of the last look and a pause; `None` while a look is under way.
+    not_before: Option<Instant>,
+    /// When a look was answered last; the opening of the stream counts as one.
+    answered_at: Instant,
+    /// Failed looks since then.
+    failures: u32,
+    throttle: LogThrottle,
+}
+
+impl Looks {
+    /// Of a stream that is opened `now`.
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            next_at: now + LOOK_INTERVAL,
+            not_before: Some(now),
+            answered_at: now,
+            failures: 0,
+            throttle: LogThrottle::default(),
+        }
+    }
+
+    /// When the next look is due; `None` while one is under way. `regular`: also one every few seconds.
+    /// `prove_at`: when one must show that the slot is still ours.
+    pub(crate) fn due(&self, regular: bool, prove_at: Option<Instant>) -> Option<Instant> {
+        let regular = regular.then_some(self.next_at);
+        let due = [regular, prove_at].into_iter().flatten().min()?;
+        self.not_before.map(|not_before| due.max(not_before))
+    }
+
+    /// A look was started.
+    pub(crate) fn started(&mut self, now: Instant) {
+        self.next_at = now + LOOK_INTERVAL;
+        self.not_before = None;
+    }
+
+    /// A look ended like this.
+    pub(crate) fn ended(&mut self, looked: &Looked, now: Instant) {
+        self.not_before = Some(now + LOOK_PAUSE);
+        let Looked::Failed { reason } = looked else {
+            self.answered_at = now;
+            self.failures = 0;
+            if let Some(lasted) = self.throttle.over(now) {
+                let lasted_s = lasted.as_secs();
+                info!(lasted_s, "looks at the catalogs are answered again");
+            }
+            return;
+        };
+        debug!(reason, "a look at the catalogs failed");
+        if let Some(warning) = self.failed(now) {
+            warn!(
+                error = reason,
+                failures = self.failures,
+                unanswered_s = now.duration_since(self.answered_at).as_secs(),
+                not_said = warning.held_back,
+                "looks at the catalogs fail: a table that is taken out of the publication is not \
+                 noticed meanwhile, nor is WAL that is kept for the slot"
+            );
+        }
+    }
+
+    /// Whether a warning is due.
+    fn failed(&mut self, now: Instant) -> Option<Throttled> {
+        self.next_at = now + LOOK_RETRY;
+        self.failures += 1;
+        let lasts = self.failures >= FAILURES_NOTICE
+            || now.duration_since(self.answered_at) >= SILENCE_NOTICE;
+        lasts
+            .then(|| self.throttle.about("failed looks", now))
+            .flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interface::source::SlotOwner;
+
+    fn failure() -> Looked {
+        Looked::Failed {
+            reason: "no answer".to_owned(),
+        }
+    }
+
+    fn answer(asked_at: Instant) -> Looked {
+        Looked::Answered {
+            asked_at,
+            owner: SlotOwner::Ours,
+            timeline: Some(1),
+        }
+    }
+
+    #[test]
+    fn a_failed_look_is_repeated_soon_and_an_answered_one_after_the_interval() {
+        let start = Instant::now();
+        let mut looks = Looks::new(start);
+        let due = |looks: &Looks| looks.due(true, None);
+        assert_eq!(due(&looks), Some(start + LOOK_INTERVAL));
+        looks.started(start + LOOK_INTERVAL);
+        assert_eq!(due(&looks), None, "one is under way");
+        let after = start + LOOK_INTERVAL + Duration::from_millis(500);
+        looks.ended(&answer(start + LOOK_INTERVAL), after);
+        // Counted from the start: the promise of ten seconds includes the time of the look.
+        assert_eq!(due(&looks), Some(start + 2 * LOOK_INTERVAL));
+        looks.started(start + 2 * LOOK_INTERVAL);
+        let after = start + 2 * LOOK_INTERVAL + Duration::from_secs(5);
+        looks.ended(&failure(), after);
+        assert_eq!(due(&looks), Some(after + LOOK_RETRY));
+        // A proof is wanted sooner, but not without a pause.
+        assert_eq!(looks.due(false, Some(start)), Some(after + LOOK_PAUSE));
+        assert_eq!(looks.due(false, None), None);
+    }
+
+    #[test]
+    fn a_run_of_failed_looks_is_one_throttled_warning() {
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let mut looks = Looks::new(start);
+        let warned: Vec<u64> = (1..=20)
+            .filter(|second| looks.failed(at(*second)).is_some())
+            .collect();
+        assert_eq!(warned, [3, 4, 6, 10, 18]);
+        looks.ended(&answer(at(21)), at(21));
+        assert_eq!(looks.throttle.since(), None);
+        // Few, but for a long time.
+        assert!(looks.failed(at(35)).is_none());
+        assert!(looks.failed(at(51)).is_some());
+    }
+}

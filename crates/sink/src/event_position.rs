@@ -1,0 +1,66 @@
+use std::fmt;
+use std::str::FromStr;
+
+use walrelay_lsn::Lsn;
+
+/// Which event of a slot: monotonic per slot, and the same in each repeat, as it is made of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EventPosition {
+    /// The start of the transaction's commit record.
+    pub lsn: u64,
+    /// The place of the INSERT among those of the configured tables in its transaction, from 0.
+    pub row: u64,
+}
+
+/// `X/Y N`, as in [`RESOLVES`](crate::dlq_headers::RESOLVES).
+impl fmt::Display for EventPosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", Lsn::new(self.lsn), self.row)
+    }
+}
+
+/// The text is no [`EventPosition`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a letter is named as LSN and row, such as 0/16B3748 0")]
+pub struct InvalidEventPosition;
+
+impl FromStr for EventPosition {
+    type Err = InvalidEventPosition;
+
+    fn from_str(text: &str) -> Result<Self, InvalidEventPosition> {
+        let (lsn, row) = text.split_once(' ').ok_or(InvalidEventPosition)?;
+        Self::from_parts(lsn, row).ok_or(InvalidEventPosition)
+    }
+}
+
+impl EventPosition {
+    /// Of LSN and row as text; `None` if they are none.
+    pub fn from_parts(lsn: &str, row: &str) -> Option<Self> {
+        Some(Self {
+            lsn: lsn.parse::<Lsn>().ok()?.get(),
+            row: row.parse().ok()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_read_back() {
+        let id = EventPosition {
+            lsn: 0x1_016B_3748,
+            row: 12,
+        };
+        assert_eq!(id.to_string(), "1/16B3748 12");
+        assert_eq!("1/16B3748 12".parse(), Ok(id));
+        for wrong in ["", "1/2", "1 2", "x/2 3", "1/2 -1", "1/100000000 0"] {
+            assert_eq!(
+                wrong.parse::<EventPosition>(),
+                Err(InvalidEventPosition),
+                "{wrong:?}"
+            );
+        }
+    }
+}

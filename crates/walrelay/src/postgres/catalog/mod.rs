@@ -1,0 +1,342 @@
+//! The queries of the catalogs.
+
+mod columns;
+mod privileges;
+mod row;
+
+use walrelay_lsn::Lsn;
+use walrelay_relay::TableName;
+use walrelay_walsender::{Error, Rows, Session, quote_literal};
+
+pub(crate) use columns::describe;
+pub(crate) use privileges::lacking_to_publish;
+use row::{is_true, json, parsed, text};
+
+/// What the configuration asks of the database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) slot: String,
+    pub(crate) publication: String,
+    /// The outbox tables.
+    pub(crate) tables: Vec<TableName>,
+    /// Columns that the router reads of each.
+    pub(crate) columns: Vec<String>,
+    /// Templates name the columns, not Debezium's options.
+    pub(crate) by_templates: bool,
+    /// The prefix of the messages that are events, too.
+    pub(crate) messages: Option<String>,
+    /// What is missing may be created.
+    pub(crate) create: bool,
+    /// Standbys are to keep a copy of the slot (17 and newer).
+    pub(crate) failover: bool,
+}
+
+/// What the catalogs say about all that is [`Wanted`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub(crate) server: ServerFacts,
+    /// Each wanted table, in the order asked; `None` where there is none of that name.
+    pub(crate) tables: Vec<(TableName, Option<TableFacts>)>,
+    pub(crate) publication: Option<PublicationFacts>,
+    pub(crate) slot: Option<SlotFacts>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct ServerFacts {
+    /// The major version.
+    pub(crate) major: u32,
+    pub(crate) wal_level: String,
+    pub(crate) database: String,
+    /// A standby.
+    pub(crate) in_recovery: bool,
+    /// How far the log is on disk; on a standby, how far it has been replayed.
+    pub(crate) wal_end: Option<Lsn>,
+    /// In bytes; `None` where it is switched off.
+    pub(crate) max_slot_wal_keep_size: Option<u64>,
+    /// The timeline that it writes; `None` on a standby.
+    pub(crate) timeline: Option<u32>,
+    /// `pg_postmaster_start_time()`, in seconds since 1970 with six decimals.
+    pub(crate) start: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TableFacts {
+    /// Names of its columns, in order.
+    pub(crate) columns: Vec<String>,
+    /// `pg_type.oid` and `atttypmod` of each.
+    pub(crate) types: Vec<(u32, i32)>,
+    /// Those among them that are generated: only a publication that says so carries them.
+    pub(crate) generated: Vec<String>,
+    /// `pg_class.relkind`: `r` ordinary, `p` partitioned, others cannot be published.
+    pub(crate) kind: String,
+    /// `relpersistence` is permanent; an unlogged table writes no WAL.
+    pub(crate) permanent: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PublicationFacts {
+    /// It publishes INSERTs.
+    pub(crate) insert: bool,
+    /// The tables whose changes it carries, as they are announced in the stream: partitions are listed
+    /// here themselves unless `publish_via_partition_root` is set.
+    pub(crate) tables: Vec<PublishedTable>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PublishedTable {
+    pub(crate) table: TableName,
+    /// The columns it carries; `None` where the server's version knows no column lists.
+    pub(crate) columns: Option<Vec<String>>,
+    /// As the server prints it.
+    pub(crate) row_filter: Option<String>,
+}
+
+/// A row of `pg_replication_slots`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SlotFacts {
+    /// `logical` or `physical`.
+    pub(crate) kind: String,
+    pub(crate) plugin: Option<String>,
+    pub(crate) database: Option<String>,
+    /// The process that reads it now.
+    pub(crate) active_pid: Option<i64>,
+    pub(crate) confirmed: Option<Lsn>,
+    /// From here on the server keeps the log for it.
+    pub(crate) restart: Option<Lsn>,
+    /// `reserved`, `extended`, `unreserved` or `lost`.
+    pub(crate) wal_status: Option<String>,
+    /// In bytes; below zero counts as zero.
+    pub(crate) safe_wal_size: Option<u64>,
+    /// Why it cannot be read any more: `invalidation_reason` (17 and newer), `conflicting` (16).
+    pub(crate) invalidated: Option<String>,
+    /// Rows of transactions that committed after `confirmed` have this `xmin` or a later one.
+    pub(crate) catalog_xmin: Option<u32>,
+    /// Standbys keep a copy of it; `None` before 17.
+    pub(crate) failover: Option<bool>,
+}
+
+/// The process that reads a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SlotReader {
+    pub(crate) pid: i64,
+    /// `None` if the process is no walsender (a function of SQL that reads the slot), or belongs to another
+    /// role and is hidden from us (`pg_read_all_stats` shows it).
+    pub(crate) application_name: Option<String>,
+}
+
+impl Facts {
+    /// The columns of a wanted table that a relay will be sent, with `pg_type.oid` and `atttypmod`:
+    /// those that the publication carries, or would if it were created.
+    pub(crate) fn sent<'f>(
+        &'f self,
+        name: &TableName,
+        table: &'f TableFacts,
+    ) -> Vec<(&'f str, u32, i32)> {
+        let listed = self.publication.as_ref().and_then(|publication| {
+            let mut tables = publication.tables.iter();
+            tables
+                .find(|published| published.table == *name)?
+                .columns
+                .as_ref()
+        });
+        let columns = table.columns.iter().zip(&table.types);
+        columns
+            .filter(|(column, _)| match listed {
+                Some(listed) => listed.contains(column),
+                None => !table.generated.contains(column),
+            })
+            .map(|(column, (oid, modifier))| (column.as_str(), *oid, *modifier))
+            .collect()
+    }
+}
+
+impl SlotFacts {
+    /// Why the slot cannot be read any more.
+    pub(super) fn lost(&self) -> Option<String> {
+        let removed = self.wal_status.as_deref() == Some("lost");
+        let reason = self.invalidated.clone();
+        reason.or_else(|| removed.then(|| "wal_status = lost".to_owned()))
+    }
+}
+
+/// Reads the [`Facts`] over an ordinary session, in one round trip.
+pub(crate) async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Facts, Error> {
+    let major = session.server_version().major;
+    // The slot before the publication: they are created the other way round, so that a slot that is seen
+    // was made after a publication that another relay is making at this moment.
+    let mut statements = vec![
+        SERVER.to_owned(),
+        slot_sql(major, &wanted.slot),
+        format!(
+            "SELECT pubinsert FROM pg_catalog.pg_publication WHERE pubname = {}",
+            quote_literal(&wanted.publication)
+        ),
+        published_tables_sql(major, &wanted.publication),
+    ];
+    statements.extend(wanted.tables.iter().map(table_sql));
+    let mut answers = session.query_all(&statements).await?.into_iter();
+    // One for each statement.
+    let mut next = || answers.next().unwrap_or_default();
+    let server = server(major, &next());
+    let slot = slot_facts(&next());
+    let publication = publication(&next(), &next());
+    let tables = wanted.tables.iter();
+    let tables = tables.map(|name| (name.clone(), table(&next()))).collect();
+    Ok(Facts {
+        server,
+        tables,
+        publication,
+        slot,
+    })
+}
+
+/// The slot as it is now.
+pub(super) async fn slot(session: &mut Session, name: &str) -> Result<Option<SlotFacts>, Error> {
+    let sql = slot_sql(session.server_version().major, name);
+    Ok(slot_facts(&session.query(&sql).await?))
+}
+
+/// The process that reads the slot, by `pg_stat_replication`.
+pub(super) async fn reader(session: &mut Session, name: &str) -> Result<Option<SlotReader>, Error> {
+    let sql = format!(
+        "SELECT s.active_pid, r.application_name FROM pg_catalog.pg_replication_slots s \
+         LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid WHERE s.slot_name = {}",
+        quote_literal(name)
+    );
+    let rows = session.query(&sql).await?;
+    Ok(rows.first().and_then(|row| {
+        Some(SlotReader {
+            pid: parsed(&row, "active_pid")?,
+            application_name: row.get("application_name").map(str::to_owned),
+        })
+    }))
+}
+
+const SERVER: &str = "SELECT current_setting('wal_level') AS wal_level, \
+     current_database() AS database, pg_catalog.pg_is_in_recovery() AS in_recovery, \
+     CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN \
+      pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_flush_lsn()) END AS segment, \
+     extract(epoch FROM pg_catalog.pg_postmaster_start_time()) AS start, \
+     (SELECT setting FROM pg_catalog.pg_settings \
+      WHERE name = 'max_slot_wal_keep_size') AS keep_size, \
+     CASE WHEN pg_catalog.pg_is_in_recovery() \
+      THEN pg_catalog.pg_last_wal_replay_lsn() \
+      ELSE pg_catalog.pg_current_wal_flush_lsn() END AS wal_end";
+
+fn server(major: u32, rows: &Rows) -> ServerFacts {
+    let Some(row) = rows.first() else {
+        return ServerFacts {
+            major,
+            ..ServerFacts::default()
+        };
+    };
+    // A segment's name begins with the timeline, in eight hexadecimal digits.
+    let timeline = row.get("segment").and_then(|name| name.get(..8));
+    // In MB; -1 is off.
+    let megabytes: Option<u64> = parsed(&row, "keep_size");
+    ServerFacts {
+        major,
+        wal_level: text(&row, "wal_level"),
+        database: text(&row, "database"),
+        in_recovery: is_true(&row, "in_recovery"),
+        wal_end: parsed(&row, "wal_end"),
+        max_slot_wal_keep_size: megabytes.map(|megabytes| megabytes << 20),
+        timeline: timeline.and_then(|hex| u32::from_str_radix(hex, 16).ok()),
+        start: text(&row, "start"),
+    }
+}
+
+fn table_sql(name: &TableName) -> String {
+    format!(
+        "SELECT c.relkind::text AS kind, c.relpersistence = 'p' AS permanent, \
+         (SELECT json_agg(a.attname ORDER BY a.attnum) FROM pg_catalog.pg_attribute a \
+          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns, \
+         (SELECT json_agg(json_build_array(a.atttypid::int8, a.atttypmod) ORDER BY a.attnum) \
+          FROM pg_catalog.pg_attribute a \
+          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS types, \
+         (SELECT json_agg(a.attname ORDER BY a.attnum) FROM pg_catalog.pg_attribute a \
+          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
+          AND a.attgenerated <> '') AS generated \
+         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE n.nspname = {} AND c.relname = {} AND c.relkind IN ('r', 'p', 'v', 'm', 'f')",
+        quote_literal(&name.schema),
+        quote_literal(&name.name),
+    )
+}
+
+fn table(rows: &Rows) -> Option<TableFacts> {
+    rows.first().map(|row| TableFacts {
+        columns: json(&row, "columns").unwrap_or_default(),
+        types: json(&row, "types").unwrap_or_default(),
+        generated: json(&row, "generated").unwrap_or_default(),
+        kind: text(&row, "kind"),
+        permanent: is_true(&row, "permanent"),
+    })
+}
+
+fn published_tables_sql(major: u32, publication: &str) -> String {
+    // Column lists and row filters came with 15.
+    let lists = if major >= 15 {
+        "to_json(attnames) AS columns, rowfilter"
+    } else {
+        "NULL AS columns, NULL AS rowfilter"
+    };
+    format!(
+        "SELECT schemaname, tablename, {lists} FROM pg_catalog.pg_publication_tables \
+         WHERE pubname = {} ORDER BY 1, 2",
+        quote_literal(publication)
+    )
+}
+
+fn publication(publications: &Rows, tables: &Rows) -> Option<PublicationFacts> {
+    let insert = is_true(&publications.first()?, "pubinsert");
+    let tables = tables.iter().map(|row| PublishedTable {
+        table: TableName {
+            schema: text(&row, "schemaname"),
+            name: text(&row, "tablename"),
+        },
+        columns: json(&row, "columns"),
+        row_filter: row.get("rowfilter").map(str::to_owned),
+    });
+    Some(PublicationFacts {
+        insert,
+        tables: tables.collect(),
+    })
+}
+
+fn slot_sql(major: u32, name: &str) -> String {
+    let news = match major {
+        ..16 => "NULL AS invalidated, NULL AS failover",
+        16 => {
+            "CASE WHEN conflicting THEN 'conflicting with recovery' END AS invalidated, \
+             NULL AS failover"
+        }
+        17.. => "invalidation_reason AS invalidated, failover",
+    };
+    format!(
+        "SELECT slot_type, plugin, database, active_pid, confirmed_flush_lsn, restart_lsn, \
+         wal_status, safe_wal_size, catalog_xmin, {news} \
+         FROM pg_catalog.pg_replication_slots WHERE slot_name = {}",
+        quote_literal(name)
+    )
+}
+
+fn slot_facts(rows: &Rows) -> Option<SlotFacts> {
+    rows.first().map(|row| {
+        let optional = |column| row.get(column).map(str::to_owned);
+        let safe: Option<i64> = parsed(&row, "safe_wal_size");
+        SlotFacts {
+            kind: text(&row, "slot_type"),
+            plugin: optional("plugin"),
+            database: optional("database"),
+            active_pid: parsed(&row, "active_pid"),
+            confirmed: parsed(&row, "confirmed_flush_lsn"),
+            restart: parsed(&row, "restart_lsn"),
+            wal_status: optional("wal_status"),
+            safe_wal_size: safe.map(|bytes| u64::try_from(bytes).unwrap_or(0)),
+            invalidated: optional("invalidated"),
+            catalog_xmin: parsed(&row, "catalog_xmin"),
+            failover: row.get("failover").map(|failover| failover == "t"),
+        }
+    })
+}

@@ -1,0 +1,329 @@
+//! Writes the state file of a running relay, without delaying the stream.
+
+use std::path::{Path, PathBuf};
+
+use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
+use tokio::task::spawn_blocking;
+use walrelay_lsn::{CommitEnd, Lsn};
+
+use super::{Position, StateFileError, read, write};
+
+type Written = Result<(), StateFileError>;
+
+/// Writes the state file. A position that it reports is on disk.
+#[derive(Debug)]
+pub(crate) struct StateWriter {
+    path: PathBuf,
+    /// The position that is on disk for certain.
+    kept: Option<Position>,
+    /// The position that is being written.
+    writing: Option<(Position, oneshot::Receiver<Written>)>,
+}
+
+impl StateWriter {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            kept: None,
+            writing: None,
+        }
+    }
+
+    /// The position that is on disk.
+    pub(crate) fn kept(&self) -> Option<&Position> {
+        self.kept.as_ref()
+    }
+
+    /// Forgets the position on disk: the next one replaces it, also if it is behind.
+    pub(crate) fn forget(&mut self) {
+        self.kept = None;
+    }
+
+    /// Reads the file, which another relay may have written, and returns whether it goes further than this
+    /// process knows. A file that goes less far, or is gone, changes nothing.
+    pub(crate) async fn load(&mut self) -> Result<bool, StateFileError> {
+        if let Some((position, written)) = self.writing.take()
+            // The last stream started this write. If it failed, the file is read below.
+            && matches!(written.await, Ok(Ok(())))
+        {
+            self.kept = Some(position);
+        }
+        let path = self.path.clone();
+        let Some(found) = blocking(&self.path, move || read(&path)).await? else {
+            return Ok(false);
+        };
+        let more = self.kept.as_ref().is_none_or(|kept| {
+            kept.system_id != found.system_id
+                || (found.timeline, found.confirmed) > (kept.timeline, kept.confirmed)
+        });
+        if more {
+            self.kept = Some(found);
+        }
+        Ok(more)
+    }
+
+    /// An error if the file belongs to another slot or database.
+    pub(crate) fn belongs_to(&self, slot: &str, database: &str) -> Result<(), StateFileError> {
+        let Some(kept) = &self.kept else {
+            return Ok(());
+        };
+        for (what, found, wanted) in [
+            ("slot", kept.slot.as_str(), slot),
+            ("database", kept.database.as_str(), database),
+        ] {
+            if found != wanted {
+                return Err(StateFileError::Foreign {
+                    path: self.path.clone(),
+                    what,
+                    found: found.to_owned(),
+                    wanted: wanted.to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a position and waits for it.
+    pub(crate) async fn set(&mut self, position: Position) -> Result<(), StateFileError> {
+        if let Some((_, written)) = self.writing.take() {
+            // The last stream started this write. Its result does not matter: this write follows it.
+            let _ = written.await;
+        }
+        let (path, to_write) = (self.path.clone(), position.clone());
+        blocking(&self.path, move || write(&path, &to_write)).await?;
+        self.kept = Some(position);
+        Ok(())
+    }
+
+    /// The timeline that the server of the stream writes; another one than in the file if the server was a
+    /// standby and was promoted. Positions from here on belong to it.
+    pub(crate) fn on_timeline(&mut self, timeline: u32) {
+        if let Some(kept) = &mut self.kept {
+            kept.timeline = timeline;
+        }
+    }
+
+    /// Starts to write `confirmed`, unless a write is running, and returns the position that is on disk, at
+    /// most `confirmed`.
+    pub(crate) fn note(&mut self, confirmed: CommitEnd) -> Result<CommitEnd, StateFileError> {
+        self.collect()?;
+        let Some(kept) = &self.kept else {
+            // Nothing is on disk, so nothing may be confirmed. (`set` comes before any stream.)
+            return Ok(CommitEnd::from_slot(Lsn::ZERO));
+        };
+        let reached = CommitEnd::from_slot(kept.confirmed);
+        if confirmed <= reached {
+            return Ok(confirmed);
+        }
+        if self.writing.is_none() {
+            let position = Position {
+                confirmed: confirmed.lsn(),
+                ..kept.clone()
+            };
+            let (done, written) = oneshot::channel();
+            let (path, to_write) = (self.path.clone(), position.clone());
+            spawn_blocking(move || {
+                // The receiver may be gone.
+                let _ = done.send(note(&path, &to_write));
+            });
+            self.writing = Some((position, written));
+        }
+        Ok(reached)
+    }
+
+    fn collect(&mut self) -> Result<(), StateFileError> {
+        let Some((position, mut written)) = self.writing.take() else {
+            return Ok(());
+        };
+        match written.try_recv() {
+            Ok(Ok(())) => self.kept = Some(position),
+            Ok(Err(error)) => return Err(error),
+            Err(TryRecvError::Empty) => self.writing = Some((position, written)),
+            Err(TryRecvError::Closed) => return Err(panicked(&self.path)),
+        }
+        Ok(())
+    }
+}
+
+/// Writes the position, unless the file goes further: then another relay has the slot, and this one has not
+/// noticed it yet.
+fn note(path: &Path, position: &Position) -> Written {
+    let further = |found: &Position| {
+        found.system_id == position.system_id
+            && found.timeline >= position.timeline
+            && found.confirmed >= position.confirmed
+    };
+    match read(path) {
+        Ok(Some(found)) if further(&found) => Ok(()),
+        // A file that cannot be read is replaced, like one that does not exist.
+        _ => write(path, position),
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    path: &Path,
+    work: impl FnOnce() -> Result<T, StateFileError> + Send + 'static,
+) -> Result<T, StateFileError> {
+    spawn_blocking(work)
+        .await
+        .unwrap_or_else(|_| Err(panicked(path)))
+}
+
+fn panicked(path: &Path) -> StateFileError {
+    StateFileError::Write {
+        path: path.to_owned(),
+        source: std::io::Error::other("the thread that writes it panicked"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn position(confirmed: u64) -> Position {
+        Position {
+            system_id: "7".into(),
+            timeline: 1,
+            database: "app".into(),
+            slot: "s".into(),
+            confirmed: Lsn::new(confirmed),
+        }
+    }
+
+    fn at(lsn: u64) -> CommitEnd {
+        CommitEnd::from_slot(Lsn::new(lsn))
+    }
+
+    fn run(test: impl AsyncFnOnce(TempDir)) {
+        let dir = TempDir::with_prefix("walrelay-writer-").unwrap();
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap()
+            .block_on(test(dir));
+    }
+
+    async fn noted(writer: &mut StateWriter, path: &Path, upto: CommitEnd) {
+        let patience = Duration::from_secs(60);
+        tokio::time::timeout(patience, async {
+            loop {
+                let reached = writer.note(upto).unwrap();
+                let file = read(path).unwrap().unwrap();
+                assert!(reached.lsn() <= file.confirmed, "reported before noted");
+                if reached == upto {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await
+        .expect("it is noted in the end");
+    }
+
+    #[test]
+    fn nothing_is_reported_that_the_file_does_not_hold() {
+        run(async |dir| {
+            let path = dir.path().join("state");
+            let mut writer = StateWriter::new(path.clone());
+            writer.load().await.unwrap();
+            assert_eq!(writer.note(at(5)).unwrap(), at(0), "before anything is set");
+            writer.set(position(10)).await.unwrap();
+            assert_eq!(writer.note(at(9)).unwrap(), at(9));
+            assert_eq!(writer.note(at(11)).unwrap(), at(10), "not at once");
+            for upto in [11, 12, 40] {
+                noted(&mut writer, &path, at(upto)).await;
+            }
+            let mut again = StateWriter::new(path);
+            again.load().await.unwrap();
+            assert_eq!(again.kept(), Some(&position(40)));
+        });
+    }
+
+    /// Two relays keep one file, as they stand by for each other.
+    #[test]
+    fn a_file_that_another_relay_has_written_is_read_again_and_not_set_back() {
+        run(async |dir| {
+            let path = dir.path().join("state");
+            let mut writer = StateWriter::new(path.clone());
+            writer.set(position(10)).await.unwrap();
+            assert!(!writer.load().await.unwrap(), "it says what is known");
+            writer.note(at(11)).unwrap();
+            assert!(!writer.load().await.unwrap(), "it is our own");
+            write(&path, &position(50)).unwrap();
+            // It has not noticed yet that it lost the slot.
+            noted(&mut writer, &path, at(20)).await;
+            assert_eq!(read(&path).unwrap(), Some(position(50)));
+            assert!(writer.load().await.unwrap());
+            assert_eq!(writer.kept(), Some(&position(50)));
+            // A file that is gone, or says less, is of no relay that came after.
+            std::fs::remove_file(&path).unwrap();
+            assert!(!writer.load().await.unwrap());
+            write(&path, &position(5)).unwrap();
+            assert!(!writer.load().await.unwrap());
+            assert_eq!(writer.kept(), Some(&position(50)));
+            let promoted = Position {
+                timeline: 2,
+                ..position(40)
+            };
+            write(&path, &promoted).unwrap();
+            assert!(writer.load().await.unwrap(), "another timeline");
+        });
+    }
+
+    #[test]
+    fn nothing_is_written_while_the_position_rests() {
+        run(async |dir| {
+            let path = dir.path().join("state");
+            let mut writer = StateWriter::new(path.clone());
+            writer.set(position(10)).await.unwrap();
+            std::fs::remove_file(&path).unwrap();
+            for _ in 0..3 {
+                assert_eq!(writer.note(at(10)).unwrap(), at(10));
+            }
+            assert!(writer.writing.is_none() && !path.exists());
+        });
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_not_reported() {
+        run(async |dir| {
+            let inside = dir.path().join("inside");
+            std::fs::create_dir(&inside).unwrap();
+            let mut writer = StateWriter::new(inside.join("state"));
+            writer.set(position(10)).await.unwrap();
+            std::fs::remove_dir_all(&inside).unwrap();
+            let mut notes = 0;
+            let error = loop {
+                match writer.note(at(20)) {
+                    Ok(reached) => assert_eq!(reached, at(10)),
+                    Err(error) => break error,
+                }
+                notes += 1;
+                assert!(notes < 60_000, "no error");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            };
+            assert!(matches!(error, StateFileError::Write { .. }), "{error}");
+            assert_eq!(writer.kept(), Some(&position(10)));
+            assert!(writer.set(position(20)).await.is_err());
+        });
+    }
+
+    #[test]
+    fn the_file_of_another_slot_or_database_is_refused() {
+        run(async |dir| {
+            let mut writer = StateWriter::new(dir.path().join("state"));
+            assert!(writer.belongs_to("s", "app").is_ok(), "there is none");
+            writer.set(position(10)).await.unwrap();
+            assert!(writer.belongs_to("s", "app").is_ok());
+            for (slot, database, word) in [("t", "app", "slot s"), ("s", "b", "database app")] {
+                let error = writer.belongs_to(slot, database).unwrap_err();
+                assert!(error.to_string().contains(word), "{error}");
+            }
+        });
+    }
+}

@@ -1,0 +1,269 @@
+//! A socket with what was read from it and what is to be written to it.
+
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, BytesMut};
+use fallible_iterator::FallibleIterator;
+use postgres_protocol::message::backend::Message;
+use postgres_protocol::message::frontend;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::client::TlsStream;
+
+use super::buffer::{ReadBuffer, SESSION_CHUNK};
+use super::messages;
+use crate::error::Error;
+
+/// How much smaller the messages before the end of the login are; who sends more is no Postgres.
+pub(crate) const LOGIN_MESSAGE: usize = 64 * 1024;
+
+/// What kind of socket a connection goes by, encrypted or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Socket {
+    /// TCP, on the same machine or not.
+    Tcp,
+    /// A Unix-domain socket, so the same machine.
+    Unix,
+}
+
+/// What carries the bytes.
+#[derive(Debug)]
+pub(crate) enum Transport {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// Calls the same method of whatever is inside.
+macro_rules! delegate {
+    ($self:ident, $stream:ident => $call:expr) => {
+        match $self.get_mut() {
+            Transport::Tcp(stream) => {
+                let $stream = Pin::new(stream);
+                $call
+            }
+            Transport::Unix(stream) => {
+                let $stream = Pin::new(stream);
+                $call
+            }
+            Transport::Tls(stream) => {
+                let $stream = Pin::new(stream.as_mut());
+                $call
+            }
+        }
+    };
+}
+
+impl AsyncRead for Transport {
+    #[inline]
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        delegate!(self, stream => stream.poll_read(cx, buf))
+    }
+}
+
+impl AsyncWrite for Transport {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        delegate!(self, stream => stream.poll_write(cx, buf))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        delegate!(self, stream => stream.poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        delegate!(self, stream => stream.poll_shutdown(cx))
+    }
+}
+
+/// One message of a server that is not streaming.
+pub(crate) enum Incoming {
+    Message(Message),
+    /// CopyBothResponse, which postgres-protocol does not know.
+    CopyBoth,
+}
+
+/// A connection. Every method can be dropped at any await and called again: what was read stays in
+/// the buffer, what was written has left it.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    pub(crate) transport: Transport,
+    pub(crate) host: Arc<str>,
+    pub(crate) inbox: ReadBuffer,
+    outbox: BytesMut,
+    /// Whether something was given to the transport that it may not have passed on yet.
+    unflushed: bool,
+}
+
+impl Wire {
+    pub(crate) fn new(transport: Transport, host: Arc<str>) -> Self {
+        Self {
+            transport,
+            host,
+            inbox: ReadBuffer::new(SESSION_CHUNK),
+            outbox: BytesMut::new(),
+            unflushed: false,
+        }
+    }
+
+    pub(crate) fn socket(&self) -> Socket {
+        match self.transport {
+            Transport::Tcp(_) | Transport::Tls(_) => Socket::Tcp,
+            Transport::Unix(_) => Socket::Unix,
+        }
+    }
+
+    pub(crate) fn is_encrypted(&self) -> bool {
+        matches!(self.transport, Transport::Tls(_))
+    }
+
+    pub(crate) fn io_error(&self, doing: &'static str, error: io::Error) -> Error {
+        Error::Io {
+            host: Arc::clone(&self.host),
+            doing,
+            source: Arc::new(error),
+        }
+    }
+
+    /// What is to be written, to append to.
+    pub(crate) fn outbox(&mut self) -> &mut BytesMut {
+        &mut self.outbox
+    }
+
+    /// Appends a message; `what` names it if it cannot be encoded, which a NUL alone can cause
+    /// (and, beyond 2 GiB, its length).
+    pub(crate) fn queue(
+        &mut self,
+        what: &'static str,
+        encode: impl FnOnce(&mut BytesMut) -> io::Result<()>,
+    ) -> Result<(), Error> {
+        let before = self.outbox.len();
+        encode(&mut self.outbox).map_err(|_| {
+            self.outbox.truncate(before);
+            Error::Nul { what }
+        })
+    }
+
+    /// Writes everything queued.
+    pub(crate) async fn flush(&mut self) -> Result<(), Error> {
+        while !self.outbox.is_empty() {
+            self.unflushed = true;
+            match self.transport.write(&self.outbox).await {
+                Ok(0) => return Err(self.io_error("writing", io::ErrorKind::WriteZero.into())),
+                Ok(written) => self.outbox.advance(written),
+                Err(error) => return Err(self.io_error("writing", error)),
+            }
+        }
+        if self.unflushed {
+            if let Err(error) = self.transport.flush().await {
+                return Err(self.io_error("writing", error));
+            }
+            self.unflushed = false;
+        }
+        Ok(())
+    }
+
+    /// One read. 0 bytes read is [`Error::Closed`].
+    pub(crate) async fn fill(&mut self) -> Result<usize, Error> {
+        let read = self.transport.read_buf(self.inbox.room()).await;
+        self.was_read(read)
+    }
+
+    /// What can be read without waiting, as long as there is room without growing. For TLS, where
+    /// one read returns one record, 16 KiB at most.
+    pub(crate) fn fill_more(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Error>> {
+        if !self.inbox.has_room() {
+            return Poll::Pending;
+        }
+        // Nothing is lost when this future is dropped: `read_buf` is cancel-safe.
+        let read = pin!(self.transport.read_buf(self.inbox.room())).poll(cx);
+        read.map(|read| self.was_read(read))
+    }
+
+    fn was_read(&self, read: io::Result<usize>) -> Result<usize, Error> {
+        let closed = Error::Closed {
+            what: "the server closed the connection",
+        };
+        match read {
+            Ok(0) => Err(closed),
+            Ok(read) => Ok(read),
+            // What rustls makes of a connection that ends without a close_notify, as Postgres' do.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(closed),
+            Err(error) => Err(self.io_error("reading", error)),
+        }
+    }
+
+    /// The next whole message, none longer than `limit`. Notices are logged and passed over.
+    pub(crate) async fn receive(&mut self, limit: usize) -> Result<Incoming, Error> {
+        loop {
+            let header = messages::header(self.inbox.unread())?;
+            if let Some((tag, total)) = header {
+                if total > limit {
+                    return Err(Error::protocol(format!(
+                        "message {:?} of {total} bytes where at most {limit} were expected",
+                        char::from(tag)
+                    )));
+                }
+                if self.inbox.unread().len() >= total {
+                    if let Some(message) = self.take(tag, total)? {
+                        return Ok(message);
+                    }
+                    continue;
+                }
+            }
+            self.fill().await?;
+        }
+    }
+
+    fn take(&mut self, tag: u8, total: usize) -> Result<Option<Incoming>, Error> {
+        if tag == b'W' {
+            self.inbox.advance(total);
+            return Ok(Some(Incoming::CopyBoth));
+        }
+        let mut bytes = BytesMut::from(&self.inbox.unread()[..total]);
+        self.inbox.advance(total);
+        match Message::parse(&mut bytes) {
+            Ok(Some(Message::NoticeResponse(notice))) => {
+                log_notice(&self.host, notice.fields());
+                Ok(None)
+            }
+            Ok(Some(Message::NotificationResponse(_))) => Ok(None),
+            Ok(Some(message)) => Ok(Some(Incoming::Message(message))),
+            Ok(None) => Err(Error::protocol("a message shorter than its length")),
+            Err(error) => Err(Error::malformed("malformed message", &error)),
+        }
+    }
+
+    /// Says good-bye, as far as that goes without waiting for the other side.
+    pub(crate) async fn terminate(mut self) {
+        frontend::terminate(&mut self.outbox);
+        if self.flush().await.is_ok() {
+            // The connection is over whatever this says.
+            let _ = self.transport.shutdown().await;
+        }
+    }
+}
+
+fn log_notice(host: &str, fields: postgres_protocol::message::backend::ErrorFields<'_>) {
+    if tracing::enabled!(tracing::Level::DEBUG) {
+        let mut message = String::new();
+        let mut fields = fields;
+        while let Ok(Some(field)) = fields.next() {
+            if field.type_() == b'M' {
+                message = String::from_utf8_lossy(field.value_bytes()).into_owned();
+            }
+        }
+        tracing::debug!(host, notice = message, "notice from the server");
+    }
+}

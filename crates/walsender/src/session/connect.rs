@@ -1,0 +1,399 @@
+//! From a list of hosts to a socket that is logged in.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use postgres_protocol::message::backend::Message;
+use postgres_protocol::message::frontend;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::time::timeout;
+
+use super::auth::authenticate;
+use super::query::Session;
+use crate::conninfo::{ConnInfo, Host, Keepalives, SslMode, TargetSessionAttrs};
+use crate::error::{Error, ErrorClass, ServerError};
+use crate::framing::wire::{Incoming, LOGIN_MESSAGE, Transport, Wire};
+use crate::tls::TlsContext;
+
+/// A place to connect to: one address of one host.
+enum Target {
+    Tcp(SocketAddr),
+    Unix,
+}
+
+/// What a session is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SessionKind {
+    /// Ordinary SQL.
+    Sql,
+    /// Replication commands, and SQL too (`replication=database`). It takes one of the server's
+    /// `max_wal_senders`, and the role needs REPLICATION.
+    Replication,
+}
+
+impl Session {
+    /// Connects and logs in: tries the hosts of `info` in order, every address that a name has,
+    /// each for `connect_timeout` at most, until one is found that `target_session_attrs` accepts.
+    ///
+    /// `settings` are run-time parameters that hold from the first moment, such as
+    /// `("wal_sender_timeout", "5s")`. Fixed besides are `client_encoding`, `DateStyle`,
+    /// `IntervalStyle`, `extra_float_digits`, `bytea_output` and `lc_monetary`, so that values have one text form.
+    ///
+    /// With `sslmode=prefer` the connection is unencrypted if the server says that it has no TLS;
+    /// unlike libpq nothing is tried a second time the other way after a failure.
+    ///
+    /// A password file is read only if `info` names one: give it the one of `PGPASSFILE` or
+    /// `~/.pgpass` there if it exists.
+    ///
+    /// # Errors
+    /// If there was one attempt only, its own error. [`Error::NoServer`] lists several. A server
+    /// that refuses the login ends the search, as in libpq.
+    pub async fn connect(
+        info: &ConnInfo,
+        kind: SessionKind,
+        settings: &[(&str, &str)],
+    ) -> Result<Self, Error> {
+        // On the heap: it holds everything from the resolver to the login.
+        Box::pin(connect(info, kind, settings)).await
+    }
+}
+
+/// Tries all addresses of all hosts in order.
+async fn connect(
+    info: &ConnInfo,
+    kind: SessionKind,
+    settings: &[(&str, &str)],
+) -> Result<Session, Error> {
+    let plan = Plan {
+        info,
+        kind,
+        settings,
+        tls: TlsContext::new(info)?,
+    };
+    let mut attempts = Vec::new();
+    let wanted = info.target_session_attrs;
+    if wanted == TargetSessionAttrs::PreferStandby {
+        let standby = TargetSessionAttrs::Standby;
+        if let Some(session) = plan.try_all(standby, &mut attempts).await? {
+            return Ok(session);
+        }
+        // Nobody is a standby: whatever else failed will be tried, and reported, again.
+        attempts.clear();
+    }
+    match plan.try_all(wanted, &mut attempts).await? {
+        Some(session) => Ok(session),
+        None => Err(sum_up(attempts)),
+    }
+}
+
+/// A single failure speaks for itself.
+fn sum_up(mut attempts: Vec<Error>) -> Error {
+    match attempts.pop() {
+        Some(only) if attempts.is_empty() => only,
+        last => {
+            attempts.extend(last);
+            Error::NoServer {
+                attempts: attempts.into(),
+            }
+        }
+    }
+}
+
+struct Plan<'a> {
+    info: &'a ConnInfo,
+    kind: SessionKind,
+    settings: &'a [(&'a str, &'a str)],
+    tls: Option<TlsContext>,
+}
+
+impl Plan<'_> {
+    /// `Ok(None)` if none would do; why not has been appended to `attempts`.
+    async fn try_all(
+        &self,
+        wanted: TargetSessionAttrs,
+        attempts: &mut Vec<Error>,
+    ) -> Result<Option<Session>, Error> {
+        for host in &self.info.hosts {
+            let targets = match self.targets(host).await {
+                Ok(targets) => targets,
+                Err(error) => {
+                    attempts.push(error);
+                    continue;
+                }
+            };
+            for target in targets {
+                match self
+                    .within_timeout(host, self.open(host, &target, wanted))
+                    .await
+                {
+                    Ok(session) => return Ok(Some(session)),
+                    Err(error) => {
+                        tracing::debug!(host = %host, error = %error, "no session");
+                        let ends = ends_search(&error);
+                        attempts.push(error);
+                        if ends {
+                            return Err(sum_up(std::mem::take(attempts)));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    async fn within_timeout<T>(
+        &self,
+        host: &Host,
+        attempt: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let after = self.info.connect_timeout;
+        // On the heap: it holds everything from the resolver to the login.
+        timeout(after, Box::pin(attempt)).await.unwrap_or_else(|_| {
+            Err(Error::Timeout {
+                host: host.to_string().into(),
+                after,
+            })
+        })
+    }
+
+    async fn targets(&self, host: &Host) -> Result<Vec<Target>, Error> {
+        let Some((name, port)) = host.tcp_target() else {
+            return Ok(vec![Target::Unix]);
+        };
+        let resolve = async {
+            let found = lookup_host((name.as_str(), port))
+                .await
+                .map_err(|error| io_error(host, "resolving the host name", error))?;
+            Ok(found.map(Target::Tcp).collect::<Vec<_>>())
+        };
+        let targets = self.within_timeout(host, resolve).await?;
+        if targets.is_empty() {
+            let none = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+            return Err(io_error(host, "resolving the host name", none));
+        }
+        Ok(targets)
+    }
+
+    /// One attempt: socket, encryption, login, and whether it is a server that will do.
+    async fn open(
+        &self,
+        host: &Host,
+        target: &Target,
+        wanted: TargetSessionAttrs,
+    ) -> Result<Session, Error> {
+        let transport = match target {
+            Target::Tcp(address) => {
+                let socket = TcpStream::connect(address)
+                    .await
+                    .map_err(|error| io_error(host, "connecting", error))?;
+                tune(&socket, self.info.keepalives)
+                    .map_err(|error| io_error(host, "setting up the socket", error))?;
+                self.encrypt(host, socket).await?
+            }
+            Target::Unix => {
+                let path = host.socket_path().unwrap_or_default();
+                let socket = UnixStream::connect(path)
+                    .await
+                    .map_err(|error| io_error(host, "connecting", error))?;
+                Transport::Unix(socket)
+            }
+        };
+        let mut wire = Wire::new(transport, host.to_string().into());
+        self.queue_startup(&mut wire)?;
+        authenticate(&mut wire, self.info, host).await?;
+        let mut session = until_ready(wire, host).await?;
+        match is_wanted(&mut session, wanted).await? {
+            None => Ok(session),
+            Some(found) => {
+                session.close().await;
+                Err(Error::WrongServer {
+                    host: host.to_string().into(),
+                    wanted,
+                    found,
+                })
+            }
+        }
+    }
+
+    /// Asks for TLS and sets it up, as far as `sslmode` wants it.
+    async fn encrypt(&self, host: &Host, mut socket: TcpStream) -> Result<Transport, Error> {
+        let Some(tls) = &self.tls else {
+            return Ok(Transport::Tcp(socket));
+        };
+        let mut request = bytes::BytesMut::new();
+        frontend::ssl_request(&mut request);
+        socket
+            .write_all(&request)
+            .await
+            .map_err(|error| io_error(host, "asking for TLS", error))?;
+        // More than the one byte that is due would be taken for what comes through the encrypted
+        // connection although anybody could have sent it (CVE-2021-23222).
+        let mut answer = [0; 16];
+        let read = socket
+            .read(&mut answer)
+            .await
+            .map_err(|error| io_error(host, "asking for TLS", error))?;
+        match (answer[0], read) {
+            (_, 0) => Err(Error::Closed {
+                what: "the server closed the connection when asked for TLS",
+            }),
+            // An error's words would come from nobody knows whom, so they are not shown
+            // (CVE-2024-10977). A server that is out of processes answers so.
+            (b'E', _) => Err(Error::Closed {
+                what: "the server answered with an error when asked for TLS",
+            }),
+            (b'S' | b'N', 2..) => Err(Error::protocol(
+                "unencrypted data after the answer to the request for TLS; somebody may be \
+                 interfering with the connection",
+            )),
+            (b'S', _) => {
+                let stream = tls.handshake(host, socket).await?;
+                Ok(Transport::Tls(Box::new(stream)))
+            }
+            (b'N', _) if self.info.ssl_mode == SslMode::Prefer => Ok(Transport::Tcp(socket)),
+            (b'N', _) => Err(Error::TlsNotOffered {
+                host: host.to_string().into(),
+            }),
+            _ => Err(Error::protocol(
+                "the answer to the request for TLS is not Postgres'",
+            )),
+        }
+    }
+
+    /// What is fixed here makes the text form of values the same whatever the server's or the
+    /// role's defaults are. `TimeZone` is left alone: a `timestamptz` names its offset.
+    fn queue_startup(&self, wire: &mut Wire) -> Result<(), Error> {
+        let info = self.info;
+        let mut parameters = vec![
+            ("user", info.user.as_str()),
+            ("database", info.dbname.as_str()),
+            ("application_name", info.application_name.as_str()),
+            ("client_encoding", "UTF8"),
+            // A role may be set to hear less; see the warning in `ReplicationStream`.
+            ("client_min_messages", "warning"),
+            ("DateStyle", "ISO"),
+            ("IntervalStyle", "postgres"),
+            ("extra_float_digits", "3"),
+            ("bytea_output", "hex"),
+            // A decimal point, whatever the database's locale writes.
+            ("lc_monetary", "C"),
+        ];
+        if self.kind == SessionKind::Replication {
+            parameters.push(("replication", "database"));
+        }
+        if let Some(options) = &info.options {
+            parameters.push(("options", options));
+        }
+        parameters.extend_from_slice(self.settings);
+        wire.queue("a parameter of the connection", |out| {
+            frontend::startup_message(parameters, out)
+        })
+    }
+}
+
+/// Whether the other hosts need not be tried. A server that is there and refuses us ends the
+/// search, as in libpq: the others would refuse us too, and each attempt counts as a failed login.
+/// A missing or wrong certificate concerns that server only.
+fn ends_search(error: &Error) -> bool {
+    !matches!(error, Error::Tls(_) | Error::TlsNotOffered { .. })
+        && matches!(
+            error.class(),
+            ErrorClass::AccessDenied | ErrorClass::Configuration
+        )
+}
+
+/// Small messages at once, and an end to waiting for a peer that is gone.
+///
+/// Keepalives are sent only while nothing is in flight, and a relay's status updates always are:
+/// what ends the waiting for *their* acknowledgement is the user timeout. Without it the system
+/// tries for a quarter of an hour.
+fn tune(socket: &TcpStream, keepalives: Option<Keepalives>) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    if let Some(keepalives) = keepalives {
+        let probes = TcpKeepalive::new()
+            .with_time(keepalives.idle)
+            .with_interval(keepalives.interval)
+            .with_retries(keepalives.retries);
+        let socket = SockRef::from(socket);
+        socket.set_tcp_keepalive(&probes)?;
+        #[cfg(target_os = "linux")]
+        socket.set_tcp_user_timeout(Some(
+            keepalives
+                .idle
+                .saturating_add(keepalives.interval.saturating_mul(keepalives.retries)),
+        ))?;
+    }
+    Ok(())
+}
+
+/// Collects what the server says between AuthenticationOk and its first ReadyForQuery.
+async fn until_ready(mut wire: Wire, host: &Host) -> Result<Session, Error> {
+    let mut parameters = Vec::new();
+    let mut backend_pid = 0;
+    loop {
+        match wire.receive(LOGIN_MESSAGE).await? {
+            Incoming::Message(Message::ParameterStatus(body)) => {
+                let text = |part: io::Result<&str>| {
+                    part.map(str::to_owned)
+                        .map_err(|error| Error::malformed("ParameterStatus", &error))
+                };
+                parameters.push((text(body.name())?, text(body.value())?));
+            }
+            Incoming::Message(Message::BackendKeyData(body)) => backend_pid = body.process_id(),
+            Incoming::Message(Message::ReadyForQuery(_)) => break,
+            Incoming::Message(Message::ErrorResponse(body)) => {
+                return Err(ServerError::parse(body.fields()).into());
+            }
+            _ => return Err(Error::protocol("unexpected message after the login")),
+        }
+    }
+    Session::new(wire, host.clone(), parameters, backend_pid)
+}
+
+/// What the server is instead of what is wanted; `None` if it will do.
+async fn is_wanted(
+    session: &mut Session,
+    wanted: TargetSessionAttrs,
+) -> Result<Option<&'static str>, Error> {
+    use TargetSessionAttrs::{Any, PreferStandby, Primary, ReadOnly, ReadWrite, Standby};
+    Ok(match wanted {
+        Any | PreferStandby => None,
+        Primary => in_recovery(session).await?.then_some("on a standby"),
+        Standby => (!in_recovery(session).await?).then_some("on a primary"),
+        ReadWrite => read_only(session).await?.then_some("read-only"),
+        ReadOnly => (!read_only(session).await?).then_some("read-write"),
+    })
+}
+
+async fn in_recovery(session: &mut Session) -> Result<bool, Error> {
+    // Reported since version 14, but not by every pooler in between.
+    if let Some(value) = session.parameter("in_hot_standby") {
+        return Ok(value == "on");
+    }
+    let rows = session
+        .query("SELECT pg_catalog.pg_is_in_recovery()")
+        .await?;
+    Ok(rows.first().and_then(|row| row.get(0)) == Some("t"))
+}
+
+async fn read_only(session: &mut Session) -> Result<bool, Error> {
+    if in_recovery(session).await? {
+        return Ok(true);
+    }
+    if let Some(value) = session.parameter("default_transaction_read_only") {
+        return Ok(value == "on");
+    }
+    let rows = session.query("SHOW transaction_read_only").await?;
+    Ok(rows.first().and_then(|row| row.get(0)) == Some("on"))
+}
+
+fn io_error(host: &Host, doing: &'static str, error: io::Error) -> Error {
+    Error::Io {
+        host: host.to_string().into(),
+        doing,
+        source: Arc::new(error),
+    }
+}

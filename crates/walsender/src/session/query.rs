@@ -1,0 +1,232 @@
+//! A logged-in connection that takes commands.
+
+use std::io;
+
+use fallible_iterator::FallibleIterator;
+use postgres_protocol::message::backend::{DataRowBody, Message, RowDescriptionBody};
+use postgres_protocol::message::frontend;
+
+use super::rows::Rows;
+use crate::conninfo::Host;
+use crate::error::{Error, ServerError};
+use crate::framing::messages::MAX_MESSAGE;
+use crate::framing::wire::{Incoming, Wire};
+use crate::version::ServerVersion;
+
+/// A connection that is logged in and ready for commands by the simple query protocol.
+///
+/// # Cancel safety
+/// A command whose future is dropped stays under way: the next one first waits for its end and
+/// throws its answer away. The connection remains usable. After [`Error::Io`], [`Error::Closed`],
+/// [`Error::Protocol`] or a FATAL error it is not; make a new one.
+///
+/// Dropping a session closes the socket without a word; [`Session::close`] says good-bye.
+#[derive(Debug)]
+pub struct Session {
+    pub(crate) wire: Wire,
+    host: Host,
+    parameters: Vec<(String, String)>,
+    version: ServerVersion,
+    backend_pid: i32,
+    /// How many ReadyForQuery are to come before the server is ours.
+    pub(super) owed: u32,
+}
+
+impl Session {
+    pub(crate) fn new(
+        wire: Wire,
+        host: Host,
+        parameters: Vec<(String, String)>,
+        backend_pid: i32,
+    ) -> Result<Self, Error> {
+        let version = parameters
+            .iter()
+            .find(|(name, _)| name == "server_version")
+            .and_then(|(_, value)| ServerVersion::parse(value))
+            .ok_or_else(|| Error::protocol("the server does not report its version"))?;
+        tracing::debug!(host = %host, %version, encrypted = wire.is_encrypted(), "logged in");
+        Ok(Self {
+            wire,
+            host,
+            parameters,
+            version,
+            backend_pid,
+            owed: 0,
+        })
+    }
+
+    /// A parameter as the server last reported it: `server_version`, `in_hot_standby`, `TimeZone` …
+    /// Only those that Postgres reports of its own accord (documentation, "Asynchronous
+    /// Operations").
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        self.parameters
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// The server's version.
+    pub fn server_version(&self) -> ServerVersion {
+        self.version
+    }
+
+    /// Which of the hosts this is.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Whether the connection is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.wire.is_encrypted()
+    }
+
+    /// The process that serves this session, as in `pg_stat_activity.pid`.
+    pub fn backend_pid(&self) -> i32 {
+        self.backend_pid
+    }
+
+    /// Runs one statement, or several with semicolons between (then in one transaction, unless
+    /// they say otherwise), and returns the rows of the last that returned rows.
+    ///
+    /// The rows are held in memory: this is for catalogs, not for data.
+    ///
+    /// # Errors
+    /// [`Error::Server`] for the first error; the session remains usable unless it is FATAL. `COPY`
+    /// is answered with a failure.
+    pub async fn query(&mut self, sql: &str) -> Result<Rows, Error> {
+        let mut answers = self.query_all(&[sql]).await?;
+        Ok(answers.pop().unwrap_or_default())
+    }
+
+    /// Runs each of `statements` as [`query`](Self::query) does, and returns the rows of each. They
+    /// are sent together, so that all of them take one round trip. They must be short: nothing is
+    /// read before all of them are written.
+    ///
+    /// # Errors
+    /// The error of the first statement that fails. The server runs the others all the same.
+    pub async fn query_all(&mut self, statements: &[impl AsRef<str>]) -> Result<Vec<Rows>, Error> {
+        self.settle().await?;
+        for sql in statements {
+            self.wire
+                .queue("the statement", |out| frontend::query(sql.as_ref(), out))?;
+            self.owed += 1;
+        }
+        let mut answers = Vec::with_capacity(statements.len());
+        for _ in statements {
+            let mut rows = Rows::default();
+            match self.answer(Some(&mut rows)).await? {
+                Answer::Done => answers.push(rows),
+                Answer::CopyBoth => {
+                    return Err(Error::protocol(
+                        "replication must be started with Session::start_replication",
+                    ));
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Waits for the end of a command whose future was dropped.
+    pub(super) async fn settle(&mut self) -> Result<(), Error> {
+        while self.owed > 0 {
+            match self.answer(None).await {
+                Ok(Answer::Done) => {}
+                Ok(Answer::CopyBoth) => {
+                    return Err(Error::protocol("a dropped command started replication"));
+                }
+                // It belongs to the command that nobody waits for. If the session did not survive
+                // it, the next thing to be written or read will say so.
+                Err(Error::Server(error)) if !error.ends_session() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what is queued and reads up to the next ReadyForQuery, or to CopyBothResponse. Without
+    /// `rows`, what it reads may begin in the middle of an answer.
+    pub(super) async fn answer(&mut self, mut rows: Option<&mut Rows>) -> Result<Answer, Error> {
+        self.wire.flush().await?;
+        let mut failure: Option<Error> = None;
+        loop {
+            let incoming = match self.wire.receive(MAX_MESSAGE).await {
+                Ok(Incoming::Message(message)) => message,
+                Ok(Incoming::CopyBoth) => return Ok(Answer::CopyBoth),
+                // What the server said before it went away is the better reason.
+                Err(error) => return Err(failure.unwrap_or(error)),
+            };
+            match incoming {
+                Message::ReadyForQuery(_) => {
+                    self.owed = self.owed.saturating_sub(1);
+                    return failure.map_or(Ok(Answer::Done), Err);
+                }
+                Message::RowDescription(body) => {
+                    if let Some(rows) = &mut rows {
+                        rows.begin(column_names(&body)?);
+                    }
+                }
+                Message::DataRow(body) => {
+                    if let Some(rows) = &mut rows {
+                        rows.push(values(&body)?)?;
+                    }
+                }
+                Message::ErrorResponse(body) => {
+                    let error = ServerError::parse(body.fields());
+                    if error.ends_session() {
+                        return Err(error.into());
+                    }
+                    failure.get_or_insert(error.into());
+                }
+                Message::ParameterStatus(body) => {
+                    let text = |part: io::Result<&str>| part.unwrap_or_default().to_owned();
+                    let (name, value) = (text(body.name()), text(body.value()));
+                    match self.parameters.iter_mut().find(|(known, _)| *known == name) {
+                        Some((_, known)) => *known = value,
+                        None => self.parameters.push((name, value)),
+                    }
+                }
+                Message::CopyInResponse(_) => {
+                    self.wire.queue("a refusal", |out| {
+                        frontend::copy_fail("COPY FROM STDIN is not supported", out)
+                    })?;
+                    self.wire.flush().await?;
+                }
+                Message::CommandComplete(_)
+                | Message::EmptyQueryResponse
+                | Message::CopyOutResponse(_)
+                | Message::CopyData(_)
+                | Message::CopyDone => {}
+                _ => return Err(Error::protocol("unexpected answer to a command")),
+            }
+        }
+    }
+
+    /// Ends the session in order. Nothing is reported: it is over either way.
+    pub async fn close(self) {
+        self.wire.terminate().await;
+    }
+}
+
+pub(super) enum Answer {
+    Done,
+    CopyBoth,
+}
+
+fn column_names(body: &RowDescriptionBody) -> Result<Vec<String>, Error> {
+    body.fields()
+        .map(|field| Ok(field.name().to_owned()))
+        .collect()
+        .map_err(|error| Error::malformed("RowDescription", &error))
+}
+
+fn values(body: &DataRowBody) -> Result<Vec<Option<String>>, Error> {
+    let text = |range: std::ops::Range<usize>| {
+        str::from_utf8(&body.buffer()[range])
+            .map(str::to_owned)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    };
+    body.ranges()
+        .map(|range| range.map(text).transpose())
+        .collect()
+        .map_err(|error| Error::malformed("DataRow", &error))
+}

@@ -1,0 +1,195 @@
+//! Encryption of a connection to Postgres, and who is at the other end of it.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls::client::Resumption;
+use rustls::pki_types::{IpAddr, ServerName};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::error::TlsError;
+use super::files;
+use super::verify::{Check, Trust, Verifier};
+use crate::conninfo::{ConnInfo, Host, HostAddr, RootCert, SslMode};
+
+/// Everything about TLS that does not depend on the single host: root certificates, the client's
+/// certificate, what to verify. Cheap to clone.
+///
+/// Files are read once, when it is made; make a new one to take up renewed certificates.
+///
+/// What is verified:
+///
+/// | `sslmode`     | the certificate's issuer and validity | the host's name or address |
+/// |---------------|---------------------------------------|----------------------------|
+/// | `prefer`      | if `sslrootcert` is given             | no                         |
+/// | `require`     | if there are root certificates        | no                         |
+/// | `verify-ca`   | yes                                   | no                         |
+/// | `verify-full` | yes                                   | yes                        |
+///
+/// The root certificates are those in the file `sslrootcert`, or with `sslrootcert=system` those of
+/// the operating system. If the parameter is absent they are those in `~/.postgresql/root.crt`, as
+/// in libpq, if that file exists; if it does not, `verify-full` takes those of the operating system
+/// (libpq would fail) and `verify-ca` fails, since with public authorities everybody can get a
+/// certificate for *some* name. A server whose own certificate stands in that file is trusted too, as
+/// long as the certificate is valid: that is how a self-signed certificate is used.
+///
+/// # Invariants
+/// - In every mode the handshake's signature is verified: whoever shows a certificate also has its
+///   private key. Otherwise channel binding would bind to nothing.
+/// - A certificate that fails is an error, in `prefer` too; encryption is never given up silently
+///   after the server has agreed to it.
+/// - A root certificate file that is named must exist. libpq does not verify at all if it is absent
+///   and the mode is `prefer` or `require`.
+/// - The cryptography provider is passed explicitly; the process-wide default is left alone.
+/// - The only environment this reads is the home directory (above), and what `rustls-native-certs`
+///   reads to find the operating system's certificates (`SSL_CERT_FILE`, `SSL_CERT_DIR`).
+///
+/// Unlike libpq: host names are looked for in the certificate's subjectAltName only, never in its
+/// common name (RFC 6125, as every browser does); a client certificate is used only when `sslcert`
+/// names one, never from `~/.postgresql`; no revocation lists.
+#[derive(Debug, Clone)]
+pub(crate) struct TlsContext {
+    config: Arc<ClientConfig>,
+    verifies_name: bool,
+    /// Where the trusted certificates come from, for messages.
+    roots: Option<Arc<str>>,
+}
+
+impl TlsContext {
+    /// Reads the files that `info` names; `None` if it says `sslmode=disable`.
+    ///
+    /// # Errors
+    /// A file that is absent, unreadable, empty of what it should hold, or (the key) accessible to
+    /// others; a key that does not belong to its certificate; no root certificates although
+    /// verification is asked for.
+    pub(crate) fn new(info: &ConnInfo) -> Result<Option<Self>, TlsError> {
+        Self::with_home(info, std::env::home_dir().as_deref())
+    }
+
+    pub(super) fn with_home(
+        info: &ConnInfo,
+        home: Option<&Path>,
+    ) -> Result<Option<Self>, TlsError> {
+        if info.ssl_mode == SslMode::Disable {
+            return Ok(None);
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let (trust, roots) = match trust(info, home)? {
+            Some((trust, described)) => (Some(trust), Some(described.into())),
+            None => (None, None),
+        };
+        let verifies_name = info.ssl_mode == SslMode::VerifyFull;
+        let check = match trust {
+            None => Check::Nothing,
+            Some(trust) if verifies_name => Check::ChainAndName(trust),
+            Some(trust) => Check::Chain(trust),
+        };
+        let verifier = Verifier::new(provider.signature_verification_algorithms, check);
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|source| TlsError::Provider { source })?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier));
+        let mut config = match (&info.ssl_cert, &info.ssl_key) {
+            (Some(cert), Some(key)) => builder
+                .with_client_auth_cert(files::certificates(cert)?, files::private_key(key)?)
+                .map_err(|source| TlsError::ClientKeyPair {
+                    certificate: cert.clone(),
+                    key: key.clone(),
+                    source,
+                })?,
+            _ => builder.with_no_client_auth(),
+        };
+        // So that a server of another protocol on the same certificate refuses us (ALPACA); libpq
+        // sends it since version 17, older servers ignore it.
+        config.alpn_protocols = vec![b"postgresql".to_vec()];
+        // Every connection sees and verifies the server's certificate. Postgres offers no
+        // resumption anyway.
+        config.resumption = Resumption::disabled();
+        Ok(Some(Self {
+            config: Arc::new(config),
+            verifies_name,
+            roots,
+        }))
+    }
+
+    /// Makes `stream` an encrypted one, after the server has answered `S` to an SSLRequest.
+    ///
+    /// There is no timeout in here. If the future is dropped the stream is lost with it.
+    ///
+    /// # Errors
+    /// [`TlsError`] distinguishes an unknown issuer, another host's name and an expired certificate;
+    /// whatever else breaks the handshake is [`TlsError::Handshake`]. A server that refuses the
+    /// client's certificate says so here in TLS 1.2, but in TLS 1.3 only at the first read from the
+    /// stream.
+    pub(crate) async fn handshake<S>(
+        &self,
+        host: &Host,
+        stream: S,
+    ) -> Result<TlsStream<S>, TlsError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let name = self.server_name(host)?;
+        let connector = TlsConnector::from(Arc::clone(&self.config));
+        // On the heap: the state of a handshake is kilobytes, and callers nest futures.
+        Box::pin(connector.connect(name, stream))
+            .await
+            .map_err(|error| TlsError::from_handshake(host, self.roots.as_deref(), error))
+    }
+
+    fn server_name(&self, host: &Host) -> Result<ServerName<'static>, TlsError> {
+        let HostAddr::Tcp(name) = &host.address else {
+            return Err(TlsError::UnixSocket {
+                host: host.to_string(),
+            });
+        };
+        match ServerName::try_from(name.clone()) {
+            Ok(name) => Ok(name),
+            Err(_) if self.verifies_name => Err(TlsError::HostName {
+                host: host.to_string(),
+            }),
+            // A name that no certificate can hold, where the name does not matter. With an address
+            // in its place no name is sent to the server.
+            Err(_) => Ok(ServerName::IpAddress(IpAddr::from(std::net::IpAddr::from(
+                Ipv4Addr::UNSPECIFIED,
+            )))),
+        }
+    }
+}
+
+/// The certificates to trust and where they are from; `None` if the certificate is not verified.
+fn trust(info: &ConnInfo, home: Option<&Path>) -> Result<Option<(Trust, String)>, TlsError> {
+    let of_home = || -> Result<Option<PathBuf>, TlsError> {
+        let Some(home) = home else { return Ok(None) };
+        let path = home.join(".postgresql/root.crt");
+        match path.try_exists() {
+            Ok(true) => Ok(Some(path)),
+            Ok(false) => Ok(None),
+            Err(source) => Err(TlsError::File { path, source }),
+        }
+    };
+    let of_file = |path: &Path| -> Result<Option<(Trust, String)>, TlsError> {
+        let trust = Trust::in_file(path, files::certificates(path)?)?;
+        Ok(Some((trust, path.display().to_string())))
+    };
+    let of_system = || -> Result<Option<(Trust, String)>, TlsError> {
+        let described = "the operating system's certificate store";
+        Ok(Some((Trust::of_system()?, described.to_owned())))
+    };
+    match (&info.ssl_root_cert, info.ssl_mode) {
+        (Some(RootCert::File(path)), _) => of_file(path),
+        (Some(RootCert::System), _) => of_system(),
+        (None, SslMode::Disable | SslMode::Prefer) => Ok(None),
+        (None, mode) => match (of_home()?, mode) {
+            (Some(path), _) => of_file(&path),
+            (None, SslMode::VerifyFull) => of_system(),
+            (None, SslMode::VerifyCa) => Err(TlsError::NoRootCertificates),
+            (None, _) => Ok(None),
+        },
+    }
+}
