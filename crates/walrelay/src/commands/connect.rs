@@ -160,7 +160,7 @@ pub(super) fn settings(
         messages,
         max_in_flight_records: delivery.max_in_flight_records as usize,
         status_interval: config.source.status_interval,
-        receive_timeout: config.source.receive_timeout,
+        receive_timeout: config.source.receive_timeout(),
         drain_timeout: delivery.drain_timeout,
         backoff_initial: delivery.backoff.initial,
         backoff_max: delivery.backoff.max,

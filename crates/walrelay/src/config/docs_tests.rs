@@ -4,7 +4,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::keys::{Fallback, KEYS, Key, Kind, Support};
+use super::keys::{Fallback, Kind, Row, Support, below};
+use super::sections::KEYS;
 use super::*;
 use crate::cli::Exit;
 
@@ -23,32 +24,34 @@ fn marked<'a>(text: &'a str, name: &str) -> &'a str {
     rest.split_once("<!-- end -->").expect("not closed").0
 }
 
-fn section_of(key: &Key) -> &'static str {
-    [
-        "source.messages",
-        "router.route",
-        "router.cloudevents",
-        "router.registry",
-        "router.debezium",
-        "router.converters",
-        "sink.stdout",
-        "sink.oauthbearer",
-        "sink.topics",
-    ]
-    .into_iter()
-    .find(|section| key.path.starts_with(&format!("{section}.")))
-    .unwrap_or_else(|| key.path.split_once('.').expect("a section").0)
+/// The sections that have a table on the page.
+fn sections(text: &str) -> Vec<&str> {
+    let marks = text.split("<!-- keys: ").skip(1);
+    marks.filter_map(|mark| mark.split(" -->").next()).collect()
 }
 
-fn code(text: &str) -> String {
-    format!("`{text}`")
+/// The innermost section of a key that has a table.
+fn section_of<'t>(row: &Row, sections: &[&'t str]) -> &'t str {
+    let around = sections
+        .iter()
+        .filter(|section| below(&row.path, section).is_some());
+    around
+        .max_by_key(|section| section.len())
+        .unwrap_or_else(|| panic!("no table for {}", row.path))
 }
 
-fn kind(kind: Kind) -> String {
+/// The rows of supported keys.
+fn supported() -> impl Iterator<Item = &'static Row> {
+    KEYS.0.iter().filter(|row| row.support == Support::Full)
+}
+
+fn kind(kind: &Kind) -> String {
     match kind {
         Kind::Choice { here, .. } => {
-            let choices: Vec<String> = here.iter().map(|choice| code(choice)).collect();
-            choices.join(" or ")
+            // The names of Java classes are accepted, too; the page says so once.
+            let short = here.iter().filter(|choice| !choice.contains('.'));
+            let choices: Vec<String> = short.map(|choice| format!("`{choice}`")).collect();
+            choices.join(", ")
         }
         kind => {
             let (_article, name) = kind.wanted().split_once(' ').unwrap();
@@ -57,44 +60,43 @@ fn kind(kind: Kind) -> String {
     }
 }
 
-fn default(key: &Key) -> String {
-    match key.default {
-        Fallback::Required(_) => "required".to_owned(),
-        Fallback::Unset => "unset".to_owned(),
-        Fallback::Is(text) => code(text),
-    }
-}
-
-fn table(section: &str) -> String {
+fn table(section: &str, sections: &[&str]) -> String {
     let mut out = String::from("| key | type | default | |\n|---|---|---|---|\n");
-    let keys = KEYS
-        .iter()
-        .filter(|key| key.support == Support::Full && section_of(key) == section);
-    for key in keys {
-        let name = &key.path[section.len() + 1..];
-        let (name, kind, default) = (code(name), kind(key.kind), default(key));
-        writeln!(out, "| {name} | {kind} | {default} | {} |", key.doc).unwrap();
+    for row in supported().filter(|row| section_of(row, sections) == section) {
+        let name = below(&row.path, section).unwrap();
+        // The options of a converter are listed once.
+        let repeats = ["key.converter.", "header.converter."];
+        if repeats.iter().any(|begin| name.starts_with(begin)) || name.contains(".type.") {
+            continue;
+        }
+        let default = match row.fallback {
+            Fallback::Required => "required".to_owned(),
+            Fallback::Unset => "unset".to_owned(),
+            Fallback::Is(text) => format!("`{text}`"),
+        };
+        let (kind, doc) = (kind(&row.kind), &row.doc);
+        writeln!(out, "| `{name}` | {kind} | {default} | {doc} |").unwrap();
     }
     out
 }
 
 fn refused() -> String {
     let mut out = String::from("| key | accepted | |\n|---|---|---|\n");
-    for key in KEYS.iter().filter(|key| key.support != Support::Full) {
-        let accepted = match (key.support, key.default) {
-            (Support::DefaultOnly, Fallback::Is(text)) => format!("only `{text}`"),
+    for Row {
+        path,
+        kind,
+        fallback,
+        support,
+        doc,
+    } in &KEYS.0
+    {
+        let accepted = match (support, fallback, kind) {
+            (Support::DefaultOnly, Fallback::Is(text), _) => format!("only `{text}`"),
+            (Support::Full, _, Kind::Choice { later: [later], .. }) => format!("not `{later}`"),
+            (Support::Full, ..) => continue,
             _ => "no".to_owned(),
         };
-        writeln!(out, "| `{}` | {accepted} | {} |", key.path, key.doc).unwrap();
-    }
-    for key in KEYS {
-        if let Kind::Choice { later, .. } = key.kind
-            && !later.is_empty()
-        {
-            let later: Vec<String> = later.iter().map(|choice| code(choice)).collect();
-            let path = key.path;
-            writeln!(out, "| `{path}` | not {} | {} |", later.join(", "), key.doc).unwrap();
-        }
+        writeln!(out, "| `{path}` | {accepted} | {doc} |").unwrap();
     }
     out
 }
@@ -109,28 +111,22 @@ fn exit_codes() -> String {
 
 #[test]
 fn the_tables_of_the_reference_follow_from_the_code() {
-    let mut text = reference();
+    let written = reference();
+    let mut text = written.clone();
     let mut expected = vec![
         ("refused".to_owned(), refused()),
         ("exit codes".to_owned(), exit_codes()),
     ];
-    let mut sections: Vec<&str> = KEYS
-        .iter()
-        .filter(|key| key.support == Support::Full)
-        .map(section_of)
-        .collect();
-    sections.dedup();
-    for section in sections {
-        expected.push((format!("keys: {section}"), table(section)));
+    let sections = sections(&written);
+    for section in &sections {
+        expected.push((format!("keys: {section}"), table(section, &sections)));
     }
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        let mut updated = text.clone();
         for (name, table) in &expected {
             let mark = |table: &str| format!("<!-- {name} -->\n{table}<!-- end -->");
-            updated = updated.replace(&mark(marked(&text, name)), &mark(table));
+            text = text.replace(&mark(marked(&written, name)), &mark(table));
         }
-        std::fs::write(PATH, &updated).unwrap();
-        text = updated;
+        std::fs::write(PATH, &text).unwrap();
     }
     for (name, table) in &expected {
         assert!(
@@ -181,12 +177,12 @@ fn the_examples_of_the_reference_are_read() {
 #[test]
 fn every_default_is_a_value_of_its_kind() {
     let text = "[source]\nurl = \"postgres://db\"\ntables = [\"o\"]\n[sink]\nkind = \"stdout\"\n";
-    for key in KEYS.iter().filter(|key| key.support == Support::Full) {
-        if let Fallback::Is(default) = key.default {
-            let mut overrides = vec![format!("{}={default}", key.path)];
+    for row in supported() {
+        if let Fallback::Is(default) = row.fallback {
+            let mut overrides = vec![format!("{}={default}", row.path)];
             overrides.push("sink.kind=stdout".to_owned());
-            // What a section cannot do without.
-            if key.path.starts_with("router.registry.") {
+            // The keys that the section requires.
+            if row.path.starts_with("router.registry.") {
                 let needed = ["url=http://r:8081", "format=avro"];
                 overrides.extend(needed.map(|needed| format!("router.registry.{needed}")));
             }
@@ -197,16 +193,12 @@ fn every_default_is_a_value_of_its_kind() {
 
 #[test]
 fn no_key_stands_in_the_table_twice() {
-    for (index, key) in KEYS.iter().enumerate() {
+    for (index, row) in KEYS.0.iter().enumerate() {
+        let path = &row.path;
         assert!(
-            KEYS[index + 1..].iter().all(|other| other.path != key.path),
-            "{}",
-            key.path
+            KEYS.0[..index].iter().all(|other| other.path != *path),
+            "{path}"
         );
-        assert!(
-            !key.doc.contains('|') && !key.doc.contains('\n'),
-            "{}",
-            key.path
-        );
+        assert!(!row.doc.contains(['|', '\n']), "{path}");
     }
 }

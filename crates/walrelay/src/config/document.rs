@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 use super::error::{Place, Problem};
 use super::excerpt::SourceText;
 use super::expand;
-use super::keys::{self, Kind};
+use super::keys::{self, Keys, Kind};
 
 /// A value, environment put in.
 #[derive(Clone, PartialEq)]
@@ -17,26 +17,60 @@ pub(super) enum Value {
     Text(String),
     Bool(bool),
     Integer(i64),
+    /// An integer beyond 64 bits.
+    TooLarge,
     /// As written.
     Float(String),
-    List(Vec<(Value, Option<Range<usize>>)>),
+    /// With the span of each item, which means something in the file only.
+    List(Vec<(Value, Range<usize>)>),
     /// A date or a table, by its name.
     Other(&'static str),
-    /// A problem was noted already; whoever reads this says nothing more.
+    /// A problem was noted already; nothing more is said about this value.
     Broken,
 }
 
 impl Value {
+    fn from_toml(value: &DeValue<'_>) -> Self {
+        match value {
+            DeValue::String(text) => Value::Text(text.to_string()),
+            DeValue::Boolean(value) => Value::Bool(*value),
+            DeValue::Integer(integer) => {
+                let digits = integer.as_str().replace('_', "");
+                i64::from_str_radix(&digits, integer.radix())
+                    .map_or(Value::TooLarge, Value::Integer)
+            }
+            DeValue::Float(float) => Value::Float(float.as_str().to_owned()),
+            DeValue::Array(items) => Value::List(
+                items
+                    .iter()
+                    .map(|item| (Value::from_toml(item.get_ref()), item.span()))
+                    .collect(),
+            ),
+            DeValue::Datetime(_) => Value::Other("a date"),
+            DeValue::Table(_) => Value::Other("a table"),
+        }
+    }
+
     /// What it is, for messages.
     pub(super) fn type_name(&self) -> &'static str {
         match self {
             Value::Text(_) => "a string",
             Value::Bool(_) => "a boolean",
-            Value::Integer(_) => "an integer",
+            Value::Integer(_) | Value::TooLarge => "an integer",
             Value::Float(_) => "a float",
             Value::List(_) => "a list",
             Value::Other(name) => name,
             Value::Broken => "broken",
+        }
+    }
+
+    /// The text of a string, number or boolean.
+    pub(super) fn scalar(&self) -> Option<String> {
+        match self {
+            Value::Text(text) | Value::Float(text) => Some(text.clone()),
+            Value::Bool(value) => Some(value.to_string()),
+            Value::Integer(number) => Some(number.to_string()),
+            _ => None,
         }
     }
 }
@@ -56,9 +90,19 @@ pub(super) struct Entry {
     pub(super) origin: Origin,
 }
 
-/// What the file and the command line say.
+impl Entry {
+    pub(super) fn of_default(path: &str, kind: &Kind, default: &str) -> Self {
+        Self {
+            value: set_value(kind, default).unwrap_or(Value::Broken),
+            origin: Origin::Set(format!("the default of {path}")),
+        }
+    }
+}
+
+/// The entries of the file and the command line.
 pub(super) struct Document<'a> {
     pub(super) source: SourceText<'a>,
+    pub(super) keys: &'a Keys,
     /// By the path of the key.
     pub(super) entries: BTreeMap<String, Entry>,
     pub(super) problems: Vec<Problem>,
@@ -68,11 +112,13 @@ pub(super) struct Document<'a> {
 impl<'a> Document<'a> {
     pub(super) fn read(
         source: SourceText<'a>,
+        keys: &'a Keys,
         overrides: &[String],
         env: &'a dyn Fn(&str) -> Option<String>,
     ) -> Self {
         let mut document = Document {
             source,
+            keys,
             entries: BTreeMap::new(),
             problems: Vec::new(),
             env,
@@ -84,17 +130,40 @@ impl<'a> Document<'a> {
             Ok(root) => document.table("", root.get_ref()),
             Err(error) => {
                 let span = error.span().unwrap_or(0..0);
+                let what = format!("not valid TOML: {}", error.message());
                 document.problems.push(Problem {
-                    id: "config-syntax",
-                    place: source.place(span.start),
-                    what: format!("not valid TOML: {}", error.message()),
                     excerpt: source.excerpt_of_syntax(&span),
-                    help: None,
-                    source: None,
+                    ..Problem::new("config-syntax", source.place(span.start), what)
                 });
             }
         }
         document
+    }
+
+    /// Notes a problem with an entry, or with an item of its list.
+    pub(super) fn note(
+        &mut self,
+        origin: &Origin,
+        item: Option<&Range<usize>>,
+        id: &'static str,
+        what: String,
+        help: Option<String>,
+    ) {
+        let (place, excerpt) = match origin {
+            Origin::File(span) => {
+                let span = item.unwrap_or(span);
+                (self.source.place(span.start), self.source.excerpt(span))
+            }
+            Origin::Set(argument) => {
+                let argument = argument.clone();
+                (Place::Set { argument }, None)
+            }
+        };
+        self.problems.push(Problem {
+            excerpt,
+            help,
+            ..Problem::new(id, place, what)
+        });
     }
 
     fn table(&mut self, prefix: &str, table: &DeTable<'_>) {
@@ -103,33 +172,33 @@ impl<'a> Document<'a> {
         rows.sort_by_key(|(name, _)| name.span().start);
         for (name, value) in rows {
             let path = joined(prefix, name.get_ref());
-            let known = keys::find(&path).is_some();
-            let property = keys::is_free(&path);
+            let is_section = self.keys.is_prefix(&path);
+            let is_free = keys::is_free(&path);
+            let origin = Origin::File(name.span());
             match value.get_ref() {
-                DeValue::Table(inner) if property || keys::is_prefix(&path) => {
-                    self.table(&path, inner);
+                DeValue::Table(inner) if is_free || is_section => self.table(&path, inner),
+                _ if is_free || self.keys.find(&path).is_some() => {
+                    self.take(&path, &origin, value);
                 }
-                _ if known || property => self.take(&path, name.span(), value),
+                _ if is_section => {
+                    let what = format!("`{path}` is a section, not a value");
+                    let help = format!("write [{path}] on a line of its own, its keys below");
+                    self.note(&origin, None, "config-wrong-type", what, Some(help));
+                }
                 _ => {
-                    let span = name.span();
-                    let problem = if keys::is_prefix(&path) {
-                        let what = format!("`{path}` is a section, not a value");
-                        let help = format!("write [{path}] on a line of its own, its keys below");
-                        self.at(&span, "config-wrong-type", what, Some(help))
-                    } else {
-                        let what = format!("unknown key `{path}`");
-                        Problem {
-                            excerpt: self.source.excerpt_of_key(&span),
-                            ..self.at(&span, "config-unknown-key", what, Some(unknown_help(&path)))
-                        }
-                    };
-                    self.problems.push(problem);
+                    let what = format!("unknown key `{path}`");
+                    let place = self.source.place(name.span().start);
+                    self.problems.push(Problem {
+                        excerpt: self.source.excerpt_of_key(&name.span()),
+                        help: Some(self.keys.help_for_unknown(&path)),
+                        ..Problem::new("config-unknown-key", place, what)
+                    });
                 }
             }
         }
     }
 
-    fn take(&mut self, path: &str, key: Range<usize>, value: &Spanned<DeValue<'_>>) {
+    fn take(&mut self, path: &str, key: &Origin, value: &Spanned<DeValue<'_>>) {
         let mut same = self.entries.get(path);
         if same.is_none() {
             // `--set source.url=…` stands in for `url_file` of the file, and the other way round.
@@ -145,117 +214,87 @@ impl<'a> Document<'a> {
         match same.map(|entry| &entry.origin) {
             Some(Origin::Set(_)) => {}
             Some(Origin::File(_)) => {
-                let problem = self.at(
-                    &key,
-                    "config-duplicate-key",
-                    format!("`{path}` is set twice, once with quotes and once without"),
-                    None,
-                );
-                self.problems.push(problem);
+                let what = format!("`{path}` is set twice, once with quotes and once without");
+                self.note(key, None, "config-duplicate-key", what, None);
             }
-            None => {
-                let entry = Entry {
-                    value: self.value(value),
-                    origin: Origin::File(value.span()),
-                };
-                self.entries.insert(path.to_owned(), entry);
-            }
+            None => self.insert(
+                path,
+                Value::from_toml(value.get_ref()),
+                Origin::File(value.span()),
+            ),
         }
     }
 
-    fn value(&mut self, value: &Spanned<DeValue<'_>>) -> Value {
-        match value.get_ref() {
-            DeValue::String(text) => match expand::expand(text, self.env) {
-                Ok(text) => Value::Text(text),
-                Err(unset) => {
-                    // Escapes shift offsets, so the name is looked for in the text as written.
-                    let written = self.source.text.get(value.span()).unwrap_or_default();
-                    let wanted = format!("${{{}}}", unset.name);
-                    let span = written.find(&wanted).map_or(value.span(), |at| {
-                        let start = value.span().start + at;
-                        start..start + wanted.len()
-                    });
-                    let (what, help) = unset_words(&unset.name);
-                    let problem = self.at(&span, "config-env-unset", what, Some(help));
-                    self.problems.push(problem);
-                    Value::Broken
-                }
+    fn insert(&mut self, path: &str, value: Value, origin: Origin) {
+        let value = self.expanded(value, &origin, None);
+        let entry = Entry { value, origin };
+        self.entries.insert(path.to_owned(), entry);
+    }
+
+    /// The value with environment variables put in.
+    fn expanded(&mut self, value: Value, origin: &Origin, item: Option<&Range<usize>>) -> Value {
+        let name = match value {
+            Value::Text(text) => match expand::expand(&text, self.env) {
+                Ok(text) => return Value::Text(text),
+                Err(unset) => unset.name,
             },
-            DeValue::Boolean(value) => Value::Bool(*value),
-            DeValue::Integer(integer) => {
-                let digits = integer.as_str().replace('_', "");
-                if let Ok(number) = i64::from_str_radix(&digits, integer.radix()) {
-                    Value::Integer(number)
-                } else {
-                    let what = "the number does not fit into 64 bits".to_owned();
-                    let problem = self.at(&value.span(), "config-invalid-value", what, None);
-                    self.problems.push(problem);
-                    Value::Broken
-                }
+            Value::List(items) => {
+                let items = items.into_iter();
+                let expanded =
+                    items.map(|(item, span)| (self.expanded(item, origin, Some(&span)), span));
+                return Value::List(expanded.collect());
             }
-            DeValue::Float(float) => Value::Float(float.as_str().to_owned()),
-            DeValue::Array(items) => Value::List(
-                items
-                    .iter()
-                    .map(|item| (self.value(item), Some(item.span())))
-                    .collect(),
-            ),
-            DeValue::Datetime(_) => Value::Other("a date"),
-            DeValue::Table(_) => Value::Other("a table"),
-        }
+            other => return other,
+        };
+        let variable = format!("${{{name}}}");
+        let place = match (item, origin) {
+            (Some(span), _) | (None, Origin::File(span)) => {
+                // Escapes shift offsets, so the name is looked for in the text as written.
+                let written = self.source.text.get(span.clone()).unwrap_or_default();
+                written.find(&variable).map(|at| {
+                    let start = span.start + at;
+                    start..start + variable.len()
+                })
+            }
+            (None, Origin::Set(_)) => None,
+        };
+        let what = format!("the environment variable {name} is not set");
+        let help = format!("set {name}, or write `$${{{name}}}` if the text itself is meant");
+        self.note(
+            origin,
+            place.as_ref().or(item),
+            "config-env-unset",
+            what,
+            Some(help),
+        );
+        Value::Broken
     }
 
     /// One `--set key=value`.
     fn set(&mut self, argument: &str) {
         let (path, text) = argument.split_once('=').unwrap_or((argument, ""));
         let path = &unquoted(path.trim());
-        let shown = if keys::is_secret(path) {
-            format!("--set {path}=…")
+        let hidden = Origin::Set(format!("--set {path}=…"));
+        let origin = if self.keys.is_secret(path) {
+            hidden.clone()
         } else {
-            format!("--set {argument}")
-        };
-        let problem = |id, what, help| Problem {
-            id,
-            place: Place::Set {
-                argument: shown.clone(),
-            },
-            what,
-            excerpt: None,
-            help,
-            source: None,
+            Origin::Set(format!("--set {argument}"))
         };
         if !argument.contains('=') || path.is_empty() {
             let what = "an override has the form key=value".to_owned();
             let help = Some("for example: --set source.slot=walrelay".to_owned());
-            self.problems.push(problem("config-override", what, help));
+            self.note(&origin, None, "config-override", what, help);
             return;
         }
-        let Some(kind) = keys::kind(path) else {
-            // The value of a key nobody knows may be anything, a password too.
-            self.problems.push(Problem {
-                place: Place::Set {
-                    argument: format!("--set {path}=…"),
-                },
-                ..problem(
-                    "config-unknown-key",
-                    format!("unknown key `{path}`"),
-                    Some(unknown_help(path)),
-                )
-            });
+        let Some(kind) = self.keys.kind(path) else {
+            // The value of an unknown key may be anything, a password too.
+            let help = Some(self.keys.help_for_unknown(path));
+            let what = format!("unknown key `{path}`");
+            self.note(&hidden, None, "config-unknown-key", what, help);
             return;
         };
-        let value = match set_value(kind, text) {
-            Ok(value) => value,
-            Err(what) => {
-                self.problems.push(problem("config-override", what, None));
-                Value::Broken
-            }
-        };
-        let expanded = self.expand_set(value);
-        let value = expanded.unwrap_or_else(|name| {
-            let (what, help) = unset_words(&name);
-            self.problems
-                .push(problem("config-env-unset", what, Some(help)));
+        let value = set_value(&kind, text).unwrap_or_else(|what| {
+            self.note(&origin, None, "config-override", what, None);
             Value::Broken
         });
         // The last override of a key, or of its file, counts.
@@ -263,43 +302,7 @@ impl<'a> Document<'a> {
             Some(base) => self.entries.remove(base),
             None => self.entries.remove(&format!("{path}_file")),
         };
-        let entry = Entry {
-            value,
-            origin: Origin::Set(shown),
-        };
-        self.entries.insert(path.to_owned(), entry);
-    }
-
-    fn expand_set(&self, value: Value) -> Result<Value, String> {
-        Ok(match value {
-            Value::Text(text) => {
-                Value::Text(expand::expand(&text, self.env).map_err(|unset| unset.name)?)
-            }
-            Value::List(items) => Value::List(
-                items
-                    .into_iter()
-                    .map(|(item, span)| Ok((self.expand_set(item)?, span)))
-                    .collect::<Result<_, String>>()?,
-            ),
-            other => other,
-        })
-    }
-
-    fn at(
-        &self,
-        span: &Range<usize>,
-        id: &'static str,
-        what: String,
-        help: Option<String>,
-    ) -> Problem {
-        Problem {
-            id,
-            place: self.source.place(span.start),
-            what,
-            excerpt: self.source.excerpt(span),
-            help,
-            source: None,
-        }
+        self.insert(path, value, origin);
     }
 }
 
@@ -316,7 +319,7 @@ fn joined(prefix: &str, name: &str) -> String {
     }
 }
 
-/// The path of an override. Quotes around a name with dots say nothing, but where [`joined`] keeps them.
+/// The path of an override. Quotes around a name with dots matter only where [`joined`] keeps them.
 fn unquoted(path: &str) -> String {
     if keys::below(path, keys::MEMBERS).is_some() {
         path.to_owned()
@@ -326,9 +329,9 @@ fn unquoted(path: &str) -> String {
 }
 
 /// The value of an override: bare text where a string is wanted, TOML otherwise.
-fn set_value(kind: Kind, text: &str) -> Result<Value, String> {
+fn set_value(kind: &Kind, text: &str) -> Result<Value, String> {
     let quoted = text.starts_with(['"', '\'']);
-    if kind == Kind::Template && text == "false" {
+    if *kind == Kind::Template && text == "false" {
         return Ok(Value::Bool(false));
     }
     let wants_text = !matches!(kind, Kind::Bool | Kind::Integer | Kind::TextList);
@@ -336,56 +339,13 @@ fn set_value(kind: Kind, text: &str) -> Result<Value, String> {
         return Ok(Value::Text(text.to_owned()));
     }
     match DeValue::parse(text) {
-        Ok(value) => Ok(plain(value.get_ref())),
-        Err(_) if kind == Kind::TextList && !quoted && !text.starts_with('[') => {
-            Ok(Value::List(vec![(Value::Text(text.to_owned()), None)]))
+        Ok(value) => Ok(Value::from_toml(value.get_ref())),
+        Err(error) if quoted || text.starts_with('[') => {
+            Err(format!("not a TOML value: {}", error.message()))
         }
-        Err(_) if !quoted && !text.starts_with('[') => Ok(Value::Text(text.to_owned())),
-        Err(error) => Err(format!("not a TOML value: {}", error.message())),
-    }
-}
-
-fn plain(value: &DeValue<'_>) -> Value {
-    match value {
-        DeValue::String(text) => Value::Text(text.to_string()),
-        DeValue::Boolean(value) => Value::Bool(*value),
-        DeValue::Integer(integer) => {
-            let digits = integer.as_str().replace('_', "");
-            i64::from_str_radix(&digits, integer.radix())
-                .map_or(Value::Other("a number beyond 64 bits"), Value::Integer)
+        Err(_) if *kind == Kind::TextList => {
+            Ok(Value::List(vec![(Value::Text(text.to_owned()), 0..0)]))
         }
-        DeValue::Float(float) => Value::Float(float.as_str().to_owned()),
-        DeValue::Array(items) => Value::List(
-            items
-                .iter()
-                .map(|item| (plain(item.get_ref()), None))
-                .collect(),
-        ),
-        DeValue::Datetime(_) => Value::Other("a date"),
-        DeValue::Table(_) => Value::Other("a table"),
+        Err(_) => Ok(Value::Text(text.to_owned())),
     }
-}
-
-fn unknown_help(path: &str) -> String {
-    let Some(nearest) = keys::nearest(path) else {
-        let section = path.split_once('.').map_or("", |(section, _)| section);
-        let known = keys::of_section(section);
-        return if known.is_empty() {
-            format!("the sections are {}", keys::SECTIONS.join(", "))
-        } else {
-            format!("the keys of [{section}] are {}", known.join(", "))
-        };
-    };
-    if keys::is_open(nearest) && keys::find(nearest).is_none() {
-        format!("did you mean the section `{nearest}`?")
-    } else {
-        format!("did you mean `{nearest}`?")
-    }
-}
-
-fn unset_words(name: &str) -> (String, String) {
-    (
-        format!("the environment variable {name} is not set"),
-        format!("set {name}, or write `$${{{name}}}` if the text itself is meant"),
-    )
 }

@@ -14,7 +14,8 @@ pub struct ConfigError {
 ///
 /// No field holds the value of a secret or of an environment variable: values are shown as they
 /// stand in the file, and those of secret keys not at all.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{place}: {what}{}", excerpt.as_ref().map(|lines| format!("\n{lines}")).unwrap_or_default())]
 pub struct Problem {
     /// A stable name to search for, such as `config-unknown-key`.
     pub id: &'static str,
@@ -54,6 +55,20 @@ pub enum Place {
     },
 }
 
+impl Problem {
+    /// Without excerpt, help and source.
+    pub(super) fn new(id: &'static str, place: Place, what: String) -> Self {
+        Self {
+            id,
+            place,
+            what,
+            excerpt: None,
+            help: None,
+            source: None,
+        }
+    }
+}
+
 impl ConfigError {
     pub(super) fn new(problems: Vec<Problem>) -> Self {
         Self { problems }
@@ -77,24 +92,6 @@ impl fmt::Display for Place {
             Place::At { name, line, column } => write!(f, "{name}:{line}:{column}"),
             Place::Set { argument } => f.write_str(argument),
         }
-    }
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.what)?;
-        if let Some(excerpt) = &self.excerpt {
-            write!(f, "\n{excerpt}")?;
-        }
-        Ok(())
-    }
-}
-
-impl Error for Problem {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.source
-            .as_ref()
-            .map(|error| error as &(dyn Error + 'static))
     }
 }
 

@@ -125,7 +125,8 @@ fn may_hold_a_secret(line: &str) -> bool {
             .ends_with("_file")
     });
     let lower = line.to_ascii_lowercase();
-    !names_a_file && (keys::is_secret(&lower) || lower.contains("url") || lower.contains("://"))
+    !names_a_file
+        && (keys::names_a_secret(&lower) || lower.contains("url") || lower.contains("://"))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ pub(super) const MAX_IDENTIFIER_BYTES: usize = 63;
 /// `schema.table`, or `table` in schema `public`. Parts that are not plain lower-case names are
 /// written in double quotes, `""` standing for a quote: `"My Schema"."Tab"`.
 ///
-/// The error says what is wrong. Upper-case dead letters without quotes are refused: SQL would read
+/// The error says what is wrong. Upper-case letters without quotes are refused: SQL would read
 /// them as lower case, and who writes them usually means the table that has them.
 pub(super) fn parse(text: &str) -> Result<TableName, String> {
     let (first, rest) = part(text)?;
@@ -39,7 +39,7 @@ fn part(text: &str) -> Result<(String, &str), String> {
 }
 
 /// What every identifier must satisfy.
-pub(super) fn identifier(name: &str) -> Result<(), String> {
+fn identifier(name: &str) -> Result<(), String> {
     if name.is_empty() {
         Err("a name must not be empty".to_owned())
     } else if name.contains('\0') {
@@ -53,7 +53,13 @@ pub(super) fn identifier(name: &str) -> Result<(), String> {
     }
 }
 
-fn quoted(inside: &str) -> Result<(String, &str), String> {
+/// The same, for a key whose value is an identifier.
+pub(super) fn owned_identifier(name: &str) -> Result<String, String> {
+    identifier(name).map(|()| name.to_owned())
+}
+
+/// The text before the closing quote, doubled quotes undone, and the rest.
+pub(super) fn quoted(inside: &str) -> Result<(String, &str), String> {
     let mut name = String::new();
     let mut rest = inside;
     loop {

@@ -357,6 +357,7 @@ fn the_queue_is_half_of_what_may_be_in_flight() {
         max: Duration::from_millis(1),
     };
     let delivery = Delivery {
+        guarantee: crate::config::Guarantee::AtLeastOnce,
         max_in_flight_records: 1,
         max_in_flight_bytes: 1 << 20,
         bulk_linger: Duration::ZERO,

@@ -1,290 +1,178 @@
 //! `[router.route]` and `[router.lookup]`: presets of templates, and what changes them.
 
-use std::collections::BTreeMap;
-
 use walrelay_event_router::{
-    Lookups, Member, Object, Place, Preset, Scalar, Template, TemplateError, TemplateProblem,
-    Templates, ValueTemplate,
+    Lookups, Member, Object, Place, Preset, Scalar, Template, Templates, ValueTemplate,
 };
 
-use super::document::{Entry, Origin, Value};
-use super::keys::{HEADERS, LOOKUPS, MEMBERS};
-use super::reader::Reader;
-use super::table_name;
+use super::router::Router;
+use crate::config::declare::{
+    Part, Section, only_false, section, template, template_or_false, text,
+};
+use crate::config::document::{Entry, Value};
+use crate::config::keys::{HEADERS, LOOKUPS, MEMBERS};
+use crate::config::reader::{Noted, Reader};
+use crate::config::table_name::{owned_identifier as column, quoted};
 
-/// By the index of the key's choices: Debezium's, which is none of templates, the presets, custom.
-const DEBEZIUM: usize = 0;
+section! {
+pub(super) struct Keys at "router.route" {
+    /// The column of the event's id, by which dead letters name it.
+    "id" id: Option<String> = text(column).optional();
+    /// The topic. NULL, or nothing: the event is unroutable.
+    "topic" topic: Option<Template> = template(Place::Topic).optional();
+    /// The key. NULL is the null key; `false` is the null key for all.
+    "key" key: Option<Part> = template_or_false(Place::Key).optional();
+    /// The value; or a section, `[router.route.value]`, whose keys are the members of a JSON object. NULL is the null value, a tombstone.
+    "value" value: Option<Template> = template(Place::Value).optional();
+    /// A section, `[router.route.headers]`, with a template for each header; or `false` for none. NULL is a header that is present and null.
+    "headers" no_headers: Option<()> = only_false().optional();
+    /// The partition's number; without it the key decides. NULL: the event is unroutable.
+    "partition" partition: Option<Part> = template_or_false(Place::Partition).optional();
+    /// The timestamp: a point in time, or milliseconds since 1970. Unset, and for NULL: the time of production.
+    "timestamp" timestamp: Option<Part> = template_or_false(Place::Timestamp).optional();
+}
+}
 
-/// The templates, unless the preset is Debezium's; `None` also where a problem was noted.
-pub(super) fn templates(
-    reader: &mut Reader<'_>,
-    preset: Option<usize>,
-    lookups: &Lookups,
-) -> Option<Templates> {
-    let preset = preset?;
-    if preset == DEBEZIUM {
-        let when = "while `router.preset` is \"debezium\"";
-        refuse(reader, "router.route", when);
-        // Other templates than the route's may look things up.
-        if !["router.cloudevents.mode", "router.registry.record"]
-            .iter()
-            .any(|path| reader.has(path))
-        {
-            refuse(reader, LOOKUPS, when);
-        }
-        return None;
-    }
+/// The templates of a preset, or of none, as the configuration changes them.
+pub(super) fn templates(reader: &mut Reader<'_>, preset: Option<Preset>) -> Result<Router, Noted> {
     for section in ["router.debezium", "router.converters"] {
         refuse(reader, section, "unless `router.preset` is \"debezium\"");
     }
-    let base = Preset::ALL.get(preset - 1);
-    let mut parts = Parts {
-        reader,
-        lookups,
-        fine: true,
+    let keys = Keys::read(reader);
+    let object = object(reader);
+    let headers = headers(reader);
+    if preset.is_none() {
+        if !reader.has("router.route.topic") {
+            reader.missing("router.route.topic", "\"{type}\"");
+        }
+        if !reader.has(MEMBERS) && object.is_none() {
+            reader.missing(MEMBERS, "\"{payload}\"");
+        }
+    }
+    let keys = keys?;
+    let headers = keys.no_headers.map(|()| Vec::new()).or(headers);
+    let value = match keys.value {
+        Some(template) => Some(ValueTemplate::Text(template)),
+        None => object.map(ValueTemplate::Object),
     };
-    let mut templates = match base {
+    let mut templates = match preset {
         Some(preset) => match preset.routes() {
             Ok(templates) => templates,
             Err(error) => unreachable!("a preset is no template: {error}"),
         },
-        None => custom(&mut parts)?,
+        None => Templates {
+            id: None,
+            topic: keys.topic.clone().ok_or(Noted)?,
+            key: None,
+            value: value.clone().ok_or(Noted)?,
+            headers: Vec::new(),
+            partition: None,
+            timestamp: None,
+            lookups: Lookups::new(),
+        },
     };
-    parts.id(&mut templates.id);
-    if let Some(topic) = parts.part("router.route.topic", Place::Topic) {
-        templates.topic = topic;
+    replace(&mut templates.id, keys.id.map(Some));
+    replace(&mut templates.topic, keys.topic);
+    replace(&mut templates.key, keys.key.map(|part| part.0));
+    replace(&mut templates.value, value);
+    replace(&mut templates.headers, headers);
+    replace(&mut templates.partition, keys.partition.map(|part| part.0));
+    replace(&mut templates.timestamp, keys.timestamp.map(|part| part.0));
+    templates.lookups = reader.lookups.clone();
+    Ok(Router::Templates(Box::new(templates)))
+}
+
+fn replace<T>(part: &mut T, by: Option<T>) {
+    if let Some(by) = by {
+        *part = by;
     }
-    parts.part_or_none("router.route.key", Place::Key, &mut templates.key);
-    if let Some(value) = parts.value() {
-        templates.value = value;
+}
+
+/// Refuses the keys of templates beside Debezium's preset.
+pub(super) fn refuse_templates(reader: &mut Reader<'_>) {
+    let when = "while `router.preset` is \"debezium\"";
+    refuse(reader, "router.route", when);
+    // Other templates than the route's may name lookup tables.
+    if !["router.cloudevents.mode", "router.registry.record"]
+        .iter()
+        .any(|path| reader.has(path))
+    {
+        refuse(reader, LOOKUPS, when);
     }
-    if let Some(headers) = parts.headers() {
-        templates.headers = headers;
-    }
-    let partition = &mut templates.partition;
-    parts.part_or_none("router.route.partition", Place::Partition, partition);
-    let timestamp = &mut templates.timestamp;
-    parts.part_or_none("router.route.timestamp", Place::Timestamp, timestamp);
-    let fine = parts.fine;
-    fine.then_some(Templates {
-        lookups: lookups.clone(),
-        ..templates
-    })
 }
 
 /// A section that has no effect misleads.
 fn refuse(reader: &mut Reader<'_>, section: &str, when: &str) {
-    for (name, entry) in reader.entries_below(section) {
-        let what = format!("`{section}.{name}` has no effect {when}");
-        reader.note(&entry.origin, None, "config-conflict", what, None);
+    for (name, _) in reader.below(section) {
+        let path = format!("{section}.{name}");
+        let what = format!("`{path}` has no effect {when}");
+        reader.conflict(&path, what);
     }
-}
-
-/// Nothing but what must be said.
-fn custom(parts: &mut Parts<'_, '_>) -> Option<Templates> {
-    let mut complete = true;
-    for (path, example) in [
-        ("router.route.topic", "\"{type}\""),
-        (MEMBERS, "\"{payload}\""),
-    ] {
-        let there = parts.reader.has(path)
-            || (path == MEMBERS && !parts.reader.entries_below(MEMBERS).is_empty());
-        if !there {
-            parts.reader.missing(path, example);
-            complete = false;
-        }
-    }
-    // Replaced at once, where there is something to replace them by.
-    let nothing = |place| Template::parse("?", place, &Lookups::new()).ok();
-    let topic = nothing(Place::Topic)?;
-    let value = nothing(Place::Value)?;
-    parts.fine &= complete;
-    Some(Templates {
-        id: None,
-        topic,
-        key: None,
-        value: ValueTemplate::Text(value),
-        headers: Vec::new(),
-        partition: None,
-        timestamp: None,
-        lookups: Lookups::new(),
-    })
 }
 
 /// `[router.lookup]`, for all templates.
-pub(super) fn lookups(reader: &mut Reader<'_>) -> Lookups {
-    let mut lookups = Lookups::new();
-    for (path, entry) in reader.entries_below(LOOKUPS) {
-        let whole = format!("{LOOKUPS}.{path}");
-        let Some((table, value)) = path.split_once('.') else {
-            let what = format!("`{whole}` is a table, not a value");
-            let help = format!("write [{whole}] on a line of its own, values below");
+pub(super) fn lookups(reader: &mut Reader<'_>) {
+    for (name, entry) in reader.below(LOOKUPS) {
+        let path = format!("{LOOKUPS}.{name}");
+        let Some((table, value)) = name.split_once('.') else {
+            let what = format!("`{path}` is a table, not a value");
+            let help = format!("write [{path}] on a line of its own, values below");
             reader.note(&entry.origin, None, "config-wrong-type", what, Some(help));
             continue;
         };
-        let text = match entry.value {
-            Value::Text(text) | Value::Float(text) => text,
-            Value::Integer(number) => number.to_string(),
-            Value::Bool(value) => value.to_string(),
-            Value::Broken => continue,
-            Value::List(_) | Value::Other(_) => {
-                reader.wrong_type(&whole, &entry, None);
-                continue;
-            }
+        if let Ok(text) = reader.scalar(&path, &entry) {
+            let rows = reader.lookups.entry(table.to_owned()).or_default();
+            rows.insert(value.to_owned(), text);
+        }
+    }
+}
+
+/// `[router.route.value]`; `None` without it.
+fn object(reader: &mut Reader<'_>) -> Option<Object> {
+    let entries = reader.below(MEMBERS);
+    if entries.is_empty() {
+        return None;
+    }
+    let mut object = Object::default();
+    for (name, entry) in entries {
+        let path = format!("{MEMBERS}.{name}");
+        let Ok(member) = member(reader, &path, &entry) else {
+            continue;
         };
-        let rows: &mut BTreeMap<String, String> = lookups.entry(table.to_owned()).or_default();
-        rows.insert(value.to_owned(), text);
+        if !segments(&name).is_some_and(|name| insert(&mut object, &name, member)) {
+            let why = "the name is not one, or another member has it";
+            reader.invalid(&path, &entry, why);
+        }
     }
-    lookups
+    Some(object)
 }
 
-struct Parts<'r, 'd> {
-    reader: &'r mut Reader<'d>,
-    lookups: &'r Lookups,
-    fine: bool,
+fn member(reader: &mut Reader<'_>, path: &str, entry: &Entry) -> Result<Member, Noted> {
+    Ok(match &entry.value {
+        Value::Bool(value) => Member::Literal(Scalar::Boolean(*value)),
+        Value::Integer(number) => Member::Literal(Scalar::Integer(*number)),
+        _ => Member::Template(reader.template(path, entry, Place::Member)?.ok_or(Noted)?),
+    })
 }
 
-/// A part that the configuration speaks of.
-enum Said {
-    Template(Template),
-    /// `false`.
-    None,
+/// `[router.route.headers]`; `None` without it.
+fn headers(reader: &mut Reader<'_>) -> Option<Vec<(String, Template)>> {
+    let entries = reader.below(HEADERS);
+    if entries.is_empty() {
+        return None;
+    }
+    let mut headers = Vec::with_capacity(entries.len());
+    for (name, entry) in entries {
+        let path = format!("{HEADERS}.{name}");
+        match reader.template(&path, &entry, Place::Header) {
+            Ok(Some(template)) => headers.push((name, template)),
+            Ok(None) => _ = reader.wrong_type(&path, &entry, None),
+            Err(Noted) => {}
+        }
+    }
+    Some(headers)
 }
 
-impl Parts<'_, '_> {
-    fn id(&mut self, id: &mut Option<String>) {
-        let path = "router.route.id";
-        if self.reader.has(path) {
-            *id = self.reader.parsed(path, |text| {
-                table_name::identifier(text).map(|()| text.to_owned())
-            });
-            self.fine &= id.is_some();
-        }
-    }
-
-    fn part(&mut self, path: &str, place: Place) -> Option<Template> {
-        let entry = self.reader.entry_of(path)?;
-        match self.said(path, &entry, place)? {
-            Said::Template(template) => Some(template),
-            Said::None => {
-                self.wrong_type(path, &entry);
-                None
-            }
-        }
-    }
-
-    fn part_or_none(&mut self, path: &str, place: Place, part: &mut Option<Template>) {
-        let Some(entry) = self.reader.entry_of(path) else {
-            return;
-        };
-        match self.said(path, &entry, place) {
-            Some(Said::Template(template)) => *part = Some(template),
-            Some(Said::None) => *part = None,
-            None => {}
-        }
-    }
-
-    fn value(&mut self) -> Option<ValueTemplate> {
-        if self.reader.has(MEMBERS) {
-            return self.part(MEMBERS, Place::Value).map(ValueTemplate::Text);
-        }
-        let entries = self.reader.entries_below(MEMBERS);
-        if entries.is_empty() {
-            return None;
-        }
-        let mut object = Object::default();
-        for (path, entry) in entries {
-            let whole = format!("{MEMBERS}.{path}");
-            let member = match &entry.value {
-                Value::Bool(value) => Member::Literal(Scalar::Boolean(*value)),
-                Value::Integer(number) => Member::Literal(Scalar::Integer(*number)),
-                _ => match self.said(&whole, &entry, Place::Member) {
-                    Some(Said::Template(template)) => Member::Template(template),
-                    Some(Said::None) | None => continue,
-                },
-            };
-            let fits = segments(&path).is_some_and(|path| insert(&mut object, &path, member));
-            if !fits {
-                let why = "the name is not one, or another member has it";
-                self.reader.invalid(&whole, &entry.origin, why);
-                self.fine = false;
-            }
-        }
-        Some(ValueTemplate::Object(object))
-    }
-
-    fn headers(&mut self) -> Option<Vec<(String, Template)>> {
-        if let Some(entry) = self.reader.entry_of(HEADERS) {
-            if entry.value != Value::Bool(false) {
-                self.wrong_type(HEADERS, &entry);
-            }
-            return Some(Vec::new());
-        }
-        let entries = self.reader.entries_below(HEADERS);
-        if entries.is_empty() {
-            return None;
-        }
-        let mut headers = Vec::with_capacity(entries.len());
-        for (name, entry) in entries {
-            let path = format!("{HEADERS}.{name}");
-            match self.said(&path, &entry, Place::Header) {
-                Some(Said::Template(template)) => headers.push((name, template)),
-                Some(Said::None) => self.wrong_type(&path, &entry),
-                None => {}
-            }
-        }
-        Some(headers)
-    }
-
-    fn said(&mut self, path: &str, entry: &Entry, place: Place) -> Option<Said> {
-        match &entry.value {
-            Value::Text(text) => match Template::parse(text, place, self.lookups) {
-                Ok(template) => return Some(Said::Template(template)),
-                Err(error) => self.refused(path, &entry.origin, text, &error),
-            },
-            Value::Bool(false) => return Some(Said::None),
-            Value::Broken => {}
-            _ => self.wrong_type(path, entry),
-        }
-        self.fine = false;
-        None
-    }
-
-    fn wrong_type(&mut self, path: &str, entry: &Entry) {
-        self.reader.wrong_type(path, entry, None);
-        self.fine = false;
-    }
-
-    /// With a caret under the character, where the text stands in the file as it is.
-    fn refused(&mut self, path: &str, origin: &Origin, text: &str, error: &TemplateError) {
-        let mut what = format!("invalid value of `{path}`: {error}");
-        if !self.reader.is_as_written(origin, text)
-            && matches!(
-                error.problem,
-                TemplateProblem::UnknownFilter { .. } | TemplateProblem::UnknownTable { .. }
-            )
-        {
-            // The name may be a variable's value.
-            let position = error.position;
-            what = format!(
-                "invalid value of `{path}`: character {position}: no filter or lookup table of \
-                 that name"
-            );
-        }
-        let item = self.reader.literal_at(origin, text).map(|start| {
-            let mut chars = text.char_indices().skip(error.position - 1);
-            let (at, length) = chars
-                .next()
-                .map_or((text.len(), 1), |(at, c)| (at, c.len_utf8()));
-            start + at..start + at + length
-        });
-        let help = Some("templates are explained in docs/CONFIGURATION.md".to_owned());
-        self.reader
-            .note(origin, item.as_ref(), "config-invalid-value", what, help);
-    }
-}
-
-/// `a."b.c".d` taken apart.
+/// `a."b.c".d` in its parts.
 fn segments(path: &str) -> Option<Vec<String>> {
     let mut segments = Vec::new();
     let mut rest = path;
@@ -295,7 +183,7 @@ fn segments(path: &str) -> Option<Vec<String>> {
                 None => (rest.to_owned(), None),
             },
             Some(inner) => {
-                let (segment, tail) = quoted(inner)?;
+                let (segment, tail) = quoted(inner).ok()?;
                 match tail.strip_prefix('.') {
                     Some(tail) => (segment, Some(tail)),
                     None if tail.is_empty() => (segment, None),
@@ -307,23 +195,6 @@ fn segments(path: &str) -> Option<Vec<String>> {
         match tail {
             Some(tail) => rest = tail,
             None => return Some(segments),
-        }
-    }
-}
-
-/// What stands before the closing quote, doubled ones undone, and what after it.
-fn quoted(inner: &str) -> Option<(String, &str)> {
-    let mut segment = String::new();
-    let mut rest = inner;
-    loop {
-        let (before, after) = rest.split_once('"')?;
-        segment.push_str(before);
-        match after.strip_prefix('"') {
-            Some(after) => {
-                segment.push('"');
-                rest = after;
-            }
-            None => return Some((segment, after)),
         }
     }
 }
@@ -354,9 +225,8 @@ fn insert(object: &mut Object, path: &[String], member: Member) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::keys::{self, Kind};
-    use super::super::{Config, Router};
     use super::*;
+    use crate::config::Config;
 
     const REST: &str =
         "[source]\nurl = \"postgres://db/app\"\ntables = [\"o\"]\n[sink]\nkind = \"stdout\"\n";
@@ -383,16 +253,6 @@ mod tests {
         headers
             .map(|(name, template)| (name.as_str(), template.to_string()))
             .collect()
-    }
-
-    #[test]
-    fn the_choices_of_the_key_are_the_presets_that_there_are() {
-        let Kind::Choice { here, .. } = keys::find("router.preset").unwrap().kind else {
-            panic!("not a choice")
-        };
-        let names = Preset::ALL.map(|preset| preset.name);
-        let [first, last] = [&["debezium"][..], &["custom"]];
-        assert_eq!(here, [first, &names, last].concat());
     }
 
     #[test]

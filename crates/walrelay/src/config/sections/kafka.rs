@@ -1,23 +1,45 @@
-//! `[sink.kafka]`: each property held against what librdkafka takes and what the relay promises.
+//! `[sink.kafka]`: each property compared with what librdkafka takes and what the relay promises.
+
+use std::collections::BTreeMap;
 
 use walrelay_kafka_sink::{KafkaConfig, KafkaConfigError};
 
-use super::document::Value;
-use super::keys::PASS_THROUGH;
-use super::reader::Reader;
-use super::types::KafkaProperties;
+use super::sink::KafkaProperties;
+use crate::config::document::Value;
+use crate::config::keys::PASS_THROUGH;
+use crate::config::reader::Reader;
 
 /// The names of the property without which there is no broker to ask.
 const BROKERS: [&str; 2] = ["bootstrap.servers", "metadata.broker.list"];
+
+/// The section as strings, files of `*_file` read.
+pub(super) fn properties(reader: &mut Reader<'_>) -> KafkaProperties {
+    let mut properties = BTreeMap::new();
+    for (name, entry) in reader.below(PASS_THROUGH) {
+        let path = path_of(&name);
+        let (name, value) = match name.strip_suffix("_file") {
+            Some(base) if reader.has(&path_of(base)) => {
+                reader.both(&path_of(base), &path);
+                continue;
+            }
+            Some(base) => (base, reader.content(&path, &entry)),
+            None => (name.as_str(), reader.scalar(&path, &entry)),
+        };
+        if let Ok(value) = value {
+            properties.insert(name.to_owned(), value);
+        }
+    }
+    KafkaProperties(properties)
+}
 
 /// Notes what is wrong with single properties, where they stand.
 pub(super) fn check(reader: &mut Reader<'_>, properties: &KafkaProperties) {
     let mut named = BROKERS.iter().any(|name| reader.has(&path_of(name)));
     for (property, error) in KafkaConfig::problems(&properties.0) {
-        let path = path_of(&property);
-        let file = format!("{path}_file");
-        let in_file = reader.entry_of(&path).is_none();
-        let Some(entry) = reader.entry_of(if in_file { &file } else { &path }) else {
+        let direct = reader.raw(&path_of(&property));
+        let in_file = direct.is_none();
+        let Some(entry) = direct.or_else(|| reader.raw(&path_of(&format!("{property}_file"))))
+        else {
             continue;
         };
         // librdkafka's words hold the value, which may come from a file or from the environment.

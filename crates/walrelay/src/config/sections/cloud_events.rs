@@ -1,0 +1,112 @@
+//! `[router.cloudevents]`, and whether it and the route go together with a schema registry.
+
+use walrelay_event_router::{CloudEventMode, CloudEvents, Converter, Place, Template, ValueFormat};
+
+use super::router::Router;
+use crate::config::declare::{Key, Section, choice, full_template, section, text};
+use crate::config::reader::{Noted, Reader};
+
+const MODE: &str = "router.cloudevents.mode";
+const CONTENT_TYPE: &str = "router.cloudevents.datacontenttype";
+const MODES: &[(&str, CloudEventMode)] = &[
+    ("binary", CloudEventMode::Binary),
+    ("structured", CloudEventMode::Structured),
+];
+
+section! {
+pub(super) struct Keys at "router.cloudevents" {
+    /// Makes records CloudEvents: attributes in headers `ce_…`, or one JSON object with everything in it.
+    "mode" mode: Option<CloudEventMode> = choice(MODES).optional();
+    /// The attribute `source`, a URI reference. Required with `mode`.
+    "source" source: Option<Template> = attribute().required_if("\"/orders\"", has_mode);
+    /// The attribute `type`. Required with `mode`.
+    "type" kind: Option<Template> = attribute().required_if("\"com.example.{type}\"", has_mode);
+    /// The attribute `id`. Unset: the event id of the route.
+    "id" id: Option<Template> = attribute();
+    /// The attribute `time`, a point in time as Postgres prints it; left out where it is NULL. Unset: the time of the commit.
+    "time" time: Option<Template> = attribute();
+    /// The attribute `subject`, left out where it is NULL.
+    "subject" subject: Option<Template> = attribute();
+    /// The attribute `datacontenttype`: what the route's value is.
+    "datacontenttype" content_type: String = text(media_type).or("application/json");
+}
+}
+
+fn attribute() -> Key<Option<Template>> {
+    full_template(Place::Header, "an attribute must not be empty").optional()
+}
+
+fn has_mode(reader: &Reader<'_>) -> bool {
+    reader.has(MODE)
+}
+
+fn media_type(text: &str) -> Result<String, String> {
+    if text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) && text.contains('/') {
+        Ok(text.to_owned())
+    } else {
+        Err("a media type is wanted, such as application/json".to_owned())
+    }
+}
+
+/// `None` without a mode. `encoded` is what a schema registry makes of values.
+pub(super) fn cloud_events(
+    reader: &mut Reader<'_>,
+    encoded: Option<ValueFormat>,
+) -> Result<Option<CloudEvents>, Noted> {
+    let keys = Keys::read(reader);
+    if !has_mode(reader) {
+        for (name, _) in reader.below(Keys::AT) {
+            let path = format!("{}.{name}", Keys::AT);
+            if path != CONTENT_TYPE {
+                let what = format!("`{path}` has no effect while `{MODE}` is not set");
+                reader.conflict(&path, what);
+            }
+        }
+    }
+    let keys = keys?;
+    let (Some(mode), Some(source), Some(kind)) = (keys.mode, keys.source, keys.kind) else {
+        return Ok(None);
+    };
+    // What the route's value is, until something else is made of it.
+    let content_type = match encoded {
+        Some(ValueFormat::Avro) if !reader.has(CONTENT_TYPE) => "application/avro".to_owned(),
+        Some(ValueFormat::Json) if !reader.has(CONTENT_TYPE) => "application/json".to_owned(),
+        _ => keys.content_type,
+    };
+    Ok(Some(CloudEvents {
+        mode,
+        id: keys.id,
+        source,
+        kind,
+        time: keys.time,
+        subject: keys.subject,
+        content_type,
+        lookups: reader.lookups.clone(),
+    }))
+}
+
+/// Notes what cannot be combined with a schema registry.
+pub(super) fn with_registry(
+    reader: &mut Reader<'_>,
+    router: Option<&Router>,
+    events: Option<&CloudEvents>,
+) {
+    if events.is_some_and(|events| events.mode == CloudEventMode::Structured) {
+        let what = format!(
+            "`{MODE}` is \"structured\", and a value of a schema registry is no JSON object that a \
+             structured event could be: use \"binary\", or leave [router.registry] out"
+        );
+        reader.conflict(MODE, what);
+    }
+    if let Some(Router::Debezium(debezium)) = router
+        && let Converter::Json(json) = &debezium.options.value_converter
+        && json.schemas
+    {
+        let path = "router.converters.value.converter";
+        let what = format!(
+            "`{path}` writes each value's schema beside it, and [router.registry] has it in the \
+             registry: set `{path}.schemas.enable` to false"
+        );
+        reader.conflict(path, what);
+    }
+}

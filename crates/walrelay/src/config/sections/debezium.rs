@@ -1,0 +1,355 @@
+//! `[router.debezium]` and `[router.converters]`.
+
+use walrelay_event_router::{
+    Additional, BinaryHandling, Converter, DecimalHandling, Expand, Handling, HstoreHandling,
+    IntervalHandling, JsonOptions, NameAdjustment, Options, TimePrecision, TopicTemplate,
+};
+use walrelay_relay::OnUpdate;
+
+use crate::config::declare::{
+    Section, choice, default_only, integer, loose_boolean, nested, not_empty, section, string,
+    text, why,
+};
+use crate::config::document::Entry;
+use crate::config::keys::Kind;
+use crate::config::reader::{Noted, Reader};
+use crate::config::table_name::owned_identifier as column;
+
+/// Kafka's limit for the name of a topic.
+const MAX_TOPIC: usize = 249;
+
+/// `[router.debezium]` and `[router.converters]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Debezium {
+    /// Everything but the context headers, which are known when the relay starts.
+    pub options: Options,
+    /// `extended.headers.enabled`.
+    pub context_headers: bool,
+    /// `table.op.invalid.behavior`.
+    pub on_update: OnUpdate,
+}
+
+const ON_UPDATE: &[(&str, OnUpdate)] = &[
+    ("warn", OnUpdate::Warn),
+    ("error", OnUpdate::Error),
+    ("fatal", OnUpdate::Stop),
+];
+const IGNORE_MISSING: &[(&str, bool)] = &[("error", false), ("ignore", true)];
+const KEEP_NULLS: &[(&str, bool)] = &[("ignore", false), ("optional_bytes", true)];
+const KEEP_EMPTY_ARRAYS: &[(&str, bool)] = &[("ignore", false), ("optional_string", true)];
+const NAMES: &[(&str, NameAdjustment)] = &[
+    ("none", NameAdjustment::None),
+    ("avro", NameAdjustment::Avro),
+    ("avro_unicode", NameAdjustment::AvroUnicode),
+];
+const TIME: &[(&str, TimePrecision)] = &[
+    ("adaptive", TimePrecision::Adaptive),
+    (
+        "adaptive_time_microseconds",
+        TimePrecision::AdaptiveTimeMicroseconds,
+    ),
+    ("connect", TimePrecision::Connect),
+    ("isostring", TimePrecision::IsoString),
+    ("microseconds", TimePrecision::Microseconds),
+    ("nanoseconds", TimePrecision::Nanoseconds),
+];
+const DECIMAL: &[(&str, DecimalHandling)] = &[
+    ("precise", DecimalHandling::Precise),
+    ("double", DecimalHandling::Double),
+    ("string", DecimalHandling::String),
+];
+const BINARY: &[(&str, BinaryHandling)] = &[
+    ("bytes", BinaryHandling::Bytes),
+    ("base64", BinaryHandling::Base64),
+    ("base64-url-safe", BinaryHandling::Base64UrlSafe),
+    ("hex", BinaryHandling::Hex),
+];
+const INTERVAL: &[(&str, IntervalHandling)] = &[
+    ("numeric", IntervalHandling::Numeric),
+    ("string", IntervalHandling::String),
+];
+const HSTORE: &[(&str, HstoreHandling)] =
+    &[("json", HstoreHandling::Json), ("map", HstoreHandling::Map)];
+
+section! {
+pub(super) struct Keys at "router.debezium" {
+    /// The column of the event's id, sent as header `id`.
+    "table.field.event.id" event_id: String = text(column).or("id");
+    /// The column of the record's key.
+    "table.field.event.key" event_key: String = text(column).or("aggregateid");
+    /// The column of the event's type. Debezium itself declares this option and never reads it.
+    "table.field.event.type" event_type: String = text(column).or("type");
+    /// The column of the record's value.
+    "table.field.event.payload" payload: String = text(column).or("payload");
+    /// The column that decides the topic.
+    "route.by.field" route_by: String = text(column).or("aggregatetype");
+    /// The topic, a Java replacement string: `${routedByValue}`, or `${name}` and `$1` for groups of `route.topic.regex`.
+    "route.topic.replacement" replacement: String = string().or("outbox.event.${routedByValue}");
+    /// Debezium's name of the server: the schemas of envelopes begin with it, and context headers carry it.
+    "topic.prefix" topic_prefix: Option<String> = text(|text| not_empty(text, "it must not be empty")).optional();
+    /// What an UPDATE of an outbox row does, if the publication carries it: a warning, an error in the log, or a stop. It is never sent.
+    "table.op.invalid.behavior" on_update: OnUpdate = choice(ON_UPDATE).or("warn");
+    /// The column of the record's timestamp: timestamp, timestamptz or date. Unset, or for NULL: the time of production.
+    "table.field.event.timestamp" event_timestamp: Option<String> = text(column).optional();
+    /// The column, an integer, of the version of the envelope's schema.
+    "table.field.event.schema.version" schema_version: Option<String> = text(column).optional();
+    /// More columns, as `column:placement` or `column:placement:alias` between commas; a placement is `header`, `envelope` or `partition`.
+    "table.fields.additional.placement" additional: Option<Vec<Additional>> = text(|text| Additional::parse(text).map_err(why)).optional();
+    /// What happens if the table lacks an additional column: the table is refused, or the column is passed over.
+    "table.field.additional.missing" ignore_missing: bool = choice(IGNORE_MISSING).or("error");
+    /// The former name of the option before: `true` for `error`, `false` for `ignore`.
+    "table.fields.additional.error.on.missing" error_on_missing: Option<bool> = loose_boolean().optional();
+    /// A Java regular expression over the whole value of `route.by.field`, without look-around, back-references and possessive quantifiers. A value that does not match is the topic.
+    "route.topic.regex" regex: String = text(regex).or("(?<routedByValue>.*)");
+    /// Whether a payload that is NULL, or a text of blanks, makes a tombstone.
+    "route.tombstone.on.empty.payload" tombstone_on_empty: bool = loose_boolean().or("false");
+    /// Whether a payload that is a JSON text becomes a structure, with a schema inferred from it.
+    "table.expand.json.payload" expand: bool = loose_boolean().or("false");
+    /// What null members of an expanded payload become: they are left out, or stay null.
+    "table.json.payload.null.behavior" keep_nulls: bool = choice(KEEP_NULLS).or("ignore");
+    /// What empty arrays of an expanded payload become: they are left out, or stay, as arrays of strings.
+    "table.json.payload.empty.array.behavior" keep_empty_arrays: bool = choice(KEEP_EMPTY_ARRAYS).or("ignore");
+    /// How names of expanded members are changed.
+    "field.name.adjustment.mode" names: NameAdjustment = choice(NAMES).or("none");
+    /// Whether records have Debezium's context headers, `__debezium.context.*`. Debezium's own default is `true`.
+    "extended.headers.enabled" context_headers: bool = loose_boolean().or("false");
+    /// What dates and times become, as in Debezium's connector.
+    "time.precision.mode" time: TimePrecision = choice(TIME).or("adaptive");
+    /// What numeric and money become.
+    "decimal.handling.mode" decimal: DecimalHandling = choice(DECIMAL).or("precise");
+    /// What bytea becomes.
+    "binary.handling.mode" binary: BinaryHandling = choice(BINARY).or("bytes");
+    /// What intervals become: microseconds, or ISO 8601.
+    "interval.handling.mode" interval: IntervalHandling = choice(INTERVAL).or("numeric");
+    /// What hstores become.
+    "hstore.handling.mode" hstore: HstoreHandling = choice(HSTORE).or("json");
+    /// Digits of a money value after the point, 0 to 6.
+    "money.fraction.digits" money_fraction_digits: u8 = integer::<u8>(0..=6).or("2");
+    refused {
+    /// The column of a tracing context.
+    "tracing.span.context.field" = default_only("tracingspancontext");
+    /// The name of the tracing span.
+    "tracing.operation.name" = default_only("debezium-read");
+    /// Whether only rows with a tracing context are traced.
+    "tracing.with.context.field.only" = default_only("false");
+    }
+}
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Class {
+    String,
+    Json,
+    ByteArray,
+    BinaryData,
+    Simple,
+}
+
+impl Class {
+    fn converter(self, json: JsonOptions, delegate: Option<Converter>) -> Converter {
+        match self {
+            Class::String => Converter::String,
+            Class::Json => Converter::Json(json),
+            Class::ByteArray => Converter::ByteArray,
+            Class::BinaryData => Converter::BinaryData(delegate.map(Box::new)),
+            Class::Simple => Converter::Simple,
+        }
+    }
+}
+
+const STRING: (&str, Class) = ("string", Class::String);
+const STRING_CLASS: (&str, Class) = (
+    "org.apache.kafka.connect.storage.StringConverter",
+    Class::String,
+);
+const JSON: (&str, Class) = ("json", Class::Json);
+const JSON_CLASS: (&str, Class) = ("org.apache.kafka.connect.json.JsonConverter", Class::Json);
+
+const CONVERTERS: &[(&str, Class)] = &[
+    STRING,
+    STRING_CLASS,
+    JSON,
+    JSON_CLASS,
+    ("bytearray", Class::ByteArray),
+    (
+        "org.apache.kafka.connect.converters.ByteArrayConverter",
+        Class::ByteArray,
+    ),
+    ("binarydata", Class::BinaryData),
+    (
+        "io.debezium.converters.BinaryDataConverter",
+        Class::BinaryData,
+    ),
+];
+const DELEGATES: &[(&str, Class)] = &[STRING, STRING_CLASS, JSON, JSON_CLASS];
+const HEADER_CONVERTERS: &[(&str, Class)] = &[
+    STRING,
+    STRING_CLASS,
+    JSON,
+    JSON_CLASS,
+    ("simple", Class::Simple),
+    (
+        "org.apache.kafka.connect.storage.SimpleHeaderConverter",
+        Class::Simple,
+    ),
+];
+const DECIMAL_NUMBERS: &[(&str, bool)] = &[("BASE64", false), ("NUMERIC", true)];
+
+section! {
+/// `[router.converters]`.
+pub(super) struct Converters at "router.converters" {
+    "key.converter" key: DataConverter = nested::<DataConverter>();
+    "value.converter" value: DataConverter = nested::<DataConverter>();
+    "header.converter" header: HeaderConverter = nested::<HeaderConverter>();
+}
+}
+
+section! {
+pub(super) struct DataConverter at "" {
+    /// How keys or values become bytes, by the names of Kafka Connect.
+    "" class: Class = choice(CONVERTERS).or("string");
+    "" json: JsonKeys = nested::<JsonKeys>();
+    "delegate.converter.type" delegate: Delegate = nested::<Delegate>();
+}
+}
+
+section! {
+pub(super) struct Delegate at "" {
+    /// Of `binarydata`: the converter of what is not bytes. Unset: such an event cannot be delivered.
+    "" class: Option<Class> = choice(DELEGATES).optional();
+    "" json: JsonKeys = nested::<JsonKeys>();
+}
+}
+
+section! {
+pub(super) struct HeaderConverter at "" {
+    /// How headers become bytes.
+    "" class: Class = choice(HEADER_CONVERTERS).or("simple");
+    "" json: JsonKeys = nested::<JsonKeys>();
+}
+}
+
+section! {
+/// The options of a JSON converter, behind its key.
+pub(super) struct JsonKeys at "" {
+    /// Of a JSON converter: whether each has its schema with it.
+    "schemas.enable" schemas: bool = loose_boolean().or("true");
+    /// Of a JSON converter: what decimals become.
+    "decimal.format" decimal_numbers: bool = choice(DECIMAL_NUMBERS).or("BASE64");
+    /// Of a JSON converter: whether null is the default of a field that has one.
+    "replace.null.with.default" replace_null_with_default: bool = loose_boolean().or("true");
+}
+}
+
+impl JsonKeys {
+    fn options(&self) -> JsonOptions {
+        JsonOptions {
+            schemas: self.schemas,
+            decimal_numbers: self.decimal_numbers,
+            replace_null_with_default: self.replace_null_with_default,
+        }
+    }
+}
+
+impl DataConverter {
+    fn converter(&self) -> Converter {
+        let Delegate { class, json } = &self.delegate;
+        let delegate = class.map(|class| class.converter(json.options(), None));
+        self.class.converter(self.json.options(), delegate)
+    }
+}
+
+pub(super) fn debezium(reader: &mut Reader<'_>) -> Result<Debezium, Noted> {
+    let keys = Keys::read(reader);
+    let converters = Converters::read(reader);
+    let keys = keys?;
+    let converters = converters?;
+    let options = Options {
+        topic: topic(reader, &keys)?,
+        ignore_missing: ignore_missing(reader, &keys)?,
+        event_id: keys.event_id,
+        event_key: keys.event_key,
+        event_type: keys.event_type,
+        payload: keys.payload,
+        event_timestamp: keys.event_timestamp,
+        schema_version: keys.schema_version,
+        route_by: keys.route_by,
+        additional: keys.additional.unwrap_or_default(),
+        tombstone_on_empty: keys.tombstone_on_empty,
+        expand: keys.expand.then_some(Expand {
+            keep_nulls: keys.keep_nulls,
+            keep_empty_arrays: keys.keep_empty_arrays,
+            names: keys.names,
+        }),
+        topic_prefix: keys.topic_prefix.unwrap_or_default(),
+        context_headers: Vec::new(),
+        handling: Handling {
+            time: keys.time,
+            decimal: keys.decimal,
+            binary: keys.binary,
+            interval: keys.interval,
+            hstore: keys.hstore,
+            money_fraction_digits: keys.money_fraction_digits,
+        },
+        key_converter: converters.key.converter(),
+        value_converter: converters.value.converter(),
+        header_converter: converters
+            .header
+            .class
+            .converter(converters.header.json.options(), None),
+    };
+    let context_headers = keys.context_headers;
+    if options.topic_prefix.is_empty() && (options.has_envelope() || context_headers) {
+        return Err(reader.missing("router.debezium.topic.prefix", "\"srv\""));
+    }
+    Ok(Debezium {
+        options,
+        context_headers,
+        on_update: keys.on_update,
+    })
+}
+
+fn regex(text: &str) -> Result<String, String> {
+    let any = TopicTemplate::with_regex(text, "x");
+    any.map(|_| text.to_owned()).map_err(why)
+}
+
+/// The replacement names groups of the regular expression, so both are needed to read it.
+fn topic(reader: &mut Reader<'_>, keys: &Keys) -> Result<TopicTemplate, Noted> {
+    let path = "router.debezium.route.topic.replacement";
+    topic_template(&keys.regex, &keys.replacement).map_err(|why| {
+        let default = || Entry::of_default(path, &Kind::Text, "");
+        let entry = reader.raw(path).unwrap_or_else(default);
+        reader.invalid(path, &entry, &why)
+    })
+}
+
+fn topic_template(regex: &str, text: &str) -> Result<TopicTemplate, String> {
+    not_empty(text, "a topic must not be empty")?;
+    let template = TopicTemplate::with_regex(regex, text).map_err(why)?;
+    let literals: Vec<&str> = template.literals().collect();
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if !literals.iter().all(|literal| literal.chars().all(allowed)) {
+        return Err("a topic consists of a-z, A-Z, 0-9, '.', '_' and '-'".to_owned());
+    }
+    if literals.iter().map(|literal| literal.len()).sum::<usize>() > MAX_TOPIC {
+        return Err(format!("a topic has at most {MAX_TOPIC} characters"));
+    }
+    if text == "." || text == ".." {
+        return Err("'.' and '..' are no topics".to_owned());
+    }
+    Ok(template)
+}
+
+fn ignore_missing(reader: &mut Reader<'_>, keys: &Keys) -> Result<bool, Noted> {
+    let former = "router.debezium.table.fields.additional.error.on.missing";
+    let now = "router.debezium.table.field.additional.missing";
+    match keys.error_on_missing {
+        Some(_) if reader.has(now) => {
+            let what = format!("`{former}` is the former name of `{now}`; write one of them");
+            Err(reader.conflict(former, what))
+        }
+        Some(error) => Ok(!error),
+        None => Ok(keys.ignore_missing),
+    }
+}

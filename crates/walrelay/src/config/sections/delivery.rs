@@ -1,0 +1,174 @@
+//! `[delivery]`, `[poison]`, `[http]` and `[log]`.
+
+use std::time::Duration;
+
+use walrelay_relay::PoisonAction;
+
+use crate::config::declare::{
+    SECOND, Section, boolean, choice, choice_and_later, duration, integer, later, nested, section,
+    size, text,
+};
+use crate::config::reader::{Noted, Reader};
+
+/// What consumers may rely on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guarantee {
+    /// Every event at least once.
+    AtLeastOnce,
+}
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+section! {
+/// `[delivery]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delivery at "delivery" {
+    /// What consumers may rely on.
+    "guarantee" guarantee: Guarantee = choice_and_later(&[("at-least-once", Guarantee::AtLeastOnce)], &["exactly-once"]).or("at-least-once");
+    /// Records handed to the sink and not yet acknowledged, at most; 1 to 16777216.
+    "max_in_flight_records" max_in_flight_records: u32 = integer::<u32>(1..=16_777_216).or("65536");
+    /// Bytes of such records, at most, with the client library's own for each; 64KiB to 1GiB.
+    "max_in_flight_bytes" max_in_flight_bytes: u64 = size((64 << 10)..=(1 << 30)).or("12MiB");
+    /// While the relay is behind, how long Kafka's requests are filled; at most 1s. `0ms`: never, as when `[sink.kafka]` has its own `linger.ms`.
+    "bulk_linger" bulk_linger: Duration = duration(Duration::ZERO..=SECOND).or("50ms");
+    /// How long a stop waits for acknowledgements, at least 1s.
+    "drain_timeout" drain_timeout: Duration = duration(SECOND..).or("30s");
+    /// Pauses between retries.
+    "" backoff: Backoff = nested::<Backoff>();
+}
+}
+
+section! {
+/// Pauses between retries: from `initial`, doubling, to `max`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backoff at "" {
+    /// The first pause before a retry, at least 1ms; pauses double, with jitter.
+    "backoff_initial" initial: Duration = duration(MILLISECOND..).or("100ms");
+    /// The longest pause before a retry.
+    "backoff_max" max: Duration = duration(MILLISECOND..).or("10s");
+}
+}
+
+pub(super) fn delivery(reader: &mut Reader<'_>) -> Result<Delivery, Noted> {
+    let delivery = Delivery::read(reader)?;
+    let Backoff { initial, max } = delivery.backoff;
+    if initial > max {
+        // One of them is not the default, for the defaults agree.
+        let paths = ["delivery.backoff_max", "delivery.backoff_initial"];
+        let path = paths
+            .into_iter()
+            .find(|path| reader.has(path))
+            .ok_or(Noted)?;
+        let what = "`delivery.backoff_max` is shorter than `delivery.backoff_initial`".to_owned();
+        return Err(reader.conflict(path, what));
+    }
+    Ok(delivery)
+}
+
+const ACTIONS: &[(&str, PoisonAction)] = &[
+    ("halt", PoisonAction::Halt),
+    ("dead-letter", PoisonAction::DeadLetter),
+    ("skip", PoisonAction::Skip),
+];
+
+section! {
+/// `[poison]`: what happens to events that cannot be delivered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Poison at "poison" {
+    /// For an event that has no topic: the routing column is missing, NULL, or gives a name that no topic can have.
+    "unroutable" unroutable: PoisonAction = choice(ACTIONS).or("halt");
+    /// For an event that is larger than the client, the topic or the broker takes.
+    "oversize" oversize: PoisonAction = choice(ACTIONS).or("halt");
+    /// For an event that the broker refuses: invalid there, or its topic is missing or not writable for `retry_for`.
+    "rejected" rejected: PoisonAction = choice(ACTIONS).or("halt");
+    /// For an event with a column that cannot be read as its type.
+    "undecodable" undecodable: PoisonAction = choice(ACTIONS).or("halt");
+    /// The topic of dead letters. It needs `cleanup.policy=delete` and a retention that leaves time to look at them.
+    "topic" topic: String = text(topic_name).or("walrelay.dead-letters");
+    /// Whether later events of a key follow its dead letter into that topic, to keep the order per key, until the dead letters are resolved.
+    "park_key" park_key: bool = boolean().or("false");
+    /// How long an event is sent again whose refusal may pass, as when a topic is missing; at least 1s.
+    "retry_for" retry_for: Duration = duration(SECOND..).or("5m");
+}
+}
+
+impl Poison {
+    /// Whether any class of events becomes dead letters.
+    pub fn writes_letters(&self) -> bool {
+        let Self {
+            unroutable,
+            oversize,
+            rejected,
+            undecodable,
+            ..
+        } = self;
+        [unroutable, oversize, rejected, undecodable].contains(&&PoisonAction::DeadLetter)
+    }
+}
+
+pub(super) fn poison(reader: &mut Reader<'_>) -> Result<Poison, Noted> {
+    let poison = Poison::read(reader)?;
+    if poison.park_key && !poison.writes_letters() {
+        let path = "poison.park_key";
+        let what = format!("`{path}` has no effect while nothing becomes a dead letter");
+        return Err(reader.conflict(path, what));
+    }
+    Ok(poison)
+}
+
+fn topic_name(text: &str) -> Result<String, String> {
+    walrelay_kafka_sink::topic_name_problem(text).map_or_else(|| Ok(text.to_owned()), Err)
+}
+
+section! {
+pub(super) struct Http at "http" {
+    refused {
+    /// The address of metrics, health and status pages.
+    "listen" = later();
+    }
+}
+}
+
+/// How much is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogLevel {
+    /// What stops the relay.
+    Error,
+    /// What somebody should look at.
+    Warn,
+    /// What happened.
+    Info,
+    /// What led to it.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+/// The form of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+const LEVELS: &[(&str, LogLevel)] = &[
+    ("error", LogLevel::Error),
+    ("warn", LogLevel::Warn),
+    ("info", LogLevel::Info),
+    ("debug", LogLevel::Debug),
+    ("trace", LogLevel::Trace),
+];
+const FORMATS: &[(&str, LogFormat)] = &[("text", LogFormat::Text), ("json", LogFormat::Json)];
+
+section! {
+/// `[log]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Log at "log" {
+    /// How much is logged.
+    "level" level: LogLevel = choice(LEVELS).or("info");
+    /// Lines for people or JSON objects for machines.
+    "format" format: LogFormat = choice(FORMATS).or("text");
+}
+}

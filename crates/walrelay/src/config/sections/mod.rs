@@ -1,0 +1,84 @@
+//! The sections of the file: one declaration for each key, and the checks between keys.
+
+mod cloud_events;
+mod debezium;
+mod delivery;
+mod kafka;
+mod registry;
+mod route;
+mod router;
+mod sink;
+mod source;
+
+use std::sync::LazyLock;
+
+pub use debezium::Debezium;
+pub use delivery::{Backoff, Delivery, Guarantee, Log, LogFormat, LogLevel, Poison};
+pub use registry::{Registry, RegistryLogin, SchemaFile};
+pub use router::Router;
+pub use sink::{Bearer, KafkaProperties, KafkaSink, SinkConfig, TokenOrigin, TopicCreation};
+pub use source::Source;
+
+use super::Config;
+use super::declare::Section;
+use super::keys::{Keys, Row};
+use super::reader::{Noted, Reader};
+
+/// Every key, in the order of the reference.
+pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
+    fn rows<T: Section>(rows: &mut Vec<Row>) {
+        T::rows(T::AT, rows);
+    }
+    let mut keys = Vec::new();
+    for section in [
+        rows::<Source>,
+        rows::<router::Keys>,
+        rows::<router::PositionHeader>,
+        rows::<route::Keys>,
+        rows::<debezium::Keys>,
+        rows::<debezium::Converters>,
+        rows::<cloud_events::Keys>,
+        rows::<registry::Keys>,
+        rows::<sink::Keys>,
+        rows::<sink::Tokens>,
+        rows::<TopicCreation>,
+        rows::<Delivery>,
+        rows::<Poison>,
+        rows::<delivery::Http>,
+        rows::<Log>,
+    ] {
+        section(&mut keys);
+    }
+    Keys(keys)
+});
+
+/// Every section is read before the first problem counts, so that all problems are noted.
+pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, Noted> {
+    let source = source::source(reader);
+    route::lookups(reader);
+    let router = router::router(reader);
+    let registry = registry::registry(reader);
+    let registry_of = registry.as_ref().ok().and_then(Option::as_ref);
+    let format = registry_of.map(|registry| registry.wire.format);
+    let cloud_events = cloud_events::cloud_events(reader, format);
+    let events = cloud_events.as_ref().ok().and_then(Option::as_ref);
+    if registry_of.is_some() {
+        cloud_events::with_registry(reader, router.as_ref().ok(), events);
+    }
+    let position_header = router::position_header(reader, router.as_ref().ok(), events);
+    let sink = sink::sink(reader);
+    let delivery = delivery::delivery(reader);
+    let poison = delivery::poison(reader);
+    let log = Log::read(reader);
+    Ok(Config {
+        source: source?,
+        router: router?,
+        cloud_events: cloud_events?,
+        position_header: position_header?,
+        registry: registry?,
+        sink: sink?,
+        delivery: delivery?,
+        poison: poison?,
+        log: log?,
+    })
+}

@@ -1,0 +1,224 @@
+//! `[router.registry]`: values in a schema registry's wire format.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use secrecy::SecretString;
+use walrelay_event_router::{Place, SubjectNames, Template, ValueFormat, ValueSchema, WireFormat};
+
+use crate::config::declare::{
+    MINUTE, Section, boolean, choice, duration, full_template, path, secret, section, string, text,
+};
+use crate::config::document::{Entry, Value};
+use crate::config::keys::SCHEMAS;
+use crate::config::reader::{Noted, Reader};
+
+/// `[router.registry]`.
+#[derive(Debug, Clone)]
+pub struct Registry {
+    /// At least one; without user, password and a slash at the end.
+    pub urls: Vec<String>,
+    /// How the relay authenticates.
+    pub login: Option<RegistryLogin>,
+    /// Certificates to trust; `None` for those of the operating system.
+    pub ca_file: Option<PathBuf>,
+    /// How long an answer may take.
+    pub timeout: Duration,
+    /// Whether schemas are registered.
+    pub register: bool,
+    /// By subject.
+    pub schemas: BTreeMap<String, SchemaFile>,
+    /// How values are encoded.
+    pub wire: WireFormat,
+}
+
+/// How the relay authenticates to a schema registry.
+#[derive(Debug, Clone)]
+pub enum RegistryLogin {
+    /// HTTP basic authentication.
+    Basic {
+        /// The user.
+        user: String,
+        /// The password.
+        password: SecretString,
+    },
+    /// A bearer token.
+    Bearer(SecretString),
+}
+
+/// A schema that the configuration names.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SchemaFile {
+    /// The file's path.
+    pub path: PathBuf,
+    /// Its content: a schema of the configured format.
+    pub text: String,
+}
+
+/// Without the text: another file may have been named by mistake.
+impl fmt::Debug for SchemaFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SchemaFile").field(&self.path).finish()
+    }
+}
+
+const FORMATS: &[(&str, ValueFormat)] = &[("avro", ValueFormat::Avro), ("json", ValueFormat::Json)];
+const SUBJECTS: &[(&str, SubjectNames)] = &[
+    ("topic", SubjectNames::Topic),
+    ("record", SubjectNames::Record),
+    ("topic-record", SubjectNames::TopicRecord),
+];
+
+section! {
+pub(super) struct Keys at "router.registry" {
+    /// The registry's URL, as in `http://registry:8081`; several that hold the same, with commas between them, are asked in turn.
+    "url" urls: Vec<String> = text(urls).required("\"http://localhost:8081\"");
+    /// What values are: Avro, or JSON of JSON Schema.
+    "format" format: ValueFormat = choice(FORMATS).required("\"avro\"");
+    /// The name of a value's subject: `<topic>-value`, `<record>` or `<topic>-<record>`.
+    "subject" subjects: SubjectNames = choice(SUBJECTS).or("topic");
+    /// The name of the record, for subjects that contain it.
+    "record" record: Option<Template> = full_template(Place::Topic, "a record's name is not empty").optional();
+    /// Whether the schemas of `[router.registry.schemas]` are registered; otherwise they must be.
+    "register" register: bool = boolean().or("false");
+    /// The user of HTTP basic authentication.
+    "user" user: Option<String> = string().optional();
+    /// The user's password.
+    "password" password: Option<SecretString> = secret(|_| Ok(())).optional();
+    /// A bearer token, instead of user and password.
+    "token" token: Option<SecretString> = secret(|_| Ok(())).optional();
+    /// A file of PEM certificates to trust. Unset: those of the operating system.
+    "ca_file" ca_file: Option<PathBuf> = path().optional();
+    /// How long an answer may take, 100ms to 1m.
+    "timeout" timeout: Duration = duration(Duration::from_millis(100)..=MINUTE).or("10s");
+}
+}
+
+/// `None` without the section.
+pub(super) fn registry(reader: &mut Reader<'_>) -> Result<Option<Registry>, Noted> {
+    if !reader.has_below(Keys::AT) {
+        return Ok(None);
+    }
+    let keys = Keys::read(reader);
+    let schemas = schemas(reader, keys.as_ref().ok().map(|keys| keys.format));
+    let mut keys = keys?;
+    let record = "router.registry.record";
+    match (keys.subjects, &keys.record) {
+        (SubjectNames::Topic, Some(_)) => {
+            let what =
+                format!("`{record}` has no effect while `router.registry.subject` is \"topic\"");
+            return Err(reader.conflict(record, what));
+        }
+        (SubjectNames::Record | SubjectNames::TopicRecord, None) => {
+            return Err(reader.missing(record, "\"com.example.{type}\""));
+        }
+        _ => {}
+    }
+    Ok(Some(Registry {
+        login: login(reader, &mut keys)?,
+        urls: keys.urls,
+        ca_file: keys.ca_file,
+        timeout: keys.timeout,
+        register: keys.register,
+        schemas,
+        wire: WireFormat {
+            format: keys.format,
+            subjects: keys.subjects,
+            record: keys.record,
+            lookups: reader.lookups.clone(),
+        },
+    }))
+}
+
+fn urls(text: &str) -> Result<Vec<String>, String> {
+    text.split(',').map(|url| one_url(url.trim())).collect()
+}
+
+fn one_url(url: &str) -> Result<String, String> {
+    let rest = url
+        .strip_prefix("http://")
+        .or_else(|| url.strip_prefix("https://"));
+    let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '?' | '#');
+    let why = match rest {
+        None => "a URL begins with http:// or https://",
+        Some(rest) if rest.contains('@') => {
+            "write user and password as the keys `user` and `password`, or `password_file`, not \
+             into the URL"
+        }
+        Some(rest) if rest.is_empty() || rest.starts_with(['/', ':']) || rest.contains(odd) => {
+            "its form is http://host:8081, with a path if need be"
+        }
+        Some(_) => return Ok(url.trim_end_matches('/').to_owned()),
+    };
+    Err(why.to_owned())
+}
+
+fn login(reader: &mut Reader<'_>, keys: &mut Keys) -> Result<Option<RegistryLogin>, Noted> {
+    if let Some(token) = keys.token.take() {
+        for name in ["user", "password", "password_file"] {
+            let path = format!("{}.{name}", Keys::AT);
+            if reader.has(&path) {
+                let what = format!("`{path}` has no effect beside a token: keep one of them");
+                return Err(reader.conflict(&path, what));
+            }
+        }
+        return Ok(Some(RegistryLogin::Bearer(token)));
+    }
+    match (keys.user.take(), keys.password.take()) {
+        (None, None) => Ok(None),
+        (Some(user), Some(password)) => Ok(Some(RegistryLogin::Basic { user, password })),
+        (Some(_), None) => {
+            Err(reader.missing("router.registry.password", "\"${REGISTRY_PASSWORD}\""))
+        }
+        (None, Some(_)) => Err(reader.missing("router.registry.user", "\"walrelay\"")),
+    }
+}
+
+/// Files are read here, so that what is wrong with one is said before anything is sent.
+fn schemas(reader: &mut Reader<'_>, format: Option<ValueFormat>) -> BTreeMap<String, SchemaFile> {
+    let mut schemas = BTreeMap::new();
+    for (subject, entry) in reader.below(SCHEMAS) {
+        let path = format!("{SCHEMAS}.{subject}");
+        if let Ok(schema) = schema(reader, &path, &entry, format) {
+            schemas.insert(subject, schema);
+        }
+    }
+    schemas
+}
+
+fn schema(
+    reader: &mut Reader<'_>,
+    path: &str,
+    entry: &Entry,
+    format: Option<ValueFormat>,
+) -> Result<SchemaFile, Noted> {
+    let name = match &entry.value {
+        Value::Text(name) => name,
+        Value::Broken => return Err(Noted),
+        _ => return Err(reader.wrong_type(path, entry, None)),
+    };
+    let id = "config-schema-file";
+    let file = reader.beside(name);
+    let text = reader.read_file(&file).map_err(|error| {
+        let help = "a relative name is looked up beside the configuration file";
+        reader.note_file(entry, id, (path, help), error)
+    })?;
+    let problem = match format {
+        Some(ValueFormat::Avro) => {
+            let schema = ValueSchema::avro(0, &text);
+            schema.err().map(|problem| problem.to_string())
+        }
+        Some(ValueFormat::Json) => {
+            let schema = serde_json::from_str::<serde_json::Value>(&text);
+            schema.err().map(|error| format!("it is not JSON: {error}"))
+        }
+        None => None,
+    };
+    if let Some(problem) = problem {
+        let what = format!("the schema in the file that `{path}` names is of no use: {problem}");
+        return Err(reader.note(&entry.origin, None, id, what, None));
+    }
+    Ok(SchemaFile { path: file, text })
+}

@@ -1,0 +1,127 @@
+//! `[router]`: the preset and the position header.
+
+use std::fmt;
+
+use walrelay_event_router::{CloudEvents, Preset, Templates};
+use walrelay_sink::dlq_headers;
+
+use super::debezium::{self, Debezium};
+use super::route;
+use crate::config::declare::{Section, choice, not_empty, section, text};
+use crate::config::reader::{Noted, Reader};
+
+/// `[router]`.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Router {
+    /// Preset `debezium`.
+    Debezium(Box<Debezium>),
+    /// The other presets, as changed by `[router.route]`.
+    Templates(Box<Templates>),
+}
+
+/// Without templates: they may hold what stands in the environment.
+impl fmt::Debug for Router {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Debezium(debezium) => debezium.fmt(f),
+            Self::Templates(_) => f.debug_tuple("Templates").finish_non_exhaustive(),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum PresetKey {
+    Debezium,
+    Templates(Preset),
+    Custom,
+}
+
+const PRESETS: &[(&str, PresetKey)] = &[
+    ("debezium", PresetKey::Debezium),
+    (
+        Preset::EVENTS_OUTBOX.name,
+        PresetKey::Templates(Preset::EVENTS_OUTBOX),
+    ),
+    (
+        Preset::OUTBOX_EVENTS.name,
+        PresetKey::Templates(Preset::OUTBOX_EVENTS),
+    ),
+    (Preset::OUTBOX.name, PresetKey::Templates(Preset::OUTBOX)),
+    ("custom", PresetKey::Custom),
+];
+
+section! {
+pub(super) struct Keys at "router" {
+    /// The shape of the outbox tables and of the records made of them.
+    "preset" preset: PresetKey = choice(PRESETS).or("debezium");
+}
+}
+
+section! {
+pub(super) struct PositionHeader at "router" {
+    /// The name of a header that carries each event's position: commit LSN and row number, which compare as bytes in commit order.
+    "position_header" name: Option<String> = text(header_name).optional();
+}
+}
+
+fn header_name(name: &str) -> Result<String, String> {
+    if name.starts_with(dlq_headers::PREFIX) {
+        // `walrelay dlq redrive` removes headers of such names.
+        let prefix = dlq_headers::PREFIX;
+        return Err(format!(
+            "names that begin with `{prefix}` are those of dead letters"
+        ));
+    }
+    not_empty(name, "the name of a header must not be empty")
+}
+
+pub(super) fn router(reader: &mut Reader<'_>) -> Result<Router, Noted> {
+    match Keys::read(reader)?.preset {
+        PresetKey::Debezium => {
+            route::refuse_templates(reader);
+            debezium::debezium(reader).map(|debezium| Router::Debezium(Box::new(debezium)))
+        }
+        PresetKey::Templates(preset) => route::templates(reader, Some(preset)),
+        PresetKey::Custom => route::templates(reader, None),
+    }
+}
+
+/// The name of the header that carries positions; no other header of the records.
+pub(super) fn position_header(
+    reader: &mut Reader<'_>,
+    router: Option<&Router>,
+    events: Option<&CloudEvents>,
+) -> Result<Option<String>, Noted> {
+    let Some(name) = PositionHeader::read(reader)?.name else {
+        return Ok(None);
+    };
+    let of_route = match router {
+        Some(Router::Debezium(debezium)) => {
+            debezium.options.has_header(&name)
+                || debezium.context_headers && name.starts_with("__debezium.context.")
+        }
+        Some(Router::Templates(templates)) => {
+            templates.headers.iter().any(|(known, _)| *known == name)
+        }
+        None => false,
+    };
+    if of_route || events.is_some_and(|events| events.has_header(&name)) {
+        let path = "router.position_header";
+        let what =
+            format!("`{path}` names a header that records have already: choose another name");
+        return Err(reader.conflict(path, what));
+    }
+    Ok(Some(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_choices_of_the_key_are_the_presets_that_there_are() {
+        let choices = PRESETS.iter().map(|(name, _)| *name);
+        let names = Preset::ALL.iter().map(|preset| preset.name);
+        assert!(choices.eq(["debezium"].into_iter().chain(names).chain(["custom"])));
+    }
+}

@@ -1,0 +1,190 @@
+//! `[sink]`, `[sink.stdout]`, `[sink.topics]` and `[sink.oauthbearer]`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::kafka;
+use crate::config::declare::{
+    MINUTE, SECOND, Section, boolean, choice, duration, integer, path, section, strings,
+};
+use crate::config::keys;
+use crate::config::reader::{Noted, Reader};
+
+/// `[sink]`.
+#[derive(Debug, Clone)]
+pub enum SinkConfig {
+    /// To Kafka.
+    Kafka(KafkaSink),
+    /// To standard output, one JSON object a line.
+    Stdout {
+        /// Whether the slot itself is read, and what is printed confirmed in it.
+        confirm: bool,
+    },
+}
+
+/// `[sink.kafka]` and `[sink.topics]`.
+#[derive(Debug, Clone)]
+pub struct KafkaSink {
+    /// For librdkafka.
+    pub properties: KafkaProperties,
+    /// Whether and how topics are created.
+    pub topics: TopicCreation,
+    /// Where tokens come from.
+    pub bearer: Option<Bearer>,
+}
+
+/// Properties of librdkafka by their own names. `Debug` hides those that look secret.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct KafkaProperties(pub BTreeMap<String, String>);
+
+impl fmt::Debug for KafkaProperties {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let properties = self.0.iter().map(|(name, value)| {
+            let secret = keys::names_a_secret(name);
+            (name, if secret { "[REDACTED]" } else { value.as_str() })
+        });
+        f.debug_map().entries(properties).finish()
+    }
+}
+
+/// `[sink.oauthbearer]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bearer {
+    /// Where a token comes from.
+    pub origin: TokenOrigin,
+    /// How long a token is valid that does not say so itself.
+    pub lifetime: Option<Duration>,
+    /// How long a command may take.
+    pub timeout: Duration,
+}
+
+/// Where a token comes from.
+#[derive(Clone, PartialEq, Eq)]
+pub enum TokenOrigin {
+    /// The content of this file.
+    File(PathBuf),
+    /// The output of this program; first the program, then its arguments. Not empty.
+    Command(Vec<String>),
+}
+
+/// Without a program's arguments: one may be a secret, whatever it is called.
+impl fmt::Debug for TokenOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+            Self::Command(argv) => {
+                let program = argv.first().map_or("", String::as_str);
+                f.debug_tuple("Command")
+                    .field(&program)
+                    .finish_non_exhaustive()
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum SinkKind {
+    Kafka,
+    Stdout,
+}
+
+const KINDS: &[(&str, SinkKind)] = &[("kafka", SinkKind::Kafka), ("stdout", SinkKind::Stdout)];
+
+section! {
+pub(super) struct Keys at "sink" {
+    /// Where records go: to Kafka, or to standard output, one JSON object a line.
+    "kind" kind: SinkKind = choice(KINDS).or("kafka");
+    /// Whether `kind = "stdout"` reads the slot itself and confirms what it prints there: Kafka never gets those events.
+    "stdout.confirm" confirm: bool = boolean().or("false");
+}
+}
+
+section! {
+pub(super) struct Tokens at "sink.oauthbearer" {
+    /// A file that holds the token, and that another program renews. This or `token_command`.
+    "token_file" file: Option<PathBuf> = path().optional();
+    /// A program and its arguments, run without a shell, that prints a token.
+    "token_command" command: Vec<String> = strings().or_empty();
+    /// How long the program may take before it is stopped, 100ms to 1m.
+    "token_timeout" timeout: Duration = duration(Duration::from_millis(100)..=MINUTE).or("10s");
+    /// How long a token is valid after the relay got it, at least 1s; needed where it is not a JWT with the claim `exp`.
+    "token_lifetime" lifetime: Option<Duration> = duration(SECOND..).optional();
+}
+}
+
+section! {
+/// `[sink.topics]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TopicCreation at "sink.topics" {
+    /// Whether the relay creates topics itself; otherwise the broker does, if it is set up to.
+    "create" create: bool = boolean().or("false");
+    /// Partitions of a topic that is created; unset takes the broker's default.
+    "partitions" partitions: Option<i32> = integer::<i32>(1..=100_000).optional();
+    /// Replicas of a topic that is created; unset takes the broker's default.
+    "replication_factor" replication_factor: Option<i16> = integer::<i16>(1..=1_000).optional();
+}
+}
+
+pub(super) fn sink(reader: &mut Reader<'_>) -> Result<SinkConfig, Noted> {
+    let keys = Keys::read(reader);
+    let properties = kafka::properties(reader);
+    let bearer = bearer(reader);
+    let topics = topics(reader);
+    let keys = keys?;
+    Ok(match keys.kind {
+        // Kafka's settings may stay in the file while one tries things out on standard output.
+        SinkKind::Stdout => SinkConfig::Stdout {
+            confirm: keys.confirm,
+        },
+        SinkKind::Kafka => {
+            kafka::check(reader, &properties);
+            SinkConfig::Kafka(KafkaSink {
+                properties,
+                topics: topics?,
+                bearer: bearer?,
+            })
+        }
+    })
+}
+
+fn topics(reader: &mut Reader<'_>) -> Result<TopicCreation, Noted> {
+    let topics = TopicCreation::read(reader)?;
+    if !topics.create {
+        for path in ["sink.topics.partitions", "sink.topics.replication_factor"] {
+            let what = format!("`{path}` has no effect while `sink.topics.create` is false");
+            reader.conflict(path, what);
+        }
+    }
+    Ok(topics)
+}
+
+/// `None` without the section. The file is not opened and the program not run: their tokens expire.
+fn bearer(reader: &mut Reader<'_>) -> Result<Option<Bearer>, Noted> {
+    let [file, command] = [
+        "sink.oauthbearer.token_file",
+        "sink.oauthbearer.token_command",
+    ];
+    let tokens = Tokens::read(reader)?;
+    if tokens.command.first().is_some_and(String::is_empty) {
+        let what = format!("the first word of `{command}` is the program");
+        return Err(reader.conflict(command, what));
+    }
+    let origin = match (tokens.file, tokens.command) {
+        (None, command) if command.is_empty() => {
+            let path = "sink.oauthbearer.token_lifetime";
+            let what = format!("`{path}` has no effect without `token_file` or `token_command`");
+            reader.conflict(path, what);
+            return Ok(None);
+        }
+        (None, command) => TokenOrigin::Command(command),
+        (Some(file), command) if command.is_empty() => TokenOrigin::File(file),
+        (Some(_), _) => return Err(reader.both(file, command)),
+    };
+    Ok(Some(Bearer {
+        origin,
+        lifetime: tokens.lifetime,
+        timeout: tokens.timeout,
+    }))
+}

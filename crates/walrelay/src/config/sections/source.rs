@@ -1,0 +1,132 @@
+//! `[source]` and `[source.messages]`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use secrecy::{ExposeSecret, SecretString};
+use walrelay_relay::TableName;
+
+use crate::config::declare::{
+    SECOND, Section, boolean, duration, list, path, secret, secret_file, section, size, text,
+};
+use crate::config::reader::{Noted, Reader};
+use crate::config::table_name;
+
+/// `wal_sender_timeout` is milliseconds in a 32-bit integer (`GUC_UNIT_MS`).
+const LONGEST_TIMEOUT: Duration = Duration::from_millis(2_147_483_647);
+
+const MESSAGES: &str = "source.messages.prefix";
+
+section! {
+/// `[source]`.
+#[derive(Debug, Clone)]
+pub struct Source at "source" {
+    /// Where Postgres is, as a `postgres://` URL; a list of hosts is allowed. This or `url_file`.
+    "url" url: SecretString = secret(postgres_url).required("\"postgres://relay:${PGPASSWORD}@localhost:5432/app\"");
+    /// A file that holds the password, for a URL without one.
+    "password_file" password: Option<SecretString> = secret_file().optional();
+    /// The logical replication slot: 1 to 63 of `a-z`, `0-9`, `_`. One slot serves one relay.
+    "slot" slot: String = text(slot_name).or("walrelay");
+    /// The publication that selects the outbox tables.
+    "publication" publication: String = text(table_name::owned_identifier).or("walrelay");
+    /// The outbox tables, as `schema.table`; without a schema, `public` is meant. Optional with `[source.messages]`.
+    "tables" tables: Vec<TableName> = list(push_table, TABLES_HELP).or_empty()
+        .required_if("[\"public.outbox\"]", |reader| !reader.has(MESSAGES));
+    /// Whether slot and publication are created when both are absent.
+    "create" create: bool = boolean().or("true");
+    /// Whether the slot is created as a failover slot, which standbys copy; Postgres 17 and newer.
+    "failover" failover: bool = boolean().or("false");
+    /// A file in which the relay records its position, so that the next start notices a slot that was moved or recreated.
+    "state_file" state_file: Option<PathBuf> = path().optional();
+    /// Warn when Postgres keeps more WAL than this for the slot; `0B` for never.
+    "retained_wal_warning" retained_wal_warning: u64 = size(0..=(1 << 60)).or("10GiB");
+    /// The longest time between two reports of progress to Postgres, 10ms to 1s.
+    "status_interval" status_interval: Duration = duration(Duration::from_millis(10)..=SECOND).or("1s");
+    /// Reconnect when Postgres has been silent for this long; at least 1s. Unset, or less than it: `wal_sender_timeout`.
+    "receive_timeout" receive_timeout: Option<Duration> = duration(SECOND..).optional();
+    /// `wal_sender_timeout` of the relay's own session, at least 1s: how long a relay whose machine has vanished keeps the slot.
+    "wal_sender_timeout" wal_sender_timeout: Duration = duration(SECOND..=LONGEST_TIMEOUT).or("5s");
+    /// Messages of `pg_logical_emit_message(true, prefix, …)` with this prefix are events, beside the rows of the tables or instead of them.
+    "messages.prefix" messages: Option<String> = text(table_name::owned_identifier).optional();
+}
+}
+
+impl Source {
+    /// Silence after which the connection counts as dead.
+    pub fn receive_timeout(&self) -> Duration {
+        self.receive_timeout.unwrap_or(self.wal_sender_timeout)
+    }
+}
+
+const TABLES_HELP: Option<&str> =
+    Some("for example: tables = ['public.outbox', '\"My Schema\".\"Tab\"']");
+
+pub(super) fn source(reader: &mut Reader<'_>) -> Result<Source, Noted> {
+    let source = Source::read(reader)?;
+    if source.password.is_some() && has_password(source.url.expose_secret()) {
+        let path = "source.password_file";
+        let what = format!("the URL has a password, and `{path}` is set: keep one of them");
+        return Err(reader.conflict(path, what));
+    }
+    Ok(source)
+}
+
+fn postgres_url(text: &str) -> Result<(), String> {
+    if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+        Ok(())
+    } else {
+        Err("it must begin with postgres:// or postgresql://".to_owned())
+    }
+}
+
+/// Whether the part of the URL before the hosts has a password, as RFC 3986 places it.
+fn has_password(url: &str) -> bool {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    authority
+        .rsplit_once('@')
+        .and_then(|(user, _)| user.split_once(':'))
+        .is_some_and(|(_, password)| !password.is_empty())
+}
+
+/// `ReplicationSlotValidateName`: lower-case letters, digits and underscores, below `NAMEDATALEN`.
+fn slot_name(text: &str) -> Result<String, String> {
+    let plain = text
+        .bytes()
+        .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'));
+    if plain && (1..=table_name::MAX_IDENTIFIER_BYTES).contains(&text.len()) {
+        Ok(text.to_owned())
+    } else {
+        let why = "the name of a slot is 1 to 63 of lower-case letters, digits and underscores";
+        Err(why.to_owned())
+    }
+}
+
+fn push_table(tables: &mut Vec<TableName>, text: &str) -> Result<(), String> {
+    let table = table_name::parse(text)?;
+    if tables.contains(&table) {
+        return Err("a table is named twice".to_owned());
+    }
+    tables.push(table);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_password;
+
+    #[test]
+    fn passwords_in_urls_are_seen() {
+        for (url, expected) in [
+            ("postgres://a:b@c/d", true),
+            ("postgres://a:b@c,d:1/e?x=y", true),
+            ("postgres://a@c:5432/d", false),
+            ("postgres://a:@c/d", false),
+            ("postgres://c:5432/d?user=a@b:c", false),
+            ("postgres:///d", false),
+            ("postgres://a:p%40@c", true),
+        ] {
+            assert_eq!(has_password(url), expected, "{url}");
+        }
+    }
+}
