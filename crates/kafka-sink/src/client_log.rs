@@ -11,7 +11,7 @@ use crate::sync::lock;
 /// The same kind of line is not repeated within this time.
 const QUIET: Duration = Duration::from_secs(30);
 
-/// Lets the first line of a kind through and counts its throttle.
+/// Lets the first line of a kind through and counts the others.
 #[derive(Debug, Default)]
 pub(crate) struct LogThrottle(Mutex<HashMap<String, (Instant, u64)>>);
 
@@ -65,7 +65,7 @@ pub(crate) fn is_also_an_error(level: RDKafkaLogLevel, facility: &str) -> bool {
 pub(crate) fn line(throttle: &LogThrottle, level: RDKafkaLogLevel, facility: &str, message: &str) {
     use RDKafkaLogLevel as L;
     // It says that `enable.gapless.guarantee` is experimental, at each start: nothing to act on. What
-    // rests on it is tested (sink/tests/order.rs).
+    // rests on it is tested (producer/sink/tests/order.rs).
     let known = facility == "CONFWARN" && message.contains("enable.gapless.guarantee");
     if known || matches!(level, L::Debug) {
         tracing::debug!(target: "librdkafka", facility, "{message}");

@@ -25,6 +25,10 @@ pub(crate) enum Numeric {
 /// More digits than any `numeric` has: 131072 before the point, 16383 after it.
 const MAX_DIGITS: usize = 200_000;
 
+/// The scale of a schema comes from outside: its power of ten must not take memory without end. Texts of
+/// numbers for Avro have at most 2,000 digits and exponents up to 2,000.
+const MAX_PLACES: u32 = 4_000;
+
 impl FromStr for Decimal {
     type Err = Malformed;
 
@@ -103,11 +107,15 @@ impl Decimal {
         self
     }
 
-    /// The number times `10^scale`, if that is a whole one.
+    /// The number times `10^scale`, if that is a whole one. `None` also if the scales differ by more than
+    /// [`MAX_PLACES`].
     pub(crate) fn exactly(&self, scale: i32) -> Option<BigInt> {
         let places = scale.checked_sub(self.scale)?;
         if self.unscaled == BigInt::ZERO {
             return Some(BigInt::ZERO);
+        }
+        if places.unsigned_abs() > MAX_PLACES {
+            return None;
         }
         let power = BigInt::from(10u8).pow(places.unsigned_abs());
         if places >= 0 {
@@ -270,6 +278,16 @@ mod tests {
         assert!((decimal("12345.678").double() - 12345.678).abs() < f64::EPSILON);
         assert_eq!(money("-$1,234.56").unwrap().plain(), "-1234.56");
         assert_eq!(money("($1.00)").unwrap().plain(), "-1.00");
+    }
+
+    #[test]
+    fn a_power_of_ten_is_bounded() {
+        let number: Decimal = "1.5".parse().unwrap();
+        assert_eq!(number.exactly(1), Some(BigInt::from(15)));
+        assert_eq!(number.exactly(0), None);
+        assert!(number.exactly(4_001).is_some());
+        assert_eq!(number.exactly(4_002), None);
+        assert_eq!(number.exactly(2_000_000_000), None);
     }
 
     #[test]

@@ -86,7 +86,8 @@ pub(crate) fn millis(text: &[u8]) -> Option<i64> {
     } else {
         let printed = parse(text)?;
         let nanos = printed.clock.map_or(0, |clock| clock.nanos);
-        printed.seconds() * 1000 + nanos / 1_000_000
+        let seconds = printed.seconds();
+        seconds.checked_mul(1000)?.checked_add(nanos / 1_000_000)?
     };
     (millis >= 0).then_some(millis)
 }
@@ -311,6 +312,9 @@ mod tests {
             ("2024-02-29 10:34", None),
             ("2024-13-01", None),
             ("yesterday", None),
+            // Beyond 64 bits, to either side of zero if it wrapped.
+            ("600000000-01-01", None),
+            ("999999999-12-31 23:59:59+00", None),
         ] {
             assert_eq!(millis(text.as_bytes()), expected, "{text}");
         }

@@ -91,8 +91,9 @@ impl DlqReader {
             .keys()
             .map(|partition| (*partition, self.offsets[partition]));
         self.client.assign(&self.topic, starts)?;
+        let mut complaint = Code::OperationTimedOut;
         while !ends.is_empty() {
-            match self.next()? {
+            match self.next(&mut complaint)? {
                 // What is left up to the end is not committed, or not for readers: it is looked at
                 // again the next time.
                 Read::End(partition) => {
@@ -149,8 +150,9 @@ impl DlqReader {
             &self.topic,
             [(first.partition, Offset::Offset(first.offset))],
         )?;
+        let mut complaint = Code::OperationTimedOut;
         loop {
-            let entry = match self.next()? {
+            let entry = match self.next(&mut complaint)? {
                 Read::End(partition) if partition == first.partition => return Ok(()),
                 Read::End(_) => continue,
                 Read::Entry(entry) => entry,
@@ -171,9 +173,10 @@ impl DlqReader {
     }
 
     /// Waits for a record or an end, and gives up when neither has come for long.
-    fn next(&self) -> Result<Read, KafkaError> {
+    ///
+    /// `complaint`: the last one, which is the cause if nothing comes.
+    fn next(&self, complaint: &mut Code) -> Result<Read, KafkaError> {
         let since = Instant::now();
-        let mut complaint = Code::OperationTimedOut;
         loop {
             match self.client.poll(POLL) {
                 Polled::Record(record) => return Ok(Read::Entry(Entry::of(record))),
@@ -183,10 +186,10 @@ impl DlqReader {
                 }
                 // Not that of a group: reading needs none.
                 Polled::Nothing | Polled::Complaint(Code::GroupAuthorizationFailed) => {}
-                Polled::Complaint(code) => complaint = code,
+                Polled::Complaint(code) => *complaint = code,
             }
             if since.elapsed() > self.patience {
-                return Err(KafkaError::of_topic(&self.topic, complaint));
+                return Err(KafkaError::of_topic(&self.topic, *complaint));
             }
         }
     }

@@ -39,7 +39,8 @@ pub(crate) async fn authenticate(
         // The server lets us in without asking: trust, peer, or a certificate.
         Message::AuthenticationOk => return demand_no_binding(wire, info),
         Message::AuthenticationMd5Password(body) => Some(body.salt()),
-        _ => None,
+        Message::AuthenticationCleartextPassword => None,
+        _ => return Err(Error::protocol("unexpected message during the login")),
     };
     demand_no_binding(wire, info)?;
     let password = password(wire, info, host)?;

@@ -54,7 +54,7 @@ struct Writer {
     producer: BaseProducer,
 }
 
-/// A dead letter to be written; what is not said is as in [`letter`].
+/// A dead letter to be written; what is not said is as in [`dlq_headers`].
 #[derive(Clone)]
 struct Draft<'a> {
     id: &'a str,

@@ -8,7 +8,6 @@ use walrelay_walsender::StatusUpdate;
 
 use super::connection::Streaming;
 use super::feedback::Feedback;
-
 use crate::interface::environment::{Environment, Failpoint};
 use crate::interface::source::{Source, WalStream};
 use crate::pipeline::error::{PipelineError, PipelineResult};

@@ -38,8 +38,9 @@ pub(super) fn templates(reader: &mut Reader<'_>, preset: Option<Preset>) -> Resu
         refuse(reader, section, "unless `router.preset` is \"debezium\"");
     }
     let keys = Keys::read(reader);
-    let object = object(reader);
-    let headers = headers(reader);
+    // `--set` of the whole value, or of no headers, replaces what the file says of their members.
+    let object = (!reader.has(MEMBERS)).then(|| object(reader)).flatten();
+    let headers = (!reader.has(HEADERS)).then(|| headers(reader)).flatten();
     if preset.is_none() {
         if !reader.has("router.route.topic") {
             reader.missing("router.route.topic", "\"{type}\"");
