@@ -4,7 +4,7 @@
 //! - [`run_command`]: what `main` calls.
 //! - [`cli`]: arguments, failures as people read them, exit codes.
 //! - [`config`]: the configuration file.
-//! - [`postgres`]: catalogs, what is created in them, the replication connection.
+//! - `postgres`: catalogs, what is created in them, the replication connection.
 //! - `commands`: one module per command, `run`, `init`, `check`, `route`, `demo`,
 //!   `bench`, `dlq`, `import-debezium`.
 //! - `sinks`: standard output as a sink. Kafka is a crate of its own.
