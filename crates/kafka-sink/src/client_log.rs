@@ -54,6 +54,16 @@ impl LogThrottle {
     }
 }
 
+/// Logs that there is no OAUTHBEARER token, and why.
+pub(crate) fn no_token(throttle: &LogThrottle, reason: &str) {
+    if let Some(held_back) = throttle.pass("OAUTHBEARER") {
+        tracing::warn!(
+            held_back = held_back.shown(),
+            "no OAUTHBEARER token for Kafka: {reason}"
+        );
+    }
+}
+
 /// Whether librdkafka gives the same words to [`ClientContext::error`](rdkafka::ClientContext::error), too:
 /// `rd_kafka_broker_set_error` does so for failed connections.
 pub(crate) fn is_also_an_error(level: RDKafkaLogLevel, facility: &str) -> bool {

@@ -142,7 +142,7 @@ impl Consumer {
     fn authorise(&self) {
         let context = self.consumer.context();
         if let Err(reason) = context.config.authorise(self.consumer.client()) {
-            context.complain_of_tokens(&reason);
+            client_log::no_token(&context.throttle, &reason);
         }
     }
 
@@ -263,17 +263,6 @@ struct Context {
     refused: AtomicBool,
 }
 
-impl Context {
-    fn complain_of_tokens(&self, reason: &str) {
-        if let Some(held_back) = self.throttle.pass("OAUTHBEARER") {
-            tracing::warn!(
-                held_back = held_back.shown(),
-                "no OAUTHBEARER token for Kafka: {reason}"
-            );
-        }
-    }
-}
-
 impl ClientContext for Context {
     const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
 
@@ -283,7 +272,7 @@ impl ClientContext for Context {
     ) -> Result<OAuthToken, Box<dyn std::error::Error>> {
         let token = self.config.oauth_token();
         if let Err(error) = &token {
-            self.complain_of_tokens(&error.to_string());
+            client_log::no_token(&self.throttle, &error.to_string());
         }
         token
     }

@@ -115,12 +115,7 @@ impl Context {
 
     fn complain_of_tokens(&self, reason: &str) {
         self.tokenless.store(true, SeqCst);
-        if let Some(held_back) = self.throttle().pass("OAUTHBEARER") {
-            tracing::warn!(
-                held_back = held_back.shown(),
-                "no OAUTHBEARER token for Kafka: {reason}"
-            );
-        }
+        client_log::no_token(self.throttle(), reason);
     }
 
     fn delivered(&self, seq: u64) {
