@@ -16,6 +16,7 @@
 //! - [`registry`]: values by the schemas of a registry, which is away, refuses, or has later ones;
 //!   [`cloud_events`]: records as CloudEvents.
 //! - [`topics`]: they are created where configured, and waited for where not.
+//! - [`endpoint`]: metrics, health and status over HTTP; [`alerts`]: each fault, its alert, its remedy.
 //! - [`errors`]: each mistake has its own word and exit code.
 //! - [`commands`]: `init`, `check`, `completions`, standard output as a sink.
 //! - [`bench`]: what `bench` measures, and that it leaves nothing behind.
@@ -35,6 +36,7 @@
     reason = "a test fails by panicking with the reason, and says what it measured"
 )]
 
+mod alerts;
 mod bench;
 mod children;
 mod cloud_events;
@@ -46,6 +48,7 @@ mod debezium;
 mod dlq;
 mod docs;
 mod emitting;
+mod endpoint;
 mod errors;
 mod history;
 mod idle;

@@ -96,7 +96,7 @@ fn of_endpoint(http: &Http) -> Result<StatusReport, String> {
     }
     let (scheme, roots) = match &http.tls {
         None => ("http", Roots::None),
-        // Its own certificate is an authority for itself, whoever signed it.
+        // The file's chain may end with the authority.
         Some((certificate, _)) => {
             let roots = Roots::of_file(certificate).map_err(|error| error.to_string())?;
             ("https", roots)

@@ -1,0 +1,212 @@
+//! Each alert of `deploy/prometheus/alerts.yml`: its fault is injected, its expression becomes true over the metrics that
+//! the relay serves, its remedy is carried out, and the expression is false again.
+//!
+//! Expressions are evaluated here, by the rules of
+//! <https://prometheus.io/docs/prometheus/latest/querying/basics/>, for the few functions and operators that they use.
+//! Ranges are 20 times as short as they stand there, so that a quarter of an hour fits a test; `for` does not count.
+
+mod expression;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use walrelay_testkit::{Db, Kafka, servers};
+
+use crate::endpoint::{config, free_address, get};
+use crate::rig::{PATIENCE, Rig, insert};
+use expression::{Expression, Scrape};
+
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Alerts by name, and what the endpoint has served so far.
+struct Watch {
+    address: SocketAddr,
+    rules: BTreeMap<String, String>,
+    scrapes: Vec<Scrape>,
+}
+
+impl Watch {
+    fn new(address: SocketAddr) -> Self {
+        let file = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../deploy/prometheus/alerts.yml"
+        );
+        let text = std::fs::read_to_string(file).expect("the rules");
+        let mut rules = BTreeMap::new();
+        let mut alert = String::new();
+        for line in text.lines().map(str::trim) {
+            if let Some(name) = line.strip_prefix("- alert: ") {
+                name.clone_into(&mut alert);
+            } else if let Some(expression) = line.strip_prefix("expr: ") {
+                rules.insert(alert.clone(), expression.to_owned());
+            }
+        }
+        Self {
+            address,
+            rules,
+            scrapes: Vec::new(),
+        }
+    }
+
+    fn scrape(&mut self) {
+        let text = get(self.address, "/metrics").map(|(_, text)| text);
+        let scrape = Scrape::of(text.as_deref(), "walrelay");
+        self.scrapes.push(scrape);
+    }
+
+    fn fires(&self, alert: &str, replaced: &[(&str, &str)]) -> bool {
+        let text = self
+            .rules
+            .get(alert)
+            .unwrap_or_else(|| panic!("no alert {alert}"));
+        let text = replaced.iter().fold(text.clone(), |text, (old, new)| {
+            assert!(text.contains(old), "{alert}: {text}");
+            text.replace(old, new)
+        });
+        let expression =
+            Expression::parse(&text).unwrap_or_else(|error| panic!("{alert}: {error}"));
+        !expression.evaluate(&self.scrapes).is_empty()
+    }
+
+    /// Scrapes until each of these alerts fires, or none does. `replaced`: a threshold that is too large for a test.
+    #[track_caller]
+    fn wait(&mut self, alerts: &[&str], fires: bool, replaced: &[(&str, &str)]) {
+        let begun = Instant::now();
+        loop {
+            self.scrape();
+            let others: Vec<_> = alerts
+                .iter()
+                .filter(|alert| self.fires(alert, replaced) != fires)
+                .collect();
+            if others.is_empty() {
+                return eprintln!("{alerts:?}: {fires} after {:?}", begun.elapsed());
+            }
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "{others:?} should be {fires}; the last scrape: {:#?}",
+                self.scrapes.last()
+            );
+            thread::sleep(INTERVAL);
+        }
+    }
+}
+
+#[test]
+fn of_kafka_and_the_slot_come_and_go() {
+    let kafka = Kafka::builder().start();
+    let builder = servers::builder(18).setting("max_slot_wal_keep_size", "64MB");
+    let rig = Rig::with(
+        builder.start().expect("Postgres"),
+        kafka.bootstrap_servers(),
+    );
+    rig.workload().create_tables();
+    let db = Db::connect(&rig.postgres.url());
+    let address = free_address();
+    // A relay that has lost its connection waits long enough to be seen.
+    let more = "[delivery]\nbackoff_initial = \"8s\"\n";
+    let relay = rig.streaming(&config(&rig, &rig.postgres.url(), address, more));
+    let mut watch = Watch::new(address);
+    let of_kafka = [
+        "WalrelayBrokersDown",
+        "WalrelayNothingConfirmed",
+        "WalrelayLag",
+    ];
+    let of_wal = ["WalrelaySlotWalNearLimit"];
+    let retained = ["WalrelaySlotRetainsWal"];
+    let smaller: &[(&str, &str)] = &[("10737418240", "33554432")];
+    insert(&db, 0);
+    watch.wait(&of_kafka, false, &[]);
+    watch.wait(&of_wal, false, &[]);
+    watch.wait(&retained, false, smaller);
+
+    // Kafka is gone, and 40 MB of WAL are written.
+    kafka.kill();
+    insert(&db, 1);
+    for _ in 0..40 {
+        db.batch("SELECT pg_logical_emit_message(false, 'other', repeat('x', 1000000))");
+    }
+    watch.wait(&of_wal, true, &[]);
+    watch.wait(&retained, true, smaller);
+    watch.wait(&["WalrelayBrokersDown"], true, &[]);
+    // WAL goes on being written, as on a busy server.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(16) {
+        db.batch("SELECT pg_logical_emit_message(false, 'other', 'x')");
+        watch.scrape();
+        thread::sleep(INTERVAL);
+    }
+    watch.wait(&["WalrelayNothingConfirmed"], true, &[]);
+    watch.wait(&["WalrelayLag", "WalrelayNotReady"], true, &[]);
+    // The remedy for the limit, then the one for Kafka.
+    rig.postgres
+        .change_setting("max_slot_wal_keep_size", "1GB")
+        .expect("it is changed");
+    watch.wait(&of_wal, false, &[]);
+    kafka.start_again();
+    watch.wait(
+        &["WalrelayBrokersDown", "WalrelayLag", "WalrelayNotReady"],
+        false,
+        &[],
+    );
+    db.batch("SELECT pg_logical_emit_message(false, 'other', 'x'); CHECKPOINT");
+    watch.wait(&["WalrelayNothingConfirmed"], false, &[]);
+    watch.wait(&retained, false, smaller);
+
+    // The walsender is gone, and the relay waits before it connects again: nobody reads the slot.
+    watch.wait(&["WalrelaySlotInactive"], false, &[]);
+    db.batch("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots");
+    watch.wait(&["WalrelaySlotInactive"], true, &[]);
+    watch.wait(&["WalrelaySlotInactive"], false, &[]);
+    rig.caught_up();
+    rig.verdict().assert_clean();
+    relay.ends_well();
+}
+
+#[test]
+fn of_the_process_and_dead_letters_come_and_go() {
+    let rig = Rig::with_outbox(18);
+    let address = free_address();
+    let topic = format!("{}dlq", rig.prefix);
+    let more = format!("[poison]\nunroutable = \"dead-letter\"\ntopic = \"{topic}\"\n");
+    let config = config(&rig, &rig.postgres.url(), address, &more);
+    let mut relay = rig.streaming(&config);
+    let mut watch = Watch::new(address);
+    let alerts = [
+        "WalrelayDown",
+        "WalrelayDeadLetters",
+        "WalrelayRestarts",
+        "WalrelayNotReady",
+    ];
+    watch.wait(&alerts, false, &[]);
+    let db = Db::connect(&rig.postgres.url());
+    // A topic cannot have this name.
+    db.batch("INSERT INTO outbox VALUES (gen_random_uuid(), 'no topic!', 'key', 'T', '{}')");
+    watch.wait(&["WalrelayDeadLetters"], true, &[]);
+    let config_name = config.to_str().expect("text");
+    let dropped = crate::rig::output(&["dlq", "drop", "--all", "--yes", "--config", config_name]);
+    assert!(dropped.status.success(), "{dropped:?}");
+    // The rate is 0 again when the window has passed.
+    watch.wait(&["WalrelayDeadLetters"], false, &[]);
+
+    for _ in 0..3 {
+        relay.kill();
+        watch.wait(&["WalrelayDown"], true, &[]);
+        relay = rig.streaming(&config);
+        watch.wait(&["WalrelayDown"], false, &[]);
+    }
+    watch.wait(&["WalrelayRestarts"], true, &[]);
+    watch.wait(&["WalrelayRestarts"], false, &[]);
+    relay.ends_well();
+}
+
+/// Every alert has a heading of its name on the page that it names.
+#[test]
+fn are_explained() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/OPERATIONS.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    for alert in Watch::new(free_address()).rules.keys() {
+        assert!(page.contains(&format!("\n### {alert}\n")), "{alert}");
+    }
+}
