@@ -9,7 +9,6 @@ use walrelay_lsn::{Lsn, RelationId, TypeOid};
 use walrelay_pgoutput::{Message, PgTimestamp, decode, encode};
 use walrelay_sink::Poison;
 
-use crate::plan::TopicName as _;
 use crate::render::registry::encode_json;
 use crate::value::json;
 use crate::{
@@ -218,7 +217,7 @@ pub fn templates(bytes: &[u8]) {
         for type_oid in TYPES {
             // Postgres has seen to it that a column of JSON is JSON.
             let is_possible = type_oid != 3802 || json::is_json(value.as_bytes());
-            if is_possible && template.check(place, &plain.lookups).is_ok() {
+            if is_possible && Template::parse(text, place, &plain.lookups).is_ok() {
                 rows(&in_place(place), place, &names, type_oid, value);
             }
         }

@@ -1,8 +1,6 @@
 //! By which rules rows become records.
 
-use walrelay_pgoutput::Relation;
-
-use crate::plan::{Plan, PlanError};
+use crate::plan::{Columns, Plan, PlanError};
 use crate::render::connect::TableFacts;
 use crate::render::debezium::{self, Options};
 use crate::render::template::Templates;
@@ -30,15 +28,15 @@ impl From<Templates> for Route {
 }
 
 impl Route {
-    /// The plan of a table, with what the catalogs say of it.
+    /// The plan of a table; `facts` are from the catalogs.
     pub(crate) fn compile(
         &self,
-        relation: &Relation<'_>,
+        columns: &mut Columns<'_>,
         facts: Option<&TableFacts>,
     ) -> Result<Plan, PlanError> {
         match self {
-            Self::Debezium(options) => options.compile(relation, facts),
-            Self::Template(templates) => templates.compile(relation),
+            Self::Debezium(options) => options.compile(columns, facts),
+            Self::Template(templates) => templates.compile(columns),
         }
     }
 

@@ -49,13 +49,19 @@ pub enum Target {
     RecordName,
 }
 
+impl From<Target> for Role {
+    fn from(target: Target) -> Self {
+        Self::Template(target)
+    }
+}
+
 impl Role {
     /// The option that names the column: Debezium's, or a key of the configuration.
     pub const fn option(&self) -> &'static str {
         self.words().1
     }
 
-    /// What the column is for, and the option.
+    /// The purpose of the column, and the option.
     const fn words(&self) -> (&'static str, &'static str) {
         match self {
             Self::EventId => ("the event id", "table.field.event.id"),
@@ -68,45 +74,32 @@ impl Role {
                 "table.field.event.schema.version",
             ),
             Self::Additional => ("an additional field", "table.fields.additional.placement"),
-            Self::Template(target) => target.words(),
-        }
-    }
-}
-
-impl Target {
-    const fn words(&self) -> (&'static str, &'static str) {
-        match self {
-            Self::Id => ("the event's id", "router.route.id"),
-            Self::Topic => ("the topic", "router.route.topic"),
-            Self::Key => ("the key", "router.route.key"),
-            Self::Value => ("the value", "router.route.value"),
-            Self::Member(_) => ("member", "router.route.value"),
-            Self::Header(_) => ("header", "router.route.headers"),
-            Self::Partition => ("the partition", "router.route.partition"),
-            Self::Timestamp => ("the timestamp", "router.route.timestamp"),
-            Self::CloudEvent(_) => ("the CloudEvents attribute", "router.cloudevents"),
-            Self::RecordName => ("the name of the record", "router.registry.record"),
-        }
-    }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = self.words().0;
-        match self {
-            Self::Member(name) => write!(f, "{what} {name:?} of the value"),
-            Self::Header(name) => write!(f, "{what} {name:?}"),
-            Self::CloudEvent(name) => write!(f, "{what} {name:?}"),
-            _ => f.write_str(what),
+            Self::Template(Target::Id) => ("the event's id", "router.route.id"),
+            Self::Template(Target::Topic) => ("the topic", "router.route.topic"),
+            Self::Template(Target::Key) => ("the key", "router.route.key"),
+            Self::Template(Target::Value) => ("the value", "router.route.value"),
+            Self::Template(Target::Member(_)) => ("member", "router.route.value"),
+            Self::Template(Target::Header(_)) => ("header", "router.route.headers"),
+            Self::Template(Target::Partition) => ("the partition", "router.route.partition"),
+            Self::Template(Target::Timestamp) => ("the timestamp", "router.route.timestamp"),
+            Self::Template(Target::CloudEvent(_)) => {
+                ("the CloudEvents attribute", "router.cloudevents")
+            }
+            Self::Template(Target::RecordName) => {
+                ("the name of the record", "router.registry.record")
+            }
         }
     }
 }
 
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.words().0)?;
         match self {
-            Self::Template(target) => target.fmt(f),
-            role => f.write_str(role.words().0),
+            Self::Template(Target::Member(name)) => write!(f, " {name:?} of the value"),
+            Self::Template(Target::Header(name)) => write!(f, " {name:?}"),
+            Self::Template(Target::CloudEvent(name)) => write!(f, " {name:?}"),
+            _ => Ok(()),
         }
     }
 }

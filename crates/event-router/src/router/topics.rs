@@ -105,7 +105,10 @@ mod tests {
         Topic::Routed {
             slot: 0,
             default: default.map(Into::into),
-            name: Some(Box::new(template.parse::<TopicTemplate>().unwrap())),
+            name: Some({
+                let template: TopicTemplate = template.parse().unwrap();
+                Box::new(move |value, topic| template.render(value, topic))
+            }),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Values of a row, and the bytes that are made of them.
 
+pub(crate) mod cursor;
 pub(crate) mod decimal;
 pub(crate) mod json;
 pub(crate) mod time;

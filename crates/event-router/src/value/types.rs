@@ -3,10 +3,21 @@
 /// How a column's text becomes a record's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// As it is.
     Verbatim,
     /// Postgres writes `t` and `f`, Java `true` and `false`.
     Boolean,
+}
+
+impl Reading {
+    /// `None`: the text is not that of a boolean.
+    pub(crate) const fn read(self, text: &[u8]) -> Option<&[u8]> {
+        match (self, text) {
+            (Self::Verbatim, text) => Some(text),
+            (Self::Boolean, b"t") => Some(b"true"),
+            (Self::Boolean, b"f") => Some(b"false"),
+            (Self::Boolean, _) => None,
+        }
+    }
 }
 
 /// `boolean`.

@@ -5,11 +5,10 @@ use std::borrow::Cow;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 
-use super::array::{self, Element};
 use super::interval::Interval;
 use super::options::BinaryHandling;
 use super::schema::Data;
-use super::{hstore, java, temporal};
+use super::{array, hstore, java, temporal};
 use crate::value::decimal::{self, Decimal, Numeric};
 use crate::value::{Malformed, hex_byte};
 
@@ -113,20 +112,8 @@ impl Codec {
             Self::Point => point(input)?,
             Self::HstoreJson => text(hstore::json(&ordered(input)?)),
             Self::HstoreMap => Data::Map(ordered(input)?),
-            Self::Array(element) => Data::List(element.list(array::parse(input, b',')?)?),
+            Self::Array(element) => array::parse(input, element)?,
         })
-    }
-
-    fn list<'t>(&self, elements: Vec<Element<'t>>) -> Result<Vec<Data<'t>>, Malformed> {
-        elements
-            .into_iter()
-            .map(|element| match element {
-                Element::Null => Ok(Data::Null),
-                Element::Text(Cow::Borrowed(text)) => self.read(text),
-                Element::Text(Cow::Owned(text)) => Ok(self.read(&text)?.into_owned()),
-                Element::Array(elements) => Ok(Data::List(self.list(elements)?)),
-            })
-            .collect()
     }
 }
 
@@ -145,30 +132,19 @@ fn bytea(input: &str) -> Result<Cow<'_, [u8]>, Malformed> {
     }
     let mut bytes = Vec::with_capacity(input.len());
     let mut rest = input.as_bytes();
-    loop {
-        rest = match rest {
-            [] => return Ok(Cow::Owned(bytes)),
-            [b'\\', b'\\', rest @ ..] => {
-                bytes.push(b'\\');
-                rest
+    while let [first, tail @ ..] = rest {
+        let byte;
+        (byte, rest) = match (first, tail) {
+            (b'\\', [b'\\', rest @ ..]) => (b'\\', rest),
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', rest @ ..]) => {
+                ((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'), rest)
             }
-            [
-                b'\\',
-                a @ b'0'..=b'3',
-                b @ b'0'..=b'7',
-                c @ b'0'..=b'7',
-                rest @ ..,
-            ] => {
-                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-                rest
-            }
-            [b'\\', ..] => return Err(Malformed),
-            [byte, rest @ ..] => {
-                bytes.push(*byte);
-                rest
-            }
+            (b'\\', _) => return Err(Malformed),
+            (byte, rest) => (*byte, rest),
         };
+        bytes.push(byte);
     }
+    Ok(Cow::Owned(bytes))
 }
 
 fn bytes_text(bytes: &[u8], handling: BinaryHandling) -> String {
@@ -176,11 +152,9 @@ fn bytes_text(bytes: &[u8], handling: BinaryHandling) -> String {
         BinaryHandling::Bytes | BinaryHandling::Base64 => STANDARD.encode(bytes),
         BinaryHandling::Base64UrlSafe => URL_SAFE.encode(bytes),
         BinaryHandling::Hex => {
-            let nibble = |nibble: u8| char::from_digit(nibble.into(), 16).unwrap_or('0');
-            let pairs = bytes
-                .iter()
-                .map(|byte| [nibble(byte >> 4), nibble(byte & 0xf)]);
-            pairs.flatten().collect()
+            let digit = |nibble: u8| char::from_digit(nibble.into(), 16);
+            let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+            digits.filter_map(digit).collect()
         }
     }
 }
@@ -261,13 +235,12 @@ fn point(input: &str) -> Result<Data<'static>, Malformed> {
         .ok_or(Malformed)?;
     let (x, y): (f64, f64) = (x.parse()?, y.parse()?);
     // Well-known binary: little endian, a point.
-    let mut wkb = vec![1, 1, 0, 0, 0];
-    wkb.extend_from_slice(&x.to_le_bytes());
-    wkb.extend_from_slice(&y.to_le_bytes());
+    let wkb = [&[1, 1, 0, 0, 0], &x.to_le_bytes()[..], &y.to_le_bytes()[..]].concat();
+    let wkb = Data::Bytes(wkb.into());
     Ok(Data::Struct(vec![
         Data::Double(x),
         Data::Double(y),
-        Data::Bytes(Cow::Owned(wkb)),
+        wkb,
         Data::Null,
     ]))
 }

@@ -2,7 +2,7 @@
 
 use super::json::JsonOptions;
 use super::schema::{Data, Kind, Schema};
-use super::text;
+use super::text::Style;
 use crate::value::{Part, ValueError};
 
 /// How a key, a value or a header becomes bytes.
@@ -52,11 +52,11 @@ impl Converter {
             (Self::String | Self::Simple, Data::Null) => return Ok(Part::Null),
             (Self::Json(options), data) => {
                 out.extend_from_slice(prefix);
-                options.value(schema, data, out);
+                Style::Json(*options).value(schema, data, true, out);
                 options.suffix(out);
             }
-            (Self::String, data) => text::to_string(schema, data, out),
-            (Self::Simple, data) => text::simple(schema, data, false, out),
+            (Self::String, data) => Style::Java.value(schema, data, false, out),
+            (Self::Simple, data) => Style::Simple.value(schema, data, false, out),
             (_, Data::Bytes(bytes)) => out.extend_from_slice(bytes),
             (_, Data::Null) if schema.is_some_and(|schema| schema.kind == Kind::Bytes) => {
                 return Ok(Part::Null);

@@ -4,6 +4,7 @@
 use super::catalog::{TypeFacts, TypeKind};
 use super::codec::Codec;
 use super::schema::{Data, Kind, Schema};
+use crate::value::cursor::Cursor;
 
 /// The default that a schema has, from `pg_get_expr`.
 pub(crate) fn parse(
@@ -83,22 +84,9 @@ fn is_generated(expression: &str) -> bool {
     })
 }
 
-/// What stands between the first quotes, or everything where there are none.
+/// The text in the first quotes, or everything if there are none.
 fn literal(expression: &str) -> String {
-    let Some((_, rest)) = expression.split_once('\'') else {
-        return expression.to_owned();
-    };
-    let mut value = String::new();
-    let mut chars = rest.chars().peekable();
-    while let Some(c) = chars.next() {
-        match c {
-            '\'' if chars.peek() == Some(&'\'') => {
-                chars.next();
-                value.push('\'');
-            }
-            '\'' => break,
-            c => value.push(c),
-        }
-    }
-    value
+    let quoted = expression.split_once('\'').map(|(_, rest)| rest);
+    let quoted = quoted.and_then(|rest| Cursor::new(rest).quoted('\''));
+    quoted.unwrap_or_else(|| expression.to_owned())
 }

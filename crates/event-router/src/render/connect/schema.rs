@@ -106,8 +106,8 @@ impl Schema {
     }
 
     #[must_use]
-    pub(crate) fn parameter(mut self, name: &'static str, value: impl Into<String>) -> Self {
-        self.parameters.push((name, value.into()));
+    pub(crate) fn parameter(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.parameters.push((name, value.to_string()));
         self
     }
 

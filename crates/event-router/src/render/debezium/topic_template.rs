@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::java_regex::{JavaRegex, JavaRegexError};
-use crate::plan::TopicName;
+use crate::value::cursor::Cursor;
 
 /// The group that Debezium's default `route.topic.regex` has.
 const PLACEHOLDER: &str = "routedByValue";
@@ -100,7 +100,7 @@ fn placeholders(groups: &[String]) -> String {
 }
 
 impl TopicTemplate {
-    /// A template for what `pattern`, a Java regular expression, finds (`route.topic.regex` and
+    /// A template for the groups of `pattern`, a Java regular expression (`route.topic.regex` and
     /// `route.topic.replacement`).
     pub fn with_regex(pattern: &str, replacement: &str) -> Result<Self, TopicTemplateError> {
         let regex = match pattern {
@@ -116,7 +116,7 @@ impl TopicTemplate {
         Ok(template)
     }
 
-    /// What stands in every topic, between what stands for the value.
+    /// The texts that stand in every topic, between the groups.
     pub fn literals(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().filter_map(|piece| match piece {
             Piece::Literal(text) => Some(text.as_str()),
@@ -125,118 +125,104 @@ impl TopicTemplate {
     }
 
     fn read(&mut self, text: &str) -> Result<(), TopicTemplateError> {
+        use TopicTemplateError::{Backslash, Dollar, Empty, Unclosed};
+
         if text.is_empty() {
-            return Err(TopicTemplateError::Empty);
+            return Err(Empty);
         }
-        let mut chars = (1..).zip(text.chars()).peekable();
-        while let Some((position, c)) = chars.next() {
-            match c {
-                '\\' => match chars.next() {
-                    Some((_, escaped)) => self.push_char(escaped),
-                    None => return Err(TopicTemplateError::Backslash { position }),
-                },
-                '$' => match chars.next() {
-                    Some((_, '{')) => {
-                        let mut name = String::new();
-                        loop {
-                            match chars.next() {
-                                Some((_, '}')) => break,
-                                Some((_, c)) => name.push(c),
-                                None => return Err(TopicTemplateError::Unclosed { position }),
-                            }
-                        }
-                        let Some(group) = self.group(&name) else {
-                            let groups = self.names();
-                            return Err(TopicTemplateError::Unknown {
-                                position,
-                                name,
-                                groups,
-                            });
-                        };
-                        self.pieces.push(Piece::Group(group));
-                    }
-                    Some((_, first @ '0'..='9')) => {
-                        let digit = |c: char| c.to_digit(10).map_or(0, |digit| digit as usize);
-                        let groups = self.groups();
-                        let mut number = digit(first);
-                        if number > groups {
-                            return Err(TopicTemplateError::NoGroup {
-                                position,
-                                number,
-                                groups,
-                            });
-                        }
-                        // As many digits as there are groups for, as in Java.
-                        while let Some((_, c @ '0'..='9')) = chars.peek() {
-                            let longer = number.saturating_mul(10).saturating_add(digit(*c));
-                            if longer > groups {
-                                break;
-                            }
-                            number = longer;
-                            chars.next();
-                        }
-                        self.pieces.push(Piece::Group(number));
-                    }
-                    _ => return Err(TopicTemplateError::Dollar { position }),
-                },
-                _ => self.push_char(c),
+        let mut text = Cursor::new(text);
+        while let Some(c) = text.next() {
+            let position = text.position - 1;
+            let c = match c {
+                '\\' => text.next().ok_or(Backslash { position })?,
+                '$' => {
+                    let group = if text.take("{") {
+                        let name = text.take_while(|c| c != '}');
+                        text.next().ok_or(Unclosed { position })?;
+                        self.named(name, position)?
+                    } else {
+                        let first = text.next().and_then(|c| c.to_digit(10));
+                        let first = first.ok_or(Dollar { position })?;
+                        self.numbered(first as usize, &mut text, position)?
+                    };
+                    self.pieces.push(Piece::Group(group));
+                    continue;
+                }
+                c => c,
+            };
+            match self.pieces.last_mut() {
+                Some(Piece::Literal(text)) => text.push(c),
+                _ => self.pieces.push(Piece::Literal(c.to_string())),
             }
         }
         Ok(())
     }
 
-    fn groups(&self) -> usize {
-        self.regex.as_ref().map_or(1, JavaRegex::groups)
-    }
-
-    fn group(&self, name: &str) -> Option<usize> {
-        match &self.regex {
-            None => (name == PLACEHOLDER).then_some(1),
-            Some(regex) => regex.group(name),
-        }
-    }
-
-    fn names(&self) -> Vec<String> {
-        match &self.regex {
-            None => vec![PLACEHOLDER.to_owned()],
+    fn named(&self, name: &str, position: usize) -> Result<usize, TopicTemplateError> {
+        let names = match &self.regex {
+            None => vec![None, Some(PLACEHOLDER)],
             Some(regex) => regex.names(),
-        }
-    }
-
-    fn push_char(&mut self, c: char) {
-        if let Some(Piece::Literal(text)) = self.pieces.last_mut() {
-            text.push(c);
-        } else {
-            self.pieces.push(Piece::Literal(c.to_string()));
-        }
-    }
-}
-
-impl TopicName for TopicTemplate {
-    fn render(&self, value: &str, topic: &mut String) {
-        topic.clear();
-        let Some(regex) = &self.regex else {
-            if value.contains(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']) {
-                topic.push_str(value);
-                return;
-            }
-            for piece in &self.pieces {
-                topic.push_str(match piece {
-                    Piece::Literal(text) => text,
-                    Piece::Group(_) => value,
-                });
-            }
-            return;
         };
-        let Some((before, captures, after)) = regex.captures(value) else {
+        let group = names.iter().position(|known| *known == Some(name));
+        group.ok_or_else(|| TopicTemplateError::Unknown {
+            position,
+            name: name.to_owned(),
+            groups: names.into_iter().flatten().map(str::to_owned).collect(),
+        })
+    }
+
+    /// Takes as many digits as there are groups for, as Java does.
+    fn numbered(
+        &self,
+        first: usize,
+        text: &mut Cursor<'_>,
+        position: usize,
+    ) -> Result<usize, TopicTemplateError> {
+        let groups = self
+            .regex
+            .as_ref()
+            .map_or(1, |regex| regex.names().len() - 1);
+        let mut number = first;
+        if number > groups {
+            return Err(TopicTemplateError::NoGroup {
+                position,
+                number,
+                groups,
+            });
+        }
+        while let Some(digit) = text.peek().and_then(|c| c.to_digit(10)) {
+            let longer = number.saturating_mul(10).saturating_add(digit as usize);
+            if longer > groups {
+                break;
+            }
+            number = longer;
+            text.next();
+        }
+        Ok(number)
+    }
+
+    /// Replaces `topic` by the topic for `value`.
+    pub(crate) fn render(&self, value: &str, topic: &mut String) {
+        topic.clear();
+        let captures = match &self.regex {
+            None if value.contains(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']) => None,
+            None => Some(("", None, "")),
+            Some(regex) => regex
+                .captures(value)
+                .map(|(before, captures, after)| (before, Some(captures), after)),
+        };
+        let Some((before, captures, after)) = captures else {
             topic.push_str(value);
             return;
         };
         topic.push_str(before);
         for piece in &self.pieces {
-            topic.push_str(match piece {
-                Piece::Literal(text) => text,
-                Piece::Group(number) => captures.get(*number).map_or("", |group| group.as_str()),
+            topic.push_str(match (piece, &captures) {
+                (Piece::Literal(text), _) => text,
+                (Piece::Group(_), None) => value,
+                (Piece::Group(number), Some(captures)) => {
+                    captures.get(*number).map_or("", |group| group.as_str())
+                }
             });
         }
         topic.push_str(after);
@@ -301,12 +287,8 @@ impl fmt::Display for TopicTemplate {
 
 impl fmt::Debug for TopicTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "TopicTemplate({:?} of {:?})",
-            self.to_string(),
-            self.pattern
-        )
+        let text = self.to_string();
+        write!(f, "TopicTemplate({text:?} of {:?})", self.pattern)
     }
 }
 

@@ -14,14 +14,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::str;
 
-use smallvec::{SmallVec, smallvec};
-use walrelay_pgoutput::{Relation, Tuple, Value};
+use walrelay_pgoutput::Value;
 
 pub use avro::SchemaProblem;
 
 use crate::plan::{
-    Columns, PlanError, Render as _, Role, RouteError, SchemaMismatch, SchemaMismatchAt, Slots,
-    Target,
+    Columns, PlanError, RouteError, SchemaMismatch, SchemaMismatchAt, Slots, Target,
 };
 use crate::render::template::{Compiler, Lookups, Template, Text};
 use crate::value::json;
@@ -66,48 +64,36 @@ impl WireFormat {
         self.record.iter().flat_map(Template::columns).collect()
     }
 
-    pub(crate) fn compile(&self, relation: &Relation<'_>) -> Result<Option<RecordName>, PlanError> {
-        let Some(template) = &self.record else {
-            return Ok(None);
-        };
-        let mut columns = Columns::of(relation);
-        let mut compiler = Compiler {
-            columns: &mut columns,
-            lookups: &self.lookups,
-        };
-        let text = compiler.text(template, &Target::RecordName)?;
-        Ok(Some(RecordName {
-            text,
-            slots: columns.finish(),
-        }))
+    pub(crate) fn compile(
+        &self,
+        columns: &mut Columns<'_>,
+    ) -> Option<Result<RecordName, PlanError>> {
+        let lookups = &self.lookups;
+        let mut compiler = Compiler { columns, lookups };
+        let template = self.record.as_ref()?;
+        Some(compiler.text(template, &Target::RecordName).map(RecordName))
     }
 }
 
-/// What makes the name of a record, for one table.
-#[derive(Debug)]
-pub(crate) struct RecordName {
-    text: Text,
-    slots: Slots,
-}
+/// Makes the name of a record, for one table.
+pub(crate) struct RecordName(Text);
 
 impl RecordName {
     /// Appends the name.
     fn render(
         &self,
-        tuple: &Tuple<'_>,
+        values: &[Value<'_>],
         scratch: &mut Vec<u8>,
         subject: &mut String,
-    ) -> Result<(), RouteError> {
-        let mut values: SmallVec<[Value<'_>; 4]> = smallvec![Value::Null; self.slots.names.len()];
-        self.slots.values(tuple, &mut values);
-        let fault = |fault| self.slots.error(fault, &Role::Template(Target::RecordName));
-        let part = self.text.render(&values, scratch).map_err(fault)?;
-        let why = |why| fault(Fault::new(self.text.slot(), why));
-        let text = part.resolve(scratch).ok_or_else(|| why(ValueError::Null))?;
-        if text.is_empty() {
-            return Err(why(ValueError::Empty));
+    ) -> Result<(), Fault> {
+        let Self(text) = self;
+        let fault = |why| Fault::new(text.slot(), why);
+        let part = text.render(values, scratch)?;
+        let name = part.resolve(scratch).ok_or(fault(ValueError::Null))?;
+        if name.is_empty() {
+            return Err(fault(ValueError::Empty));
         }
-        subject.push_str(str::from_utf8(text).map_err(|_| why(ValueError::NotUtf8))?);
+        subject.push_str(str::from_utf8(name).map_err(|_| fault(ValueError::NotUtf8))?);
         Ok(())
     }
 }
@@ -186,17 +172,17 @@ impl fmt::Debug for ValueSchema {
     }
 }
 
-/// What a router knows of schemas.
+/// The schemas that a router knows.
 pub(crate) struct Encoding {
     format: WireFormat,
-    schemas: Vec<ValueSchema>,
+    /// Subjects and the schemas of their values.
+    schemas: Vec<(String, ValueSchema)>,
     /// Places in `schemas`.
-    subjects: HashMap<Box<str>, usize>,
-    /// The subject of the row that is read; kept so that its memory is.
+    subjects: HashMap<String, usize>,
+    /// The place of the last row's schema.
+    last: usize,
+    /// The subject of the row that was read last, or nothing.
     subject: String,
-    /// That of the row before, and the place of its schema.
-    before: String,
-    place: Option<usize>,
 }
 
 impl Encoding {
@@ -205,9 +191,8 @@ impl Encoding {
             format,
             schemas: Vec::new(),
             subjects: HashMap::new(),
+            last: 0,
             subject: String::new(),
-            before: String::new(),
-            place: None,
         }
     }
 
@@ -215,19 +200,18 @@ impl Encoding {
         &self.format
     }
 
-    /// The schema of a subject is this one from now on.
+    /// Sets the schema of a subject's values.
     pub(crate) fn learn(&mut self, subject: &str, schema: ValueSchema) {
         let known = self.subjects.get(subject).copied();
         let place = known.unwrap_or(self.schemas.len());
         match self.schemas.get_mut(place) {
-            Some(known) => *known = schema,
-            None => self.schemas.push(schema),
+            Some((_, known)) => *known = schema,
+            None => self.schemas.push((subject.to_owned(), schema)),
         }
-        self.subjects.insert(subject.into(), place);
-        self.place = None;
+        self.subjects.insert(subject.to_owned(), place);
     }
 
-    /// The subject that was looked at last.
+    /// The subject of the row that was read last, or nothing.
     pub(crate) fn subject(&self) -> &str {
         &self.subject
     }
@@ -237,55 +221,44 @@ impl Encoding {
         &mut self,
         topic: &str,
         record: Option<&RecordName>,
-        (tuple, table): (&Tuple<'t>, &str),
+        (values, slots): (&[Value<'t>], &Slots),
         value: &mut Part<'t>,
-        scratch: &mut Vec<u8>,
-    ) -> Result<(), RouteError> {
-        if matches!(value, Part::Null | Part::Absent) {
-            self.subject.clear();
-            return Ok(());
-        }
-        self.name(topic, record, tuple, scratch)?;
-        let schema = match self.place {
-            Some(place) if self.subject == self.before => self.schemas.get(place),
-            _ => {
-                self.place = self.subjects.get(self.subject.as_str()).copied();
-                self.before.clone_from(&self.subject);
-                self.place.and_then(|place| self.schemas.get(place))
-            }
-        };
-        let Some(schema) = schema else {
-            return Err(RouteError::UnknownSchema {
-                subject: self.subject.clone(),
-            });
-        };
-        let schema_mismatch = |schema_mismatch: SchemaMismatch| RouteError::SchemaMismatch {
-            table: table.to_owned(),
-            subject: self.subject.clone(),
-            schema_mismatch,
-            may_change: schema.may_change,
-        };
-        *value = encode(schema, value, scratch).map_err(schema_mismatch)?;
-        Ok(())
-    }
-
-    fn name(
-        &mut self,
-        topic: &str,
-        record: Option<&RecordName>,
-        tuple: &Tuple<'_>,
         scratch: &mut Vec<u8>,
     ) -> Result<(), RouteError> {
         let subject = &mut self.subject;
         subject.clear();
+        if matches!(value, Part::Null | Part::Absent) {
+            return Ok(());
+        }
         if self.format.subjects != SubjectNames::Record {
             subject.push_str(topic);
             subject.push('-');
         }
         match record {
-            Some(record) => record.render(tuple, scratch, subject)?,
+            Some(record) => record
+                .render(values, scratch, subject)
+                .map_err(|fault| slots.error(fault, &Target::RecordName.into()))?,
             None => subject.push_str("value"),
         }
+        // Rows of one subject often follow each other.
+        if self
+            .schemas
+            .get(self.last)
+            .is_none_or(|(known, _)| known != subject)
+        {
+            self.last = self.subjects.get(subject).copied().unwrap_or(usize::MAX);
+        }
+        let subject = || self.subject.clone();
+        let Some((_, schema)) = self.schemas.get(self.last) else {
+            return Err(RouteError::UnknownSchema { subject: subject() });
+        };
+        let encoded = encode(schema, value, scratch);
+        *value = encoded.map_err(|schema_mismatch| RouteError::SchemaMismatch {
+            table: slots.table.clone(),
+            subject: subject(),
+            schema_mismatch,
+            may_change: schema.may_change,
+        })?;
         Ok(())
     }
 }

@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::value::json::Step;
-
 /// A text with columns in it: `{aggregate_type | lower}.events`.
 ///
 /// The grammar is that at the head of `render/template/mod.rs`. What is written back by
@@ -39,58 +37,24 @@ pub enum Place {
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Piece {
     Literal(String),
-    Value(Expression),
+    /// A column and what is done to its value.
+    Column(String, Vec<Filter>),
 }
 
-/// A column and what is done to its value.
+/// A filter as it is written; [`Op::of`](super::filter::Op::of) gives its arguments a meaning.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Expression {
-    pub(super) source: Source,
-    pub(super) filters: Vec<(At, Filter)>,
+pub(super) struct Filter {
+    /// One of [`FILTERS`].
+    pub(super) name: &'static str,
+    pub(super) arguments: Vec<Argument>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
-pub(super) enum Source {
-    Column(String),
+pub(super) enum Argument {
     Text(String),
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Filter {
-    Lower,
-    Upper,
-    Before(String),
-    After(String),
-    Replace(String, String),
-    Default(String),
-    Json(Vec<Step>),
-    Lookup { table: String, otherwise: Otherwise },
-    Text,
-    Optional,
-}
-
-/// What becomes of a value that a lookup table does not have.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Otherwise {
-    /// The row is unroutable.
-    Refuse,
-    /// It stays as it is.
+    Number(usize),
     Keep,
-    /// This.
-    Text(String),
 }
-
-/// Where something stands in the text. Says nothing of what it is: equal to any other.
-#[derive(Clone, Copy)]
-pub(super) struct At(pub(super) usize);
-
-impl PartialEq for At {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for At {}
 
 /// All filters and how they are written, in the order of the documentation.
 pub(super) const FILTERS: [(&str, &str); 10] = [
@@ -112,58 +76,33 @@ pub(super) const FILTERS: [(&str, &str); 10] = [
     ("optional", "optional"),
 ];
 
-// === impl Template ===
-
 impl Template {
     /// The columns that it names, in order, repeated where they are.
     pub fn columns(&self) -> impl Iterator<Item = &str> {
-        self.expressions()
-            .filter_map(|expression| match &expression.source {
-                Source::Column(name) => Some(name.as_str()),
-                Source::Text(_) => None,
-            })
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Column(name, _) => Some(name.as_str()),
+            Piece::Literal(_) => None,
+        })
     }
 
     /// The one column that it is, as it stands in the row.
     pub(crate) fn column(&self) -> Option<&str> {
         match self.pieces.as_slice() {
-            [
-                Piece::Value(Expression {
-                    source: Source::Column(name),
-                    filters,
-                }),
-            ] if filters
-                .iter()
-                .all(|(_, filter)| *filter == Filter::Optional) =>
-            {
-                Some(name)
-            }
+            [Piece::Column(name, filters)] if filters.iter().all(Filter::is_optional) => Some(name),
             _ => None,
         }
     }
 
     /// Whether it is an empty text, whatever the row.
     pub(super) fn is_empty(&self) -> bool {
-        self.pieces.iter().all(|piece| match piece {
-            Piece::Literal(text) => text.is_empty(),
-            Piece::Value(expression) => match &expression.source {
-                Source::Text(text) => text.is_empty(),
-                Source::Column(_) => false,
-            },
-        })
-    }
-
-    pub(super) fn expressions(&self) -> impl Iterator<Item = &Expression> {
-        self.pieces.iter().filter_map(|piece| match piece {
-            Piece::Literal(_) => None,
-            Piece::Value(expression) => Some(expression),
-        })
+        let empty = |piece: &Piece| matches!(piece, Piece::Literal(text) if text.is_empty());
+        self.pieces.iter().all(empty)
     }
 }
 
 impl Filter {
-    pub(super) const fn lookup(table: String, otherwise: Otherwise) -> Self {
-        Self::Lookup { table, otherwise }
+    pub(super) fn is_optional(&self) -> bool {
+        self.name == "optional"
     }
 }
 
@@ -198,12 +137,30 @@ impl fmt::Display for Place {
 
 impl fmt::Display for Template {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for piece in &self.pieces {
+        let mut pieces = self.pieces.iter().peekable();
+        while let Some(piece) = pieces.next() {
             match piece {
+                Piece::Literal(text) if text.is_empty() => f.write_str("{''}")?,
                 Piece::Literal(text) => {
-                    f.write_str(&text.replace('{', "{{").replace('}', "}}"))?;
+                    let text = text.replace('{', "{{").replace('}', "}}");
+                    match text.strip_suffix('$') {
+                        // A column that follows would read as `${name}`.
+                        Some(text) if pieces.peek().is_some() => write!(f, "{text}{{'$'}}")?,
+                        _ => f.write_str(&text)?,
+                    }
                 }
-                Piece::Value(expression) => write!(f, "{{{expression}}}")?,
+                Piece::Column(name, filters) => {
+                    // A name needs no quotes if the grammar takes it as one.
+                    if name.starts_with(begins_name) && name.chars().all(continues_name) {
+                        write!(f, "{{{name}")?;
+                    } else {
+                        write!(f, "{{\"{}\"", name.replace('"', "\"\""))?;
+                    }
+                    for filter in filters {
+                        write!(f, " | {filter}")?;
+                    }
+                    f.write_str("}")?;
+                }
             }
         }
         Ok(())
@@ -216,53 +173,24 @@ impl fmt::Debug for Template {
     }
 }
 
-impl fmt::Display for Expression {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.source {
-            Source::Column(name) if is_plain(name) => f.write_str(name)?,
-            Source::Column(name) => write!(f, "\"{}\"", name.replace('"', "\"\""))?,
-            Source::Text(text) => write!(f, "{}", Quoted(text))?,
-        }
-        for (_, filter) in &self.filters {
-            write!(f, " | {filter}")?;
-        }
-        Ok(())
-    }
-}
-
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Lower => f.write_str("lower"),
-            Self::Upper => f.write_str("upper"),
-            Self::Before(separator) => write!(f, "before({})", Quoted(separator)),
-            Self::After(separator) => write!(f, "after({})", Quoted(separator)),
-            Self::Replace(old, new) => write!(f, "replace({}, {})", Quoted(old), Quoted(new)),
-            Self::Default(text) => write!(f, "default({})", Quoted(text)),
-            Self::Json(steps) if steps.is_empty() => f.write_str("json"),
-            Self::Json(steps) => {
-                let steps = steps.iter().map(|step| match step {
-                    Step::Member(name) => Quoted(name).to_string(),
-                    Step::Item(item) => item.to_string(),
-                });
-                write!(f, "json({})", steps.collect::<Vec<_>>().join(", "))
-            }
-            Self::Lookup { table, otherwise } => match otherwise {
-                Otherwise::Refuse => write!(f, "lookup({})", Quoted(table)),
-                Otherwise::Keep => write!(f, "lookup({}, keep)", Quoted(table)),
-                Otherwise::Text(text) => write!(f, "lookup({}, {})", Quoted(table), Quoted(text)),
-            },
-            Self::Text => f.write_str("text"),
-            Self::Optional => f.write_str("optional"),
+        f.write_str(self.name)?;
+        if self.arguments.is_empty() {
+            return Ok(());
         }
+        let arguments: Vec<String> = self.arguments.iter().map(ToString::to_string).collect();
+        write!(f, "({})", arguments.join(", "))
     }
 }
 
-struct Quoted<'a>(&'a str);
-
-impl fmt::Display for Quoted<'_> {
+impl fmt::Display for Argument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "'{}'", self.0.replace('\'', "''"))
+        match self {
+            Self::Text(text) => write!(f, "'{}'", text.replace('\'', "''")),
+            Self::Number(number) => number.fmt(f),
+            Self::Keep => f.write_str("keep"),
+        }
     }
 }
 
@@ -273,11 +201,6 @@ pub(super) fn begins_name(c: char) -> bool {
 /// As Postgres has its identifiers, but for the folding to lower case.
 pub(super) fn continues_name(c: char) -> bool {
     begins_name(c) || c.is_ascii_digit() || c == '$'
-}
-
-/// Whether a column's name needs no quotes.
-fn is_plain(name: &str) -> bool {
-    name.starts_with(begins_name) && name.chars().all(continues_name)
 }
 
 // === Objects ===

@@ -5,6 +5,7 @@
 
 pub(crate) mod tree;
 
+use std::io::Write as _;
 use std::ops::Range;
 
 use super::{Malformed, Part};
@@ -117,21 +118,24 @@ const fn must_be_escaped(byte: u8) -> bool {
 }
 
 fn push_escape(byte: u8, out: &mut Vec<u8>) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    match byte {
-        b'"' => out.extend_from_slice(b"\\\""),
-        b'\\' => out.extend_from_slice(b"\\\\"),
-        b'\n' => out.extend_from_slice(b"\\n"),
-        b'\r' => out.extend_from_slice(b"\\r"),
-        b'\t' => out.extend_from_slice(b"\\t"),
-        0x8 => out.extend_from_slice(b"\\b"),
-        0xc => out.extend_from_slice(b"\\f"),
-        other => {
-            out.extend_from_slice(b"\\u00");
-            out.push(DIGITS[usize::from(other >> 4)]);
-            out.push(DIGITS[usize::from(other & 0xf)]);
-        }
+    match short_escape(byte) {
+        Some(escape) => out.extend_from_slice(&[b'\\', escape]),
+        // Writing to a Vec does not fail.
+        None => drop(write!(out, "\\u{byte:04x}")),
     }
+}
+
+/// The character behind the backslash that stands for this byte in a JSON string.
+pub(crate) const fn short_escape(byte: u8) -> Option<u8> {
+    Some(match byte {
+        b'"' | b'\\' => byte,
+        b'\n' => b'n',
+        b'\r' => b'r',
+        b'\t' => b't',
+        0x8 => b'b',
+        0xc => b'f',
+        _ => return None,
+    })
 }
 
 /// Whether a text is a JSON number and nothing else.
