@@ -6,6 +6,7 @@ pub(crate) mod json;
 pub(crate) mod time;
 pub(crate) mod types;
 
+use std::num::{ParseFloatError, ParseIntError};
 use std::ops::Range;
 
 use walrelay_lsn::Lsn;
@@ -22,7 +23,7 @@ pub struct Event {
     pub commit_time: PgTimestamp,
 }
 
-/// Bytes of a record before they are put together: those of the row stay where they are.
+/// Bytes of a record's part, which are not copied from the row.
 #[derive(Clone, Default)]
 pub(crate) enum Part<'t> {
     /// Kafka's null.
@@ -49,7 +50,7 @@ impl<'t> Part<'t> {
         }
     }
 
-    /// What was rendered since `scratch` was `start` long.
+    /// The bytes that were appended to `scratch` at `start`.
     pub(crate) fn since(start: usize, scratch: &[u8]) -> Self {
         Self::Scratch(start..scratch.len())
     }
@@ -61,7 +62,7 @@ impl<'t> Part<'t> {
         Self::since(start, scratch)
     }
 
-    /// What `number` prints as, at the end of `scratch`.
+    /// The text of `number`, at the end of `scratch`.
     pub(crate) fn printed(number: impl std::fmt::Display, scratch: &mut Vec<u8>) -> Self {
         use std::io::Write as _;
 
@@ -138,14 +139,14 @@ impl Fault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-impl From<std::num::ParseIntError> for Malformed {
-    fn from(_: std::num::ParseIntError) -> Self {
+impl From<ParseIntError> for Malformed {
+    fn from(_: ParseIntError) -> Self {
         Self
     }
 }
 
-impl From<std::num::ParseFloatError> for Malformed {
-    fn from(_: std::num::ParseFloatError) -> Self {
+impl From<ParseFloatError> for Malformed {
+    fn from(_: ParseFloatError) -> Self {
         Self
     }
 }
@@ -154,20 +155,19 @@ impl From<std::num::ParseFloatError> for Malformed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ValueError {
-    /// Something is needed.
+    /// It is NULL, and must not be.
     #[error("is NULL")]
     Null,
-    /// A text is needed.
+    /// It is not a text.
     #[error("is not UTF-8")]
     NotUtf8,
-    /// Nothing is left of it, and something is needed.
+    /// It is empty, and must not be.
     #[error("is empty")]
     Empty,
-    /// The row says that it did not change instead of giving it. An inserted row cannot: this is
-    /// another kind of row.
+    /// The row marks the value as unchanged, which no inserted row does.
     #[error("is left out as unchanged")]
     UnchangedToast,
-    /// It was asked for as text.
+    /// The relay asks for text format.
     #[error("is in binary format")]
     Binary,
     /// A boolean that is neither `t` nor `f`.

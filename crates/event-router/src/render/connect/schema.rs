@@ -55,23 +55,10 @@ pub(crate) enum Data<'a> {
     Struct(Vec<Data<'a>>),
 }
 
-/// What kind of value, without the value.
+/// Without the value, which is a row's.
 impl std::fmt::Debug for Data<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Data::Null => "Null",
-            Data::Boolean(_) => "Boolean",
-            Data::Int(_) => "Int",
-            Data::Float(_) => "Float",
-            Data::Double(_) => "Double",
-            Data::Text(_) => "Text",
-            Data::Bytes(_) => "Bytes",
-            Data::Decimal(_) => "Decimal",
-            Data::Instant(_) => "Instant",
-            Data::List(_) => "List",
-            Data::Map(_) => "Map",
-            Data::Struct(_) => "Struct",
-        })
+        f.write_str("Data")
     }
 }
 
@@ -93,10 +80,11 @@ impl Schema {
 
     /// A semantic type, version 1.
     pub(crate) fn named(kind: Kind, name: &'static str) -> Self {
-        let mut schema = Self::of(kind);
-        schema.name = Some(Cow::Borrowed(name));
-        schema.version = Some(1);
-        schema
+        Self {
+            name: Some(Cow::Borrowed(name)),
+            version: Some(1),
+            ..Self::of(kind)
+        }
     }
 
     #[must_use]
@@ -117,7 +105,7 @@ impl Schema {
 }
 
 impl Data<'_> {
-    /// The same on its own.
+    /// A copy that borrows nothing.
     pub(crate) fn into_owned(self) -> Data<'static> {
         match self {
             Data::Null => Data::Null,

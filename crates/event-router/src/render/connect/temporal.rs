@@ -1,7 +1,7 @@
 //! Dates and times: from Postgres' ISO texts to counts, and from counts to Java's texts.
 
 use crate::value::Malformed;
-use crate::value::time::{self, Clock, Offset, gregorian, julian};
+use crate::value::time::{self, Clock, gregorian, julian};
 
 pub(crate) const DAY_MILLIS: i64 = 86_400_000;
 pub(crate) const DAY_MICROS: i64 = 86_400_000_000;
@@ -19,30 +19,26 @@ pub(crate) fn date(text: &str) -> Result<i64, Malformed> {
     match text {
         "infinity" => Ok(POSITIVE_INFINITY_DAY),
         "-infinity" => Ok(NEGATIVE_INFINITY_DAY),
-        _ => match time::parse(text.as_bytes()) {
-            Some(printed) if printed.clock.is_none() => Ok(printed.date.days()),
-            _ => Err(Malformed),
-        },
+        _ => {
+            let printed = time::parse(text.as_bytes()).filter(|printed| printed.clock.is_none());
+            printed.map(|printed| printed.date.days()).ok_or(Malformed)
+        }
     }
 }
 
 /// Microseconds since midnight; `24:00:00` is one day.
 pub(crate) fn time(text: &str) -> Result<i64, Malformed> {
-    match clock(text)? {
-        (clock, None) => micros(clock),
+    match time::clock(text.as_bytes()) {
+        Some((clock, None)) => micros(clock),
         _ => Err(Malformed),
     }
 }
 
 /// A `timetz`, in microseconds since midnight UTC, within the day.
 pub(crate) fn time_with_offset(text: &str) -> Result<i64, Malformed> {
-    let (clock, offset) = clock(text)?;
+    let (clock, offset) = time::clock(text.as_bytes()).ok_or(Malformed)?;
     let east = offset.map_or(0, |offset| offset.seconds);
     Ok((micros(clock)? - east * 1_000_000).rem_euclid(DAY_MICROS))
-}
-
-fn clock(text: &str) -> Result<(Clock<'_>, Option<Offset<'_>>), Malformed> {
-    time::clock(text.as_bytes()).ok_or(Malformed)
 }
 
 /// Postgres prints six digits of a second at most.
@@ -131,11 +127,12 @@ pub(crate) fn date_text(millis: i64) -> String {
     ];
     const FIRST_GREGORIAN_DAY: i64 = -141_427;
     let days = millis.div_euclid(DAY_MILLIS);
-    let (year, month, day) = if days < FIRST_GREGORIAN_DAY {
-        julian(days)
+    let calendar = if days < FIRST_GREGORIAN_DAY {
+        julian
     } else {
-        gregorian(days)
+        gregorian
     };
+    let (year, month, day) = calendar(days);
     let year = if year > 0 { year } else { 1 - year };
     let week_day = DAYS.get(days.rem_euclid(7) as usize).unwrap_or(&"");
     let month = MONTHS.get((month - 1) as usize).unwrap_or(&"");

@@ -1,10 +1,11 @@
 //! `table.expand.json.payload`: a JSON text becomes a Connect value with a schema inferred from it.
 //!
-//! Types are Debezium's: 32 bits or 64 as the number is large, doubles for all else; objects are
-//! structs named by their path. What has no schema keeps the form of a text, and that is decided
-//! before anything is replaced: Debezium replaces the schema first and then dies of the value.
+//! Types are Debezium's: 32 or 64 bits by the size of the number, doubles for other numbers; objects are
+//! structs named by their path. A value without a schema stays a text. Debezium replaces the schema
+//! before it fails at such a value; here nothing is replaced.
 
 use std::borrow::Cow;
+use std::mem::discriminant;
 
 use crate::render::connect::schema::{Data, Kind, Schema};
 use crate::value::json::tree::{self, Tree};
@@ -15,9 +16,9 @@ pub enum NameAdjustment {
     /// Names stay as they are.
     #[default]
     None,
-    /// What Avro does not allow in a name becomes `_`.
+    /// Characters that Avro does not allow in a name become `_`.
     Avro,
-    /// What Avro does not allow in a name, and `_`, becomes its code unit in hex, as in `_u002d`.
+    /// Such characters, and `_`, become their code units in hex, as in `_u002d`.
     AvroUnicode,
 }
 
@@ -34,9 +35,7 @@ pub struct Expand {
     pub names: NameAdjustment,
 }
 
-/// What became of a text.
 pub(crate) enum Expanded {
-    /// A value, and its schema.
     Value(Schema, Data<'static>),
     /// `[]`: the text stays, without a schema.
     NoSchema,
@@ -44,14 +43,13 @@ pub(crate) enum Expanded {
     Text,
 }
 
-/// There is no schema for it: it stays a text.
+/// The value has no schema, so the whole text stays.
 struct NoSchema;
 
-/// Half of what Jackson takes: what is nested deeper stays a text.
+/// Half of Jackson's limit. A deeper text stays a text.
 const MAX_DEPTH: u16 = 500;
 
 /// A number as Jackson reads it.
-#[derive(Clone, Copy)]
 enum Number {
     Int(i32),
     Long(i64),
@@ -73,7 +71,7 @@ impl Number {
     }
 }
 
-/// Of several members by one name, leaves the last value at the first place.
+/// Keeps the last of several members by one name, at the place of the first.
 fn keep_last(tree: &mut Tree<'_>) {
     match tree {
         Tree::Array(items) => items.iter_mut().for_each(keep_last),
@@ -92,10 +90,8 @@ fn keep_last(tree: &mut Tree<'_>) {
     }
 }
 
-/// Whether an array of both is one of a kind.
+/// Whether both values may stand in one array.
 fn is_like(left: &Tree<'_>, right: &Tree<'_>) -> bool {
-    use std::mem::discriminant;
-
     match (left, right) {
         (Tree::Number(a), Tree::Number(b)) => {
             discriminant(&Number::of(a)) == discriminant(&Number::of(b))
@@ -142,10 +138,8 @@ impl Expand {
                 Number::Double(_) => Kind::Float64,
             },
             Tree::String(_) => Kind::String,
+            Tree::Array(items) if items.is_empty() && !self.keep_empty_arrays => return Ok(None),
             Tree::Array(items) if items.is_empty() => {
-                if !self.keep_empty_arrays {
-                    return Ok(None);
-                }
                 Kind::Array(Box::new(Schema::of(Kind::String).optional()))
             }
             Tree::Array(items) => Kind::Array(Box::new(self.item_schema(path, items)?)),
@@ -221,21 +215,16 @@ impl Expand {
                 Data::List(items.collect::<Result<_, _>>()?)
             }
             (Tree::Object(members), Kind::Struct(fields)) => {
-                let values = fields.iter().map(|(field, schema)| {
-                    let member = members
-                        .iter()
-                        .find(|(name, _)| self.names.adjust(name) == *field);
-                    match member {
-                        Some((_, tree)) => self.data(tree, schema),
-                        None => Ok(Data::Null),
-                    }
-                });
-                let data = Data::Struct(values.collect::<Result<_, _>>()?);
                 // Members that the common schema does not know would be lost.
                 if self.loses(members, fields) {
                     return Err(NoSchema);
                 }
-                data
+                let values = fields.iter().map(|(field, schema)| {
+                    let mut members = members.iter();
+                    let member = members.find(|(name, _)| self.names.adjust(name) == *field);
+                    member.map_or(Ok(Data::Null), |(_, tree)| self.data(tree, schema))
+                });
+                Data::Struct(values.collect::<Result<_, _>>()?)
             }
             _ => return Err(NoSchema),
         })
@@ -255,15 +244,13 @@ impl Expand {
     }
 }
 
-/// The schema that has room for the values of both: the fields of both objects, and the other schema
-/// where one stands for a null or for an empty array. Where they contradict each other, the left one:
-/// the values of the right one do not fit it then.
+/// The schema for the values of both: the fields of both objects; the other schema if one is of a null
+/// or of an empty array; the left one if they contradict each other.
 ///
-/// Debezium takes the schemas in the order of their hash codes, which differs from one start to the
-/// next. Of an object or an array within the objects it takes the first schema as it is.
+/// Debezium takes the schemas in the order of their hash codes, which differs between starts. It does
+/// not merge the schemas of inner objects and arrays: it takes the first.
 fn merge(left: Schema, right: Schema) -> Schema {
-    let Schema { kind, .. } = right;
-    let kind = match (left.kind, kind) {
+    let kind = match (left.kind, right.kind) {
         (Kind::Struct(mut fields), Kind::Struct(more)) => {
             for (name, schema) in more {
                 match fields.iter_mut().find(|(known, _)| *known == name) {
@@ -299,16 +286,11 @@ impl NameAdjustment {
                 continue;
             }
             for unit in c.encode_utf16(&mut [0; 2]) {
-                match self {
-                    Self::AvroUnicode => {
-                        let hex = format!("{unit:x}");
-                        let zeros = if hex.len() <= 2 { "00" } else { "" };
-                        adjusted.push_str("_u");
-                        adjusted.push_str(zeros);
-                        adjusted.push_str(&hex);
-                    }
-                    _ => adjusted.push('_'),
-                }
+                adjusted.push_str(&match (self, *unit) {
+                    (Self::AvroUnicode, ..=0xff) => format!("_u00{unit:x}"),
+                    (Self::AvroUnicode, _) => format!("_u{unit:x}"),
+                    _ => "_".to_owned(),
+                });
             }
             if at == 0 && self == Self::Avro && c.is_numeric() {
                 adjusted.push(c);

@@ -7,9 +7,8 @@ use crate::render::connect::{Converter, Handling};
 /// The header that carries the event's id. Debezium names it so whatever the column is called.
 pub(crate) const ID_HEADER: &str = "id";
 
-/// What of an outbox table means what, where its rows go, and what bytes they become: the options of
-/// Debezium's outbox event router, of its Postgres connector as far as they decide bytes, and Kafka
-/// Connect's converters.
+/// The options of Debezium's outbox event router, those of its Postgres connector that decide bytes,
+/// and Kafka Connect's converters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// Column of the event's id, sent as the header `id` (`table.field.event.id`).
@@ -106,7 +105,7 @@ pub enum Placement {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlacementError {
-    /// Nothing between two commas, or nothing at all.
+    /// An entry is empty.
     #[error(
         "there is an empty entry; write column:placement or column:placement:alias, separated by commas"
     )]
@@ -117,7 +116,7 @@ pub enum PlacementError {
         /// The entry.
         entry: String,
     },
-    /// A placement that there is not.
+    /// The placement does not exist.
     #[error("{word:?} is no placement; there are header, envelope and partition")]
     Unknown {
         /// What was written.
@@ -138,54 +137,43 @@ impl Additional {
     /// Reads `table.fields.additional.placement`.
     pub fn parse(text: &str) -> Result<Vec<Self>, PlacementError> {
         let mut all: Vec<Self> = Vec::new();
-        for entry in text.split(',') {
-            let entry = entry.trim();
-            if entry.is_empty() {
-                return Err(PlacementError::Empty);
-            }
+        for entry in text.split(',').map(str::trim) {
             let parts: Vec<&str> = entry.split(':').map(str::trim).collect();
             let (column, word, alias) = match parts.as_slice() {
-                // An alias of nothing is none: this is how Java splits.
-                [column, word] | [column, word, ""] => (*column, *word, *column),
-                [column, word, alias] => (*column, *word, *alias),
+                [""] => return Err(PlacementError::Empty),
+                // Java's `split` drops an empty alias.
+                [column, word] | [column, word, ""] if !column.is_empty() => (column, word, column),
+                [column, word, alias] if !column.is_empty() => (column, word, alias),
                 _ => {
-                    return Err(PlacementError::Parts {
-                        entry: entry.to_owned(),
-                    });
+                    let entry = entry.to_owned();
+                    return Err(PlacementError::Parts { entry });
                 }
             };
-            if column.is_empty() {
-                return Err(PlacementError::Parts {
-                    entry: entry.to_owned(),
-                });
-            }
             let placement = match word.to_ascii_lowercase().as_str() {
                 "header" => Placement::Header,
                 "envelope" => Placement::Envelope,
                 "partition" => Placement::Partition,
                 _ => {
-                    return Err(PlacementError::Unknown {
-                        word: word.to_owned(),
-                    });
+                    let word = (*word).to_owned();
+                    return Err(PlacementError::Unknown { word });
                 }
             };
-            let of = |wanted| {
-                all.iter()
-                    .filter(move |other: &&Self| other.placement == wanted)
-            };
-            let twice = of(Placement::Envelope).any(|other| other.alias == alias);
-            if placement == Placement::Envelope && (twice || alias == "payload") {
-                return Err(PlacementError::Twice {
-                    name: alias.to_owned(),
-                });
-            }
-            if placement == Placement::Partition && of(Placement::Partition).next().is_some() {
-                return Err(PlacementError::Partitions);
+            let twice = all.iter().any(|other| {
+                let alike = other.alias == *alias || placement == Placement::Partition;
+                other.placement == placement && alike
+            });
+            match placement {
+                Placement::Envelope if twice || *alias == "payload" => {
+                    let name = (*alias).to_owned();
+                    return Err(PlacementError::Twice { name });
+                }
+                Placement::Partition if twice => return Err(PlacementError::Partitions),
+                _ => {}
             }
             all.push(Self {
-                column: column.to_owned(),
+                column: (*column).to_owned(),
                 placement,
-                alias: alias.to_owned(),
+                alias: (*alias).to_owned(),
             });
         }
         Ok(all)
@@ -218,9 +206,11 @@ impl Options {
 
     /// Whether there is an envelope around the payload.
     pub fn has_envelope(&self) -> bool {
-        self.additional
+        let mut placements = self
+            .additional
             .iter()
-            .any(|additional| additional.placement == Placement::Envelope)
+            .map(|additional| additional.placement);
+        placements.any(|placement| placement == Placement::Envelope)
     }
 }
 

@@ -12,18 +12,18 @@ const PLACEHOLDER: &str = "routedByValue";
 /// Debezium's default `route.topic.regex`.
 const DEFAULT_REGEX: &str = "(?<routedByValue>.*)";
 
-/// A topic name with the routing column's text in it: `outbox.event.${routedByValue}`; or, with a
-/// regular expression, with what that found in the text.
+/// A topic name with the routing column's text, `outbox.event.${routedByValue}`, or with the groups of
+/// a regular expression in that text.
 ///
-/// The grammar is that of a Java replacement string, as Debezium's `route.topic.replacement` is one:
-/// `${name}` and `$1` stand for groups, a backslash takes the next character literally, anything
-/// else is itself. A text that the expression does not match as a whole is the topic.
+/// The grammar is that of a Java replacement string, as in Debezium's `route.topic.replacement`:
+/// `${name}` and `$1` are groups, a backslash takes the next character literally. A text that the
+/// expression does not match as a whole is the topic.
 ///
-/// The value goes in as it is. A name that Kafka does not allow is for the broker to refuse.
+/// The text goes in unchanged; the broker refuses names that Kafka does not allow.
 #[derive(Clone)]
 pub struct TopicTemplate {
     pattern: String,
-    /// None for the default one, which matches what has no line terminator in it.
+    /// `None` for the default one, which matches texts without line terminators.
     regex: Option<JavaRegex>,
     pieces: Vec<Piece>,
 }
@@ -38,7 +38,7 @@ enum Piece {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopicTemplateError {
-    /// There is no topic without a name.
+    /// The text is empty.
     #[error("topic template: it is empty")]
     Empty,
     /// A `$` that begins no reference.
@@ -63,9 +63,9 @@ pub enum TopicTemplateError {
     Unknown {
         /// Where the `$` is.
         position: usize,
-        /// What stands between the braces.
+        /// The name between the braces.
         name: String,
-        /// The names that there are.
+        /// The names of the groups.
         groups: Vec<String>,
     },
     /// `$1` with a number that no group of the expression has.
@@ -77,7 +77,7 @@ pub enum TopicTemplateError {
         position: usize,
         /// The number.
         number: usize,
-        /// How many there are.
+        /// The number of groups.
         groups: usize,
     },
     /// A backslash with nothing after it.
@@ -86,17 +86,17 @@ pub enum TopicTemplateError {
         /// Where the backslash is.
         position: usize,
     },
-    /// The expression is not one.
+    /// The expression is not understood.
     #[error(transparent)]
     Regex(#[from] JavaRegexError),
 }
 
 fn placeholders(groups: &[String]) -> String {
-    if groups.is_empty() {
-        return "none".to_owned();
-    }
     let groups: Vec<String> = groups.iter().map(|name| format!("${{{name}}}")).collect();
-    groups.join(", ")
+    match groups.as_slice() {
+        [] => "none".to_owned(),
+        groups => groups.join(", "),
+    }
 }
 
 impl TopicTemplate {

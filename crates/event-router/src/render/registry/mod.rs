@@ -4,9 +4,9 @@
 //! The body of a JSON Schema value is the JSON that the route makes, as it is; that of an Avro value is
 //! the same JSON in Avro's binary encoding, by the schema ([`avro`]).
 //!
-//! Schemas come from outside: a router that meets a subject of which it knows none says so with
-//! [`RouteError::UnknownSchema`](crate::RouteError::UnknownSchema), and goes on when it was told with
-//! [`Router::learn`](crate::Router::learn).
+//! Schemas come from outside. For a subject without one the router returns
+//! [`RouteError::UnknownSchema`](crate::RouteError::UnknownSchema);
+//! [`Router::learn`](crate::Router::learn) gives it the schema.
 
 mod avro;
 
@@ -134,8 +134,7 @@ impl ValueSchema {
         })
     }
 
-    /// It was the latest of its subject, and there may be a later one by now: a value that does not fit
-    /// may fit that.
+    /// Marks it as the latest of its subject: a value that does not fit may fit a later one.
     #[must_use]
     pub fn latest(mut self) -> Self {
         self.may_change = true;
@@ -285,24 +284,22 @@ fn encode<'t>(
     }
     let text = value.resolve(scratch).unwrap_or_default();
     let text = str::from_utf8(text).map_err(|_| SchemaMismatchAt::NotJson)?;
-    // A value that was rendered lies in the buffer that is written to.
-    let mut out = Vec::new();
     match &schema.body {
-        Body::Json if !json::is_json(text.as_bytes()) => {
-            return Err(SchemaMismatchAt::NotJson.into());
+        Body::Json if json::is_json(text.as_bytes()) => {
+            let start = begin(schema, scratch);
+            value.copy(0..value.len(), scratch);
+            Ok(Part::since(start, scratch))
         }
-        Body::Json => {}
+        Body::Json => Err(SchemaMismatchAt::NotJson.into()),
         Body::Avro(encoder) => {
-            out.reserve(text.len());
+            // The text lies in the scratch buffer, to which the encoder cannot write meanwhile.
+            let mut out = Vec::with_capacity(text.len());
             encoder.encode(text, &mut out)?;
+            let start = begin(schema, scratch);
+            scratch.extend_from_slice(&out);
+            Ok(Part::since(start, scratch))
         }
     }
-    let start = begin(schema, scratch);
-    match &schema.body {
-        Body::Json => value.copy(0..value.len(), scratch),
-        Body::Avro(_) => scratch.extend_from_slice(&out),
-    }
-    Ok(Part::since(start, scratch))
 }
 
 /// The head of a value: a zero byte, the id. Gives its place.

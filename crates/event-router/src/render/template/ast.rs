@@ -5,17 +5,17 @@ use std::fmt;
 
 /// A text with columns in it: `{aggregate_type | lower}.events`.
 ///
-/// The grammar is that at the head of `render/template/mod.rs`. What is written back by
-/// `Display` reads as the same template.
+/// The grammar is at the head of `render/template/mod.rs`. `Display` writes a text that reads as the
+/// same template.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Template {
     pub(super) pieces: Vec<Piece>,
 }
 
-/// Tables that the filter `lookup` knows: by name, what each value becomes.
+/// The tables of the filter `lookup`, by name.
 pub type Lookups = BTreeMap<String, BTreeMap<String, String>>;
 
-/// What a template is for. It decides what NULL means there.
+/// The part of a record that a template makes, which gives NULL its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Place {
     /// The topic. NULL: the row is unroutable.
@@ -107,7 +107,7 @@ impl Filter {
 }
 
 impl Place {
-    /// What stands there, where it cannot be left out.
+    /// The part, if it cannot be left out.
     pub(super) const fn always_there(self) -> Option<&'static str> {
         match self {
             Self::Topic => Some("the topic"),

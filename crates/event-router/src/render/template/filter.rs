@@ -1,6 +1,5 @@
-//! What filters do to a value. Each takes a part and gives one: bytes of the row stay where they are
-//! as long as they can, everything else is appended to the scratch buffer. What a filter leaves
-//! behind there is the caller's to clear away.
+//! The operations on a value. Each takes a part and gives one. Bytes of the row are copied only if they
+//! change; a result is appended to the scratch buffer. The caller removes intermediate results.
 
 use std::collections::BTreeMap;
 
@@ -159,12 +158,7 @@ fn unhex<'t>(part: &Part<'_>, scratch: &mut Vec<u8>) -> Result<Part<'t>, ValueEr
     let made = fill(part, digits / 2, scratch, |text, made| {
         let (pairs, _) = text.get(2..).unwrap_or_default().as_chunks::<2>();
         let mut pairs = pairs.iter().copied().map(hex_byte).zip(made);
-        pairs.all(|(read, byte)| {
-            read.is_some_and(|read| {
-                *byte = read;
-                true
-            })
-        })
+        pairs.all(|(read, byte)| read.map(|read| *byte = read).is_some())
     });
     made.ok_or(ValueError::NotHex)
 }
@@ -239,10 +233,8 @@ fn first_char(bytes: &[u8]) -> Option<char> {
         0xe0..0xf0 => 3,
         0xf0.. => 4,
     };
-    std::str::from_utf8(bytes.get(..length)?)
-        .ok()?
-        .chars()
-        .next()
+    let text = std::str::from_utf8(bytes.get(..length)?).ok()?;
+    text.chars().next()
 }
 
 fn replace<'t>(part: Part<'t>, scratch: &mut Vec<u8>, old: &[u8], new: &[u8]) -> Part<'t> {

@@ -158,11 +158,10 @@ impl Scanner<'_> {
         self.blanks();
         let value = value(&mut self)?;
         self.blanks();
-        if self.at == self.text.len() {
-            Ok(value)
-        } else {
-            Err(Malformed)
+        if self.at < self.text.len() {
+            return Err(Malformed);
         }
+        Ok(value)
     }
 
     fn peek(&self) -> Option<u8> {
@@ -177,18 +176,12 @@ impl Scanner<'_> {
 
     fn take(&mut self, byte: u8) -> bool {
         let there = self.peek() == Some(byte);
-        if there {
-            self.at += 1;
-        }
+        self.at += usize::from(there);
         there
     }
 
     fn need(&mut self, byte: u8) -> Result<(), Malformed> {
-        if self.take(byte) {
-            Ok(())
-        } else {
-            Err(Malformed)
-        }
+        self.take(byte).then_some(()).ok_or(Malformed)
     }
 
     /// The items between the bracket that comes next and `close`, each read by `item`.
@@ -233,6 +226,13 @@ impl Scanner<'_> {
         }
         let start = self.at;
         let mut found = None;
+        let mut walk = |scanner: &mut Self, rest: Option<&[Step]>| {
+            let place = scanner.value(rest, depth + 1)?;
+            if rest.is_some() {
+                found = place;
+            }
+            Ok(())
+        };
         match self.peek() {
             Some(b'{') => self.items(b'}', |scanner| {
                 let name = scanner.name()?;
@@ -243,11 +243,7 @@ impl Scanner<'_> {
                     }
                     _ => None,
                 };
-                let place = scanner.value(rest, depth + 1)?;
-                if rest.is_some() {
-                    found = place;
-                }
-                Ok(())
+                walk(scanner, rest)
             })?,
             Some(b'[') => {
                 let mut index = 0;
@@ -257,11 +253,7 @@ impl Scanner<'_> {
                         _ => None,
                     };
                     index += 1;
-                    let place = scanner.value(rest, depth + 1)?;
-                    if rest.is_some() {
-                        found = place;
-                    }
-                    Ok(())
+                    walk(scanner, rest)
                 })?;
             }
             Some(b'"') => {
@@ -339,41 +331,32 @@ impl Scanner<'_> {
         while matches!(self.peek(), Some(b'0'..=b'9')) {
             self.at += 1;
         }
-        if self.at > start {
-            Ok(())
-        } else {
-            Err(Malformed)
-        }
+        (self.at > start).then_some(()).ok_or(Malformed)
     }
 }
 
 /// Whether a JSON string stands for this text.
 pub(crate) fn same(string: &[u8], text: &[u8]) -> bool {
-    let mut rest = string
+    let inner = string
         .strip_prefix(b"\"")
-        .and_then(|rest| rest.strip_suffix(b"\""))
-        .unwrap_or_default();
+        .and_then(|rest| rest.strip_suffix(b"\""));
+    let mut rest = inner.unwrap_or_default();
     if !rest.contains(&b'\\') {
         return rest == text;
     }
     let mut wanted = text;
-    while let Some((byte, tail)) = rest.split_first() {
-        if *byte == b'\\' {
-            let Some((c, length)) = escaped(rest) else {
-                return false;
-            };
-            let Some(tail) = wanted.strip_prefix(c.encode_utf8(&mut [0; 4]).as_bytes()) else {
-                return false;
-            };
-            wanted = tail;
-            rest = rest.get(length..).unwrap_or_default();
-        } else {
-            let Some(left) = wanted.strip_prefix(&[*byte]) else {
-                return false;
-            };
-            wanted = left;
-            rest = tail;
-        }
+    while let Some(byte) = rest.first() {
+        let (found, length) = match (byte, escaped(rest)) {
+            (b'\\', None) => return false,
+            (b'\\', Some((c, length))) => (
+                wanted.strip_prefix(c.encode_utf8(&mut [0; 4]).as_bytes()),
+                length,
+            ),
+            (byte, _) => (wanted.strip_prefix(&[*byte]), 1),
+        };
+        let Some(left) = found else { return false };
+        wanted = left;
+        rest = rest.get(length..).unwrap_or_default();
     }
     wanted.is_empty()
 }

@@ -1,5 +1,4 @@
-//! A JSON text as a tree that borrows it: for what must be looked at in another order than it is
-//! written in.
+//! A JSON text as a tree that borrows the text, for readers that do not follow its order.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -56,18 +55,9 @@ impl<'t> Scanner<'t> {
                 let place = self.string()?;
                 Tree::String(string(whole, place)?)
             }
-            Some(b't') => {
-                self.word(b"true")?;
-                Tree::Boolean(true)
-            }
-            Some(b'f') => {
-                self.word(b"false")?;
-                Tree::Boolean(false)
-            }
-            Some(b'n') => {
-                self.word(b"null")?;
-                Tree::Null
-            }
+            Some(b't') => self.word(b"true").map(|()| Tree::Boolean(true))?,
+            Some(b'f') => self.word(b"false").map(|()| Tree::Boolean(false))?,
+            Some(b'n') => self.word(b"null").map(|()| Tree::Null)?,
             _ => {
                 self.number()?;
                 Tree::Number(whole.get(start..self.at).ok_or(Malformed)?)

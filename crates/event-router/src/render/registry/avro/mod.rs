@@ -25,7 +25,6 @@ mod compile;
 mod encode;
 mod time;
 
-use std::fmt;
 use std::sync::Arc;
 
 pub use compile::SchemaProblem;
@@ -35,9 +34,7 @@ use crate::plan::SchemaMismatch;
 
 /// A schema, compiled.
 #[derive(Clone)]
-pub(super) struct Encoder {
-    plan: Arc<Plan>,
-}
+pub(super) struct Encoder(Arc<Plan>);
 
 /// Nodes refer to each other by their places: schemas may be recursive.
 struct Plan {
@@ -83,12 +80,11 @@ enum Uuid {
     Fixed,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Unit {
-    Millis,
-    Micros,
-    Nanos,
-}
+/// Units of time by their number in a second.
+type Unit = i64;
+const MILLIS: Unit = 1_000;
+const MICROS: Unit = 1_000_000;
+const NANOS: Unit = 1_000_000_000;
 
 struct Branch {
     /// As Avro's JSON encoding names it.
@@ -105,26 +101,15 @@ struct Field {
 
 impl Encoder {
     pub(super) fn compile(schema: &str) -> Result<Self, SchemaProblem> {
-        compile::plan(schema).map(|plan| Self {
-            plan: Arc::new(plan),
-        })
+        compile::plan(schema).map(|plan| Self(Arc::new(plan)))
     }
 
     pub(super) fn name(&self) -> Option<&str> {
-        self.plan.name.as_deref()
+        self.0.name.as_deref()
     }
 
     /// Appends the encoded form of a JSON text.
     pub(super) fn encode(&self, json: &str, out: &mut Vec<u8>) -> Result<(), SchemaMismatch> {
-        encode::encode(&self.plan, self.plan.root, json, Mode::Event, out)
-    }
-}
-
-impl fmt::Debug for Encoder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Encoder")
-            .field("name", &self.plan.name)
-            .field("nodes", &self.plan.nodes.len())
-            .finish()
+        encode::encode(&self.0, self.0.root, json, Mode::Event, out)
     }
 }

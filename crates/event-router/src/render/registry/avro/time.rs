@@ -42,11 +42,7 @@ fn is_real(clock: &Clock<'_>) -> bool {
 }
 
 fn count(seconds: i64, clock: Clock<'_>, unit: Unit) -> Option<i64> {
-    let per_second = match unit {
-        Unit::Millis => 1_000,
-        Unit::Micros => 1_000_000,
-        Unit::Nanos => 1_000_000_000,
-    };
+    let per_second = i128::from(unit);
     let fraction = i128::from(clock.nanos) * per_second / 1_000_000_000;
     i64::try_from(i128::from(seconds) * per_second + fraction).ok()
 }
