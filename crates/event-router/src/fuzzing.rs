@@ -8,14 +8,14 @@ use walrelay_lsn::{Lsn, RelationId, TypeOid};
 use walrelay_pgoutput::{Message, PgTimestamp, decode, encode};
 use walrelay_sink::Poison;
 
-use crate::render::registry::encode_json;
-use crate::value::json;
+use crate::render::registry::encode;
+use crate::value::{Part, json};
 use crate::{
     Event, Lookups, Member, Messages, Object, Options, Place, Router, Template, Templates,
     TopicTemplate, TopicTemplateError, ValueSchema, ValueTemplate,
 };
 
-/// What rows are routed as.
+/// The event of each row.
 const EVENT: Event = Event {
     commit_lsn: Lsn::new(8),
     row: 0,
@@ -82,7 +82,7 @@ pub fn avro(bytes: &[u8]) {
         return assert!(schema.is_some(), "the schema of our own");
     };
     let mut out = Vec::new();
-    if let Err(schema_mismatch) = encode_json(&compiled, json.as_bytes(), &mut out) {
+    if let Err(schema_mismatch) = encode(&compiled, &Part::Row(json.as_bytes()), &mut out) {
         let shown = format!("{schema_mismatch} {schema_mismatch:?}");
         // Names of the schema are shown, and shorter.
         let is_value = json.len() >= 12 && json::is_json(json.as_bytes());
@@ -113,11 +113,11 @@ pub fn topic_templates(bytes: &[u8]) {
         Err(error) => {
             let position = match error {
                 TopicTemplateError::Empty => return assert!(text.is_empty()),
-                TopicTemplateError::Dollar { position }
-                | TopicTemplateError::Unclosed { position }
+                TopicTemplateError::Dollar(position)
+                | TopicTemplateError::Unclosed(position)
                 | TopicTemplateError::Unknown { position, .. }
                 | TopicTemplateError::NoGroup { position, .. }
-                | TopicTemplateError::Backslash { position } => position,
+                | TopicTemplateError::Backslash(position) => position,
                 TopicTemplateError::Regex(_) => unreachable!("the expression is the default one"),
             };
             let blamed = text.chars().nth(position - 1);

@@ -1,4 +1,4 @@
-//! By which rules rows become records.
+//! The choice of rules.
 
 use crate::plan::{Columns, Plan, PlanError};
 use crate::render::connect::TableFacts;
@@ -9,7 +9,7 @@ use crate::render::template::Templates;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Route {
-    /// Those of Debezium's outbox event router.
+    /// The rules of Debezium's outbox event router.
     Debezium(Box<Options>),
     /// Templates over columns.
     Template(Templates),
@@ -40,7 +40,7 @@ impl Route {
         }
     }
 
-    /// The columns that most nearly are the event's id, key and value.
+    /// The columns that are the event's id, key and value, or come nearest.
     pub(crate) fn partial_row_columns(&self) -> [Option<&str>; 3] {
         match self {
             Self::Debezium(options) => {

@@ -31,7 +31,7 @@ impl MessageMember {
         Self::Headers,
     ];
 
-    /// As it stands in the content.
+    /// Its name in the content.
     pub const fn name(self) -> &'static str {
         const NAMES: [&str; 7] = [
             "id",
@@ -71,7 +71,7 @@ pub enum MessageError {
          \"payload\" and \"headers\""
     )]
     UnknownMember,
-    /// A member stands there twice.
+    /// A member occurs twice.
     #[error("the content has member {member:?} twice", member = member.name())]
     Twice {
         /// Which.
@@ -82,7 +82,7 @@ pub enum MessageError {
     Kind {
         /// Which.
         member: MessageMember,
-        /// What it must be, with its article.
+        /// The kind that it must be, with its article.
         wanted: &'static str,
     },
     /// The content names a topic and leaves it to the route.

@@ -62,7 +62,7 @@ pub struct Messages {
 pub struct MessageRow<'a> {
     /// The row, of one of [`Messages::TABLES`].
     pub insert: Insert<'a>,
-    /// What the message brings itself, to stand behind the headers of the route.
+    /// The message's own headers, which follow the headers of the route.
     pub headers: MessageHeaders<'a>,
 }
 
@@ -115,7 +115,7 @@ impl Messages {
     /// Announces both tables to a router. Call it for each connection, as servers announce tables.
     ///
     /// # Errors
-    /// The route wants a column that messages have not.
+    /// The route needs a column that messages do not have.
     pub fn announce(&self, router: &mut Router) -> Result<(), PlanError> {
         // Both, even if the first fails: a message that cannot be routed can still give a partial row.
         let announced = Self::TABLES.map(|id| match decode(&self.relation(id)) {
@@ -149,7 +149,7 @@ impl Messages {
     /// Makes a row of a message's content.
     ///
     /// # Errors
-    /// It is not of the form that is documented.
+    /// The content does not have the documented form.
     pub fn read<'a>(
         &'a mut self,
         content: &[u8],
@@ -238,7 +238,7 @@ impl<'a> MessageHeaders<'a> {
     }
 }
 
-/// Without what messages say.
+/// Without the content of messages.
 impl fmt::Debug for Messages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Messages")

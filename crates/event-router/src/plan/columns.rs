@@ -19,7 +19,7 @@ pub(crate) struct Columns<'r> {
 pub(crate) struct Slots {
     /// `schema.table`, for errors.
     pub(crate) table: String,
-    /// How many columns the table was announced with; every row must have as many.
+    /// The number of the table's columns, and of each row's.
     pub(crate) columns: usize,
     /// By slot.
     pub(crate) names: Vec<String>,
@@ -53,7 +53,7 @@ impl<'r> Columns<'r> {
         Some((slot, column))
     }
 
-    /// The same of a column that must be there.
+    /// Like [`find`](Self::find); the column must exist.
     pub(crate) fn needed(
         &mut self,
         name: &str,
@@ -62,7 +62,7 @@ impl<'r> Columns<'r> {
         self.find(name).ok_or_else(|| self.missing(name, role()))
     }
 
-    /// There is no column of this name.
+    /// The error for a column that does not exist.
     pub(crate) fn missing(&self, name: &str, role: Role) -> PlanError {
         let names = || self.relation.columns().map(|column| column.name);
         PlanError::MissingColumn {
@@ -74,7 +74,7 @@ impl<'r> Columns<'r> {
         }
     }
 
-    /// The type of a column is of no use for this role.
+    /// The error for a column of a type that this role does not take.
     pub(crate) fn unsupported(&self, name: &str, type_oid: u32, role: Role) -> PlanError {
         PlanError::UnsupportedType {
             table: self.table.clone(),

@@ -172,7 +172,7 @@ pub enum RouteError {
 }
 
 impl RouteError {
-    /// The same row gives the same error again.
+    /// Fatal: the same row gives the same error again.
     pub const fn disposition(&self) -> Disposition {
         Disposition::Fatal
     }

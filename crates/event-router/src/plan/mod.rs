@@ -1,6 +1,6 @@
 //! How the rows of one table become records: compiled once, when the table is announced.
 //!
-//! The plan knows the parts of a record and where its columns are. The rooms in `render/` make the
+//! The plan has the parts of a record and the places of its columns. The modules in `render/` make the
 //! functions that render a part.
 
 mod columns;
@@ -42,7 +42,7 @@ pub(crate) struct Field {
     pub(crate) piece: Piece,
 }
 
-/// What a part is made of. A `slot` counts the columns that the plan needs, not those of the table.
+/// The source of a part. A `slot` counts the columns that the plan needs, not those of the table.
 pub(crate) enum Piece {
     /// A column's text.
     Column { slot: usize, reading: Reading },

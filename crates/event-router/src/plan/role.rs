@@ -1,8 +1,8 @@
-//! What a column is needed for.
+//! The purposes of columns.
 
 use std::fmt;
 
-/// What a column is needed for.
+/// The purpose of a column.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Role {
@@ -24,7 +24,7 @@ pub enum Role {
     Template(Target),
 }
 
-/// Which part of a record a template makes.
+/// The part of a record that a template makes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Target {
     /// The event's id.

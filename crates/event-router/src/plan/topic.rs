@@ -8,12 +8,12 @@ use super::Made;
 use super::role::{Role, Target};
 use crate::value::{Fault, ValueError, value};
 
-/// What makes the name of a topic.
+/// Makes the name of a topic.
 pub(crate) enum Topic {
     /// By the text of one column.
     Routed {
         slot: usize,
-        /// What NULL stands for.
+        /// Replaces NULL.
         default: Option<Box<str>>,
         /// `None`: the text is the topic.
         name: Option<Box<TopicName>>,
@@ -26,7 +26,7 @@ pub(crate) enum Topic {
 pub(crate) type TopicName = dyn Fn(&str, &mut String) + Send + Sync;
 
 impl Topic {
-    /// What its columns are needed for.
+    /// The role of its columns.
     pub(crate) fn role(&self) -> Role {
         match self {
             Self::Routed { .. } => Role::RouteBy,

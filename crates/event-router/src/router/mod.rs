@@ -37,7 +37,7 @@ pub struct Router {
     plans: Vec<TablePlan>,
     /// Places in `plans`.
     tables: RelationMap<usize>,
-    /// What the catalogs say of tables.
+    /// From the catalogs.
     facts: Vec<TableFacts>,
     unroutable_tables: RelationMap<UnroutableTable>,
     /// The topic of the row that was read last, and others.
@@ -74,9 +74,9 @@ pub struct Routed<'a> {
 struct TablePlan {
     slots: Slots,
     plan: Plan,
-    /// What makes a CloudEvent of the record.
+    /// Makes a CloudEvent of the record.
     cloud: Option<CloudPlan>,
-    /// What names the record, if the subject of its schema has that name.
+    /// Makes the record's name, if the subject of its schema contains that name.
     record: Option<RecordName>,
 }
 
@@ -149,8 +149,8 @@ impl Router {
         self.compile(relation, None)
     }
 
-    /// The same for a table of which a column is the topic, whatever the route says.
-    pub fn relation_with_topic(
+    /// The same for a table with a column that names the topic in place of the route.
+    pub(crate) fn relation_with_topic(
         &mut self,
         relation: &Relation<'_>,
         column: &str,
@@ -423,18 +423,16 @@ impl<'a> Routed<'a> {
         &self.headers
     }
 
-    /// The event's id, as it stands in the row.
+    /// The event's id, unchanged from the row.
     pub fn event_id(&self) -> Option<&'a [u8]> {
         self.event_id
     }
 }
 
-/// Lengths, no values.
+/// No values.
 impl fmt::Debug for Row<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Row")
-            .field("headers", &self.headers.len())
-            .finish_non_exhaustive()
+        f.debug_struct("Row").finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,4 @@
-//! What can be had of a row that cannot be routed, for its dead letter.
+//! The parts of an unroutable row, for its dead letter.
 
 use std::fmt;
 

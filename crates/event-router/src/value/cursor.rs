@@ -1,6 +1,6 @@
 //! Reading a text from left to right.
 
-/// What is left of a text.
+/// The rest of a text.
 pub(crate) struct Cursor<'t> {
     pub(crate) rest: &'t str,
     /// Of the next character, counted in characters from 1.

@@ -13,7 +13,7 @@ pub(crate) struct Decimal {
     scale: i32,
 }
 
-/// A `numeric`: a number, or one of what is none.
+/// A `numeric`: a number or a special value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Numeric {
     Number(Decimal),
@@ -182,7 +182,7 @@ impl Decimal {
 }
 
 impl Numeric {
-    /// What `decimal.handling.mode=string` makes of it: names for what is no number.
+    /// By `decimal.handling.mode=string`: the special values have names.
     pub(crate) fn string(&self) -> String {
         match self {
             Self::Number(number) => number.plain(),
@@ -192,7 +192,7 @@ impl Numeric {
         }
     }
 
-    /// What `decimal.handling.mode=double` makes of it.
+    /// By `decimal.handling.mode=double`.
     pub(crate) fn double(&self) -> f64 {
         match self {
             Self::Number(number) => number.double(),

@@ -12,7 +12,7 @@ use std::ops::Range;
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::{PgTimestamp, Value};
 
-/// What a row's transaction says about it.
+/// The place of a row in the log, and its commit time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     /// Where the transaction's commit record starts.
@@ -29,9 +29,9 @@ pub(crate) enum Part<'t> {
     /// Kafka's null.
     #[default]
     Null,
-    /// Not there at all: a header that is left out.
+    /// A header or member that is left out.
     Absent,
-    /// As they stand in the row, or in the plan's literals.
+    /// Bytes of the row, or literals.
     Row(&'t [u8]),
     /// Rendered, at this place of the router's scratch buffer.
     Scratch(Range<usize>),
@@ -72,7 +72,7 @@ impl<'t> Part<'t> {
         Self::since(start, scratch)
     }
 
-    /// How many bytes it has; none where it is null.
+    /// 0 for null.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Null | Self::Absent => 0,

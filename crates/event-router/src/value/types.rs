@@ -23,7 +23,7 @@ impl Reading {
 /// `boolean`.
 const BOOL: u32 = 16;
 
-/// How to read a column of this type for a dead letter about a row that could not be routed.
+/// The reading of a column of this type for the dead letter of an unroutable row.
 pub(crate) const fn reading(type_oid: u32) -> Reading {
     match type_oid {
         BOOL => Reading::Boolean,

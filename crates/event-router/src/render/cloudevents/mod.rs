@@ -19,10 +19,10 @@ use crate::value::{json, time};
 const STRUCTURED: &[u8] = b"application/cloudevents+json; charset=UTF-8";
 const SPEC_VERSION: &[u8] = b"1.0";
 
-/// How a record is a CloudEvent.
+/// The rules for CloudEvents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CloudEvents {
-    /// Where the attributes are.
+    /// The place of the attributes.
     pub mode: CloudEventMode,
     /// `id`; `None` for the route's own event id.
     pub id: Option<Template>,
@@ -51,7 +51,7 @@ pub enum CloudEventMode {
     Structured,
 }
 
-/// The same for one table.
+/// [`CloudEvents`], compiled for one table.
 pub(crate) struct CloudPlan {
     mode: CloudEventMode,
     /// By [`ATTRIBUTES`].
@@ -60,7 +60,7 @@ pub(crate) struct CloudPlan {
     data: Data,
 }
 
-/// What an attribute is made of.
+/// The source of an attribute.
 enum Attribute {
     Absent,
     Text(Text),
@@ -106,8 +106,7 @@ impl CloudEvents {
 
     /// The columns that its templates name.
     pub fn columns(&self) -> Vec<&str> {
-        let [id, source, kind, time, subject] = self.templates();
-        let templates = [source, kind, id, time, subject].into_iter().flatten();
+        let templates = self.templates().into_iter().flatten();
         templates.flat_map(Template::columns).collect()
     }
 
@@ -281,7 +280,7 @@ impl Attribute {
     }
 }
 
-/// An attribute is a text, and not an empty one.
+/// An attribute is a text, and not empty.
 fn filled<'t>(part: Part<'t>, slot: usize, scratch: &[u8]) -> Result<Part<'t>, Fault> {
     let why = match part.resolve(scratch) {
         None => ValueError::Null,
@@ -292,7 +291,7 @@ fn filled<'t>(part: Part<'t>, slot: usize, scratch: &[u8]) -> Result<Part<'t>, F
     Err(Fault::new(slot, why))
 }
 
-/// RFC 3339: with an offset, which is UTC where Postgres gives none.
+/// RFC 3339 with an offset: UTC if Postgres gives none.
 fn timestamp<'t>(
     text: &Text,
     values: &[Value<'t>],

@@ -12,7 +12,7 @@ use super::{array, hstore, java, temporal};
 use crate::value::decimal::{self, Decimal, Numeric};
 use crate::value::{Malformed, hex_byte};
 
-/// How the text of a column is read.
+/// Reads the text of a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Codec {
     Text,
@@ -44,7 +44,7 @@ pub(crate) enum Codec {
     Array(Box<Codec>),
 }
 
-/// What times are counted in.
+/// The unit or form of times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Clock {
     Millis,
@@ -59,7 +59,7 @@ fn text(text: String) -> Data<'static> {
 }
 
 impl Codec {
-    /// The value that `text` stands for; NULL where Debezium has none for it.
+    /// The value of a text; NULL if Debezium has no value for it.
     pub(crate) fn read<'t>(&self, input: &'t str) -> Result<Data<'t>, Malformed> {
         Ok(match self {
             Self::Text => Data::Text(Cow::Borrowed(input)),
@@ -97,8 +97,8 @@ impl Codec {
             }
             Self::Timestamp(clock) => timestamp(temporal::timestamp(input)?, *clock),
             Self::ZonedTimestamp { digits } => match temporal::timestamp(input)? {
-                temporal::Timestamp::Micros(micros) => text(temporal::iso_instant(micros, *digits)),
-                _ => Data::Text(Cow::Borrowed(input)),
+                timestamp if timestamp.infinite => Data::Text(Cow::Borrowed(input)),
+                timestamp => text(temporal::iso_instant(timestamp.micros, *digits)),
             },
             Self::IntervalMicros => Data::Int(Interval::parse(input)?.micros()),
             Self::IntervalText => text(Interval::parse(input)?.iso()),
@@ -189,7 +189,7 @@ fn time(micros: i64, clock: Clock) -> Data<'static> {
 }
 
 fn timestamp(timestamp: temporal::Timestamp, clock: Clock) -> Data<'static> {
-    let micros = timestamp.micros();
+    let micros = timestamp.micros;
     let millis = micros.div_euclid(1000) as i64;
     let saturated = |count: i128| {
         let count = count.clamp(i64::MIN.into(), i64::MAX.into());
@@ -198,11 +198,11 @@ fn timestamp(timestamp: temporal::Timestamp, clock: Clock) -> Data<'static> {
     match clock {
         Clock::Millis => Data::Int(millis),
         Clock::Micros => saturated(micros),
-        Clock::Nanos => match (timestamp, i64::try_from(micros * 1000)) {
-            (_, Ok(nanos)) => Data::Int(nanos),
+        Clock::Nanos => match i64::try_from(micros * 1000) {
+            Ok(nanos) => Data::Int(nanos),
+            Err(_) if timestamp.infinite => saturated(micros * 1000),
             // Debezium has no value for a time that does not fit.
-            (temporal::Timestamp::Micros(_), _) => Data::Null,
-            _ => saturated(micros * 1000),
+            Err(_) => Data::Null,
         },
         Clock::Iso => text(temporal::iso_instant(micros, None)),
         Clock::Connect => Data::Instant(millis),

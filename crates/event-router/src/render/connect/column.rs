@@ -6,7 +6,7 @@ use super::defaults;
 use super::options::{
     BinaryHandling, DecimalHandling, Handling, HstoreHandling, IntervalHandling, TimePrecision,
 };
-use super::schema::{CONNECT_DATE, DECIMAL, Kind, Schema};
+use super::schema::{DECIMAL, Kind, Schema};
 
 /// A column of a table, as Debezium has it.
 pub(crate) struct Column {
@@ -56,7 +56,7 @@ impl Column {
     }
 }
 
-/// Schema and codec of a type that is no domain, or nothing where Debezium has none.
+/// Schema and codec of a type that is no domain; `None` if Debezium does not support the type.
 fn of_type(
     oid: u32,
     modifier: i32,
@@ -91,15 +91,22 @@ fn of_type(
         700 => plain(Float32, Codec::Float),
         701 => plain(Float64, Codec::Double),
         790 => money(handling),
-        1082 => match handling.time {
-            TimePrecision::Connect => named(Int32, CONNECT_DATE, Codec::Date(Clock::Connect)),
-            TimePrecision::IsoString => {
-                named(String, "io.debezium.time.IsoDate", Codec::Date(Clock::Iso))
-            }
-            _ => named(Int32, "io.debezium.time.Date", Codec::Date(Clock::Millis)),
-        },
-        1083 => time(modifier, handling),
-        1114 => timestamp(modifier, handling),
+        1082 => {
+            let clock = match handling.time {
+                TimePrecision::Connect => Clock::Connect,
+                TimePrecision::IsoString => Clock::Iso,
+                _ => Clock::Millis,
+            };
+            (clocked("Date", clock), Codec::Date(clock))
+        }
+        1083 => {
+            let clock = clock(modifier, handling, true);
+            (clocked("Time", clock), Codec::Time(clock))
+        }
+        1114 => {
+            let clock = clock(modifier, handling, false);
+            (clocked("Timestamp", clock), Codec::Timestamp(clock))
+        }
         1184 => {
             let digits = usize::try_from(precision(modifier)).ok();
             let digits = digits.filter(|digits| *digits > 0);
@@ -133,7 +140,7 @@ fn of_type(
     })
 }
 
-/// Of a type that is not Postgres' own, or an array of one.
+/// Of a type that is not built into Postgres, or an array of one.
 fn of_facts(modifier: i32, facts: &TypeFacts, handling: Handling) -> Option<(Schema, Codec)> {
     let text = |name| (Schema::named(Kind::String, name), Codec::Text);
     Some(match &facts.kind {
@@ -146,7 +153,7 @@ fn of_facts(modifier: i32, facts: &TypeFacts, handling: Handling) -> Option<(Sch
                 TypeKind::Domain(..) => return None,
                 _ => of_type(element.oid.get(), modifier, Some(element), handling)?,
             };
-            // As Debezium has it: elements of an enum are not optional.
+            // In Debezium elements of an enum are not optional.
             match element.kind {
                 TypeKind::Enum(_) => array(schema, codec),
                 _ => array(schema.optional(), codec),
@@ -221,7 +228,7 @@ fn variable_decimal() -> Schema {
     }
 }
 
-/// Of `numeric(p,s)`. A negative one is taken for a large one, as the driver of Java does.
+/// Of `numeric(p,s)`. A negative scale becomes a large one, as in the driver of Java.
 fn scale(modifier: i32) -> Option<i32> {
     (modifier >= 4).then(|| (modifier - 4) & 0xffff)
 }
@@ -283,26 +290,19 @@ fn clock(modifier: i32, handling: Handling, is_time: bool) -> Clock {
     }
 }
 
-fn time(modifier: i32, handling: Handling) -> (Schema, Codec) {
-    let clock = clock(modifier, handling, true);
-    let (kind, name) = match clock {
-        Clock::Millis => (Kind::Int32, "io.debezium.time.Time"),
-        Clock::Micros => (Kind::Int64, "io.debezium.time.MicroTime"),
-        Clock::Nanos => (Kind::Int64, "io.debezium.time.NanoTime"),
-        Clock::Iso => (Kind::String, "io.debezium.time.IsoTime"),
-        Clock::Connect => (Kind::Int32, "org.apache.kafka.connect.data.Time"),
+/// The schema of a `Date`, a `Time` or a `Timestamp` by this clock.
+fn clocked(what: &str, clock: Clock) -> Schema {
+    let prefix = match clock {
+        Clock::Millis => "io.debezium.time.",
+        Clock::Micros => "io.debezium.time.Micro",
+        Clock::Nanos => "io.debezium.time.Nano",
+        Clock::Iso => "io.debezium.time.Iso",
+        Clock::Connect => "org.apache.kafka.connect.data.",
     };
-    (Schema::named(kind, name), Codec::Time(clock))
-}
-
-fn timestamp(modifier: i32, handling: Handling) -> (Schema, Codec) {
-    let clock = clock(modifier, handling, false);
-    let (kind, name) = match clock {
-        Clock::Millis => (Kind::Int64, "io.debezium.time.Timestamp"),
-        Clock::Micros => (Kind::Int64, "io.debezium.time.MicroTimestamp"),
-        Clock::Nanos => (Kind::Int64, "io.debezium.time.NanoTimestamp"),
-        Clock::Iso => (Kind::String, "io.debezium.time.IsoTimestamp"),
-        Clock::Connect => (Kind::Int64, "org.apache.kafka.connect.data.Timestamp"),
+    let kind = match (what, clock) {
+        (_, Clock::Iso) => Kind::String,
+        ("Timestamp", _) | (_, Clock::Micros | Clock::Nanos) => Kind::Int64,
+        _ => Kind::Int32,
     };
-    (Schema::named(kind, name), Codec::Timestamp(clock))
+    Schema::named(kind, [prefix, what].concat())
 }

@@ -5,7 +5,7 @@ use super::schema::{Data, Kind, Schema};
 use super::text::Style;
 use crate::value::{Part, ValueError};
 
-/// How a key, a value or a header becomes bytes.
+/// Makes bytes of a key, a value or a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Converter {
     /// `StringConverter`.
@@ -26,7 +26,7 @@ impl Converter {
         matches!(self, Self::String | Self::Simple)
     }
 
-    /// What always stands before a value of this schema: written once per table.
+    /// The bytes before each value of this schema, made once per table.
     pub(crate) fn prefix(&self, schema: Option<&Schema>) -> Vec<u8> {
         let mut out = Vec::new();
         match self {

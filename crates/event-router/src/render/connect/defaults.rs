@@ -48,7 +48,7 @@ pub(crate) fn parse(
     (!is_struct && !value.is_null()).then_some(value)
 }
 
-/// What stands for the value of a function, for the types whose defaults Debezium reads.
+/// Debezium's placeholder for the value of a function; `None`: it reads no defaults of this type.
 const fn placeholder(oid: u32) -> Option<&'static str> {
     Some(match oid {
         16 => "false",
@@ -64,7 +64,7 @@ const fn placeholder(oid: u32) -> Option<&'static str> {
     })
 }
 
-/// Whether it begins with the call of a function, or is one of the words for now.
+/// Whether it begins with a function call, or is a word for the current time.
 fn is_generated(expression: &str) -> bool {
     const NOW: [&str; 5] = [
         "current_timestamp",

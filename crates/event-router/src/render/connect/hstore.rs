@@ -24,7 +24,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<(String, Option<String>)>, Malform
     Ok(entries)
 }
 
-/// As JSON, as Jackson writes it to characters.
+/// As JSON, like Jackson.
 pub(crate) fn json(entries: &[(String, Option<String>)]) -> String {
     let mut out = Vec::new();
     text::map(entries, text::characters, &mut out);

@@ -216,7 +216,7 @@ fn power_bits(five: i32) -> i32 {
     }
 }
 
-/// As it is written in Java, with a digit less than there could be.
+/// Java's literal, which is not the nearest number.
 #[expect(
     clippy::approx_constant,
     reason = "the estimate must come out as it does in Java"

@@ -13,7 +13,7 @@ pub(crate) struct Schema {
     pub(crate) version: Option<i32>,
     pub(crate) doc: Option<&'static str>,
     pub(crate) parameters: Vec<(&'static str, String)>,
-    /// Takes the place of null, as Connect's structs have it.
+    /// Replaces null, as in Connect's structs.
     pub(crate) default: Option<Data<'static>>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) enum Kind {
     String,
     Bytes,
     Array(Box<Schema>),
-    /// From strings to optional strings: there is no other.
+    /// From strings to optional strings; Debezium makes no other.
     Map,
     Struct(Vec<(String, Schema)>),
 }
@@ -39,7 +39,7 @@ pub(crate) enum Kind {
 pub(crate) enum Data<'a> {
     Null,
     Boolean(bool),
-    /// Of the width that the schema says.
+    /// Of the width in the schema.
     Int(i64),
     Float(f32),
     Double(f64),
@@ -49,9 +49,9 @@ pub(crate) enum Data<'a> {
     /// A `java.util.Date`, in milliseconds.
     Instant(i64),
     List(Vec<Data<'a>>),
-    /// In the order in which it is written.
+    /// In the order of the output.
     Map(Vec<(String, Option<String>)>),
-    /// As many as the schema has fields.
+    /// One for each field of the schema.
     Struct(Vec<Data<'a>>),
 }
 
@@ -79,9 +79,9 @@ impl Schema {
     }
 
     /// A semantic type, version 1.
-    pub(crate) fn named(kind: Kind, name: &'static str) -> Self {
+    pub(crate) fn named(kind: Kind, name: impl Into<Cow<'static, str>>) -> Self {
         Self {
-            name: Some(Cow::Borrowed(name)),
+            name: Some(name.into()),
             version: Some(1),
             ..Self::of(kind)
         }

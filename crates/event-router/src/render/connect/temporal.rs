@@ -49,37 +49,27 @@ fn micros(clock: Clock<'_>) -> Result<i64, Malformed> {
     Ok(clock.seconds * 1_000_000 + clock.nanos / 1000)
 }
 
-/// A timestamp without or with its offset, in microseconds since 1970-01-01 UTC: the last of
-/// Postgres' are beyond 64 bits.
+/// A timestamp without or with its offset, in microseconds since 1970-01-01 UTC: the last ones of
+/// Postgres need more than 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Timestamp {
-    Micros(i128),
-    Infinity,
-    NegativeInfinity,
-}
-
-impl Timestamp {
-    /// With what Debezium takes infinity for.
-    pub(crate) fn micros(self) -> i128 {
-        match self {
-            Self::Micros(micros) => micros,
-            Self::Infinity => POSITIVE_INFINITY,
-            Self::NegativeInfinity => NEGATIVE_INFINITY,
-        }
-    }
+pub(crate) struct Timestamp {
+    pub(crate) micros: i128,
+    pub(crate) infinite: bool,
 }
 
 pub(crate) fn timestamp(text: &str) -> Result<Timestamp, Malformed> {
-    match text {
-        "infinity" => return Ok(Timestamp::Infinity),
-        "-infinity" => return Ok(Timestamp::NegativeInfinity),
-        _ => {}
-    }
-    let printed = time::parse(text.as_bytes()).ok_or(Malformed)?;
-    let clock = printed.clock.filter(|clock| clock.digits <= 6);
-    let micros = clock.ok_or(Malformed)?.nanos / 1000;
-    let seconds = i128::from(printed.seconds());
-    Ok(Timestamp::Micros(seconds * 1_000_000 + i128::from(micros)))
+    let (micros, infinite) = match text {
+        "infinity" => (POSITIVE_INFINITY, true),
+        "-infinity" => (NEGATIVE_INFINITY, true),
+        _ => {
+            let printed = time::parse(text.as_bytes()).ok_or(Malformed)?;
+            let clock = printed.clock.filter(|clock| clock.digits <= 6);
+            let micros = clock.ok_or(Malformed)?.nanos / 1000;
+            let micros = i128::from(printed.seconds()) * 1_000_000 + i128::from(micros);
+            (micros, false)
+        }
+    };
+    Ok(Timestamp { micros, infinite })
 }
 
 /// `DateTimeFormatter.ISO_LOCAL_DATE`.
@@ -222,19 +212,20 @@ mod tests {
 
     #[test]
     fn timestamps_with_offset_and_era() {
-        use Timestamp::{Infinity, Micros, NegativeInfinity};
-        for (text, expected) in [
-            ("2024-02-29 10:34:56.789012", Micros(1_709_202_896_789_012)),
+        for (text, micros, infinite) in [
+            ("2024-02-29 10:34:56.789012", 1_709_202_896_789_012, false),
             (
                 "2024-02-29 12:34:56.789012+02",
-                Micros(1_709_202_896_789_012),
+                1_709_202_896_789_012,
+                false,
             ),
-            ("1969-12-31 23:59:59.999999", Micros(-1)),
-            ("0044-03-15 00:00:00 BC", Micros(-63_517_824_000_000_000)),
-            ("0044-03-15 00:00:00+00 BC", Micros(-63_517_824_000_000_000)),
-            ("infinity", Infinity),
-            ("-infinity", NegativeInfinity),
+            ("1969-12-31 23:59:59.999999", -1, false),
+            ("0044-03-15 00:00:00 BC", -63_517_824_000_000_000, false),
+            ("0044-03-15 00:00:00+00 BC", -63_517_824_000_000_000, false),
+            ("infinity", POSITIVE_INFINITY, true),
+            ("-infinity", NEGATIVE_INFINITY, true),
         ] {
+            let expected = Timestamp { micros, infinite };
             assert_eq!(timestamp(text), Ok(expected), "{text}");
         }
         assert_eq!(

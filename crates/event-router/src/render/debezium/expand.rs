@@ -22,7 +22,7 @@ pub enum NameAdjustment {
     AvroUnicode,
 }
 
-/// How JSON payloads are expanded.
+/// The options of expanded JSON payloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Expand {
     /// Whether null members stay, as optional bytes
@@ -124,7 +124,7 @@ impl Expand {
         }
     }
 
-    /// The schema of a value, or none for one that is left out.
+    /// The schema of a value; `None` if the value is left out.
     fn schema(self, path: Option<&str>, tree: &Tree<'_>) -> Result<Option<Schema>, NoSchema> {
         let kind = match tree {
             Tree::Null if self.keep_nulls => Kind::Bytes,
@@ -169,7 +169,7 @@ impl Expand {
         Ok(Some(Schema::of(kind).optional()))
     }
 
-    /// What all items of an array have in common.
+    /// The common schema of an array's items.
     fn item_schema(self, path: Option<&str>, items: &[Tree<'_>]) -> Result<Schema, NoSchema> {
         let set = || items.iter().filter(|item| !matches!(item, Tree::Null));
         let Some(first) = set().next() else {
@@ -198,7 +198,7 @@ impl Expand {
         Ok(merged)
     }
 
-    /// The value by its schema: Connect checks each against it, and so does this.
+    /// The value by its schema, checked like Connect does.
     fn data(self, tree: &Tree<'_>, schema: &Schema) -> Result<Data<'static>, NoSchema> {
         Ok(match (tree, &schema.kind) {
             (Tree::Null, _) if schema.optional => Data::Null,
@@ -230,7 +230,7 @@ impl Expand {
         })
     }
 
-    /// Whether a member that is to be kept has no field.
+    /// Whether a member has no field and is not left out.
     fn loses(self, members: &[(Cow<'_, str>, Tree<'_>)], fields: &[(String, Schema)]) -> bool {
         members.iter().any(|(name, tree)| {
             let left_out = match tree {

@@ -140,7 +140,7 @@ impl Column {
             });
         };
         let text = str::from_utf8(text).map_err(|_| fault())?;
-        let micros = || temporal::timestamp(text).map(temporal::Timestamp::micros);
+        let micros = || temporal::timestamp(text).map(|it| it.micros);
         let millis = match self.codec {
             // Java divides towards zero.
             Codec::Timestamp(Clock::Micros | Clock::Nanos) => micros().map(|micros| micros / 1000),

@@ -7,7 +7,7 @@ use regex::Regex;
 
 use crate::value::cursor::Cursor;
 
-/// A Java pattern that is not understood, or that this program refuses.
+/// Why a Java pattern is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("regular expression, character {position}: {problem}")]
 pub struct JavaRegexError {
@@ -21,7 +21,7 @@ pub struct JavaRegexError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegexProblem {
-    /// A group that looks ahead or behind.
+    /// Lookahead or lookbehind.
     #[error(
         "looking ahead or behind, as in (?=…), (?!…) and (?<=…), is not supported: it takes a matcher that goes back over the text; write the groups that you want to keep"
     )]
@@ -31,7 +31,7 @@ pub enum RegexProblem {
         "references to groups, as \\1 and \\k<name>, are not supported in the expression: they take a matcher that goes back over the text"
     )]
     BackReference,
-    /// A quantifier or a group that gives nothing back.
+    /// A possessive quantifier or an atomic group.
     #[error(
         "possessive quantifiers and atomic groups, as in *+, ++ and (?>…), are not supported; write the plain quantifier"
     )]
@@ -39,10 +39,10 @@ pub enum RegexProblem {
     /// A flag other than `s`.
     #[error("the flag {0:?} is not supported; there is s, at the beginning: (?s)")]
     Flag(char),
-    /// An escape that Java does not have, or that is not translated.
+    /// An escape that is not translated.
     #[error("{0} is not supported")]
     Escape(String),
-    /// Not closed, empty where it must not be, or another mistake: what the parser says.
+    /// Another mistake.
     #[error("{0}")]
     Syntax(String),
 }
@@ -121,7 +121,7 @@ const POSIX: [&str; 12] = [
     "XDigit", "Space",
 ];
 
-/// The dot: no end of a line of Java.
+/// The dot, without Java's line terminators.
 const DOT: &str = r"[^\n\r\x{85}\x{2028}\x{2029}]";
 
 type Done = Result<(), JavaRegexError>;
@@ -133,41 +133,29 @@ fn syntax(message: &str, position: usize) -> Done {
 impl Translator<'_> {
     fn translate(&mut self) -> Done {
         while let Some(c) = self.text.peek() {
-            let position = self.text.position;
-            let translated = match c {
-                '\\' => {
-                    self.escape(false)?;
-                    continue;
-                }
-                '[' => {
-                    self.class()?;
-                    continue;
-                }
-                '(' => {
-                    self.group()?;
-                    continue;
-                }
-                '*' | '+' | '?' | '{' => {
-                    self.quantifier(c)?;
-                    continue;
-                }
-                '.' if self.dot_all => "(?s:.)",
-                '.' => DOT,
+            match c {
+                '\\' => self.escape(false)?,
+                '[' => self.class()?,
+                '(' => self.group()?,
+                '*' | '+' | '?' | '{' => self.quantifier(c)?,
+                '.' if self.dot_all => self.replace("(?s:.)"),
+                '.' => self.replace(DOT),
                 // `$` matches before a final line terminator too.
-                '$' => r"(?:\z)",
-                '^' => r"\A",
-                ']' => r"\]",
-                '}' => r"\}",
-                '\0' => return syntax("a NUL character", position),
-                c => {
-                    self.out.push(c);
-                    ""
-                }
-            };
-            self.text.next();
-            self.out.push_str(translated);
+                '$' => self.replace(r"(?:\z)"),
+                '^' => self.replace(r"\A"),
+                ']' => self.replace(r"\]"),
+                '}' => self.replace(r"\}"),
+                '\0' => return syntax("a NUL character", self.text.position),
+                _ => self.copy(1),
+            }
         }
         Ok(())
+    }
+
+    /// Writes this in place of the next character.
+    fn replace(&mut self, translated: &str) {
+        self.text.next();
+        self.out.push_str(translated);
     }
 
     fn quantifier(&mut self, first: char) -> Done {

@@ -35,7 +35,7 @@ pub struct Options {
     pub ignore_missing: bool,
     /// Whether an empty payload makes a tombstone (`route.tombstone.on.empty.payload`).
     pub tombstone_on_empty: bool,
-    /// Whether and how a JSON payload becomes a structure (`table.expand.json.payload`).
+    /// Makes a structure of a JSON payload (`table.expand.json.payload`).
     pub expand: Option<Expand>,
     /// Debezium's `topic.prefix`, with which the schemas of envelopes begin.
     pub topic_prefix: String,
@@ -84,13 +84,13 @@ impl Default for Options {
 pub struct Additional {
     /// The column.
     pub column: String,
-    /// Where it goes.
+    /// Its place.
     pub placement: Placement,
-    /// Under which name.
+    /// Its name there.
     pub alias: String,
 }
 
-/// Where an additional column goes.
+/// The place of an additional column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
     /// A header.
@@ -111,23 +111,14 @@ pub enum PlacementError {
     )]
     Empty,
     /// An entry of one part, or of more than three.
-    #[error("{entry:?} is not column:placement or column:placement:alias")]
-    Parts {
-        /// The entry.
-        entry: String,
-    },
+    #[error("{0:?} is not column:placement or column:placement:alias")]
+    Parts(String),
     /// The placement does not exist.
-    #[error("{word:?} is no placement; there are header, envelope and partition")]
-    Unknown {
-        /// What was written.
-        word: String,
-    },
+    #[error("{0:?} is no placement; there are header, envelope and partition")]
+    Unknown(String),
     /// Two fields of the envelope with one name.
-    #[error("the envelope would have two fields named {name:?}")]
-    Twice {
-        /// The name.
-        name: String,
-    },
+    #[error("the envelope would have two fields named {0:?}")]
+    Twice(String),
     /// Two columns for the one partition.
     #[error("more than one column is placed as the partition")]
     Partitions,
@@ -144,19 +135,13 @@ impl Additional {
                 // Java's `split` drops an empty alias.
                 [column, word] | [column, word, ""] if !column.is_empty() => (column, word, column),
                 [column, word, alias] if !column.is_empty() => (column, word, alias),
-                _ => {
-                    let entry = entry.to_owned();
-                    return Err(PlacementError::Parts { entry });
-                }
+                _ => return Err(PlacementError::Parts(entry.to_owned())),
             };
             let placement = match word.to_ascii_lowercase().as_str() {
                 "header" => Placement::Header,
                 "envelope" => Placement::Envelope,
                 "partition" => Placement::Partition,
-                _ => {
-                    let word = (*word).to_owned();
-                    return Err(PlacementError::Unknown { word });
-                }
+                _ => return Err(PlacementError::Unknown((*word).to_owned())),
             };
             let twice = all.iter().any(|other| {
                 let alike = other.alias == *alias || placement == Placement::Partition;
@@ -164,8 +149,7 @@ impl Additional {
             });
             match placement {
                 Placement::Envelope if twice || *alias == "payload" => {
-                    let name = (*alias).to_owned();
-                    return Err(PlacementError::Twice { name });
+                    return Err(PlacementError::Twice((*alias).to_owned()));
                 }
                 Placement::Partition if twice => return Err(PlacementError::Partitions),
                 _ => {}

@@ -43,18 +43,12 @@ pub enum TopicTemplateError {
     Empty,
     /// A `$` that begins no reference.
     #[error(
-        "topic template, character {position}: a $ begins ${{routedByValue}} or $1; write \\$ for a dollar sign"
+        "topic template, character {0}: a $ begins ${{routedByValue}} or $1; write \\$ for a dollar sign"
     )]
-    Dollar {
-        /// Where the `$` is.
-        position: usize,
-    },
+    Dollar(usize),
     /// `${` without its `}`.
-    #[error("topic template, character {position}: ${{ is not closed by a }}")]
-    Unclosed {
-        /// Where the `$` is.
-        position: usize,
-    },
+    #[error("topic template, character {0}: ${{ is not closed by a }}")]
+    Unclosed(usize),
     /// `${…}` with a name that no group of the expression has.
     #[error(
         "topic template, character {position}: unknown placeholder ${{{name}}}; there is {}",
@@ -81,11 +75,8 @@ pub enum TopicTemplateError {
         groups: usize,
     },
     /// A backslash with nothing after it.
-    #[error("topic template, character {position}: nothing follows the backslash")]
-    Backslash {
-        /// Where the backslash is.
-        position: usize,
-    },
+    #[error("topic template, character {0}: nothing follows the backslash")]
+    Backslash(usize),
     /// The expression is not understood.
     #[error(transparent)]
     Regex(#[from] JavaRegexError),
@@ -134,15 +125,15 @@ impl TopicTemplate {
         while let Some(c) = text.next() {
             let position = text.position - 1;
             let c = match c {
-                '\\' => text.next().ok_or(Backslash { position })?,
+                '\\' => text.next().ok_or(Backslash(position))?,
                 '$' => {
                     let group = if text.take("{") {
                         let name = text.take_while(|c| c != '}');
-                        text.next().ok_or(Unclosed { position })?;
+                        text.next().ok_or(Unclosed(position))?;
                         self.named(name, position)?
                     } else {
                         let first = text.next().and_then(|c| c.to_digit(10));
-                        let first = first.ok_or(Dollar { position })?;
+                        let first = first.ok_or(Dollar(position))?;
                         self.numbered(first as usize, &mut text, position)?
                     };
                     self.pieces.push(Piece::Group(group));
@@ -361,16 +352,16 @@ mod tests {
         use TopicTemplateError as E;
         let parse = |text: &str| text.parse::<TopicTemplate>().unwrap_err();
         assert_eq!(parse(""), E::Empty);
-        assert_eq!(parse("a.$x"), E::Dollar { position: 3 });
+        assert_eq!(parse("a.$x"), E::Dollar(3));
         let no_group = E::NoGroup {
             position: 3,
             number: 2,
             groups: 1,
         };
         assert_eq!(parse("a.$2"), no_group);
-        assert_eq!(parse("é$"), E::Dollar { position: 2 });
-        assert_eq!(parse("a.${routedByValue"), E::Unclosed { position: 3 });
-        assert_eq!(parse("trailing\\"), E::Backslash { position: 9 });
+        assert_eq!(parse("é$"), E::Dollar(2));
+        assert_eq!(parse("a.${routedByValue"), E::Unclosed(3));
+        assert_eq!(parse("trailing\\"), E::Backslash(9));
         let unknown = parse("ab${type}");
         assert_eq!(
             unknown,

@@ -13,6 +13,7 @@ mod avro;
 use std::collections::HashMap;
 use std::fmt;
 use std::str;
+use std::sync::Arc;
 
 use walrelay_pgoutput::Value;
 
@@ -25,14 +26,14 @@ use crate::render::template::{Compiler, Lookups, Template, Text};
 use crate::value::json;
 use crate::value::{Fault, Part, ValueError};
 
-/// How values are encoded.
+/// The encoding of values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WireFormat {
     /// The format of the body.
     pub format: ValueFormat,
-    /// What the subjects of schemas are called.
+    /// The names of the schemas' subjects.
     pub subjects: SubjectNames,
-    /// The template of the record's name, for those subjects that have it.
+    /// The template of the record's name, if the subjects contain that name.
     pub record: Option<Template>,
     /// Tables of the filter `lookup`.
     pub lookups: Lookups,
@@ -41,7 +42,7 @@ pub struct WireFormat {
 /// The format of a value's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueFormat {
-    /// JSON, as the route makes it. It is not compared with the schema.
+    /// The route's JSON, not compared with the schema.
     Json,
     /// Avro's binary encoding.
     Avro,
@@ -109,11 +110,11 @@ pub struct ValueSchema {
 #[derive(Clone)]
 enum Body {
     Json,
-    Avro(avro::Encoder),
+    Avro(Arc<avro::Plan>),
 }
 
 impl ValueSchema {
-    /// Of JSON values.
+    /// For JSON values.
     pub fn json(id: u32) -> Self {
         Self {
             id,
@@ -122,15 +123,15 @@ impl ValueSchema {
         }
     }
 
-    /// Of Avro values; `schema` is the schema's JSON. Compiles it.
+    /// Compiles `schema`, a schema's JSON, for Avro values.
     ///
     /// # Errors
-    /// It is no schema that can be encoded by.
+    /// The schema cannot be used.
     pub fn avro(id: u32, schema: &str) -> Result<Self, SchemaProblem> {
         Ok(Self {
             id,
             may_change: false,
-            body: Body::Avro(avro::Encoder::compile(schema)?),
+            body: Body::Avro(Arc::new(avro::plan(schema)?)),
         })
     }
 
@@ -138,13 +139,6 @@ impl ValueSchema {
     #[must_use]
     pub fn latest(mut self) -> Self {
         self.may_change = true;
-        self
-    }
-
-    /// With another id.
-    #[must_use]
-    pub fn with_id(mut self, id: u32) -> Self {
-        self.id = id;
         self
     }
 
@@ -157,7 +151,7 @@ impl ValueSchema {
     pub fn name(&self) -> Option<&str> {
         match &self.body {
             Body::Json => None,
-            Body::Avro(encoder) => encoder.name(),
+            Body::Avro(plan) => plan.name(),
         }
     }
 }
@@ -262,24 +256,16 @@ impl Encoding {
     }
 }
 
-/// Appends what a JSON text is by the schema. For fuzzing.
-pub(crate) fn encode_json(
-    schema: &ValueSchema,
-    json: &[u8],
-    out: &mut Vec<u8>,
-) -> Result<(), SchemaMismatch> {
-    encode(schema, &Part::Row(json), out).map(drop)
-}
-
-fn encode<'t>(
+/// Appends the value's form by the schema.
+pub(crate) fn encode<'t>(
     schema: &ValueSchema,
     value: &Part<'t>,
     scratch: &mut Vec<u8>,
 ) -> Result<Part<'t>, SchemaMismatch> {
-    if let (Body::Avro(encoder), Part::Row(bytes)) = (&schema.body, value) {
+    if let (Body::Avro(plan), Part::Row(bytes)) = (&schema.body, value) {
         let text = str::from_utf8(bytes).map_err(|_| SchemaMismatchAt::NotJson)?;
         let start = begin(schema, scratch);
-        encoder.encode(text, scratch)?;
+        plan.encode(text, scratch)?;
         return Ok(Part::since(start, scratch));
     }
     let text = value.resolve(scratch).unwrap_or_default();
@@ -291,10 +277,10 @@ fn encode<'t>(
             Ok(Part::since(start, scratch))
         }
         Body::Json => Err(SchemaMismatchAt::NotJson.into()),
-        Body::Avro(encoder) => {
+        Body::Avro(plan) => {
             // The text lies in the scratch buffer, to which the encoder cannot write meanwhile.
             let mut out = Vec::with_capacity(text.len());
-            encoder.encode(text, &mut out)?;
+            plan.encode(text, &mut out)?;
             let start = begin(schema, scratch);
             scratch.extend_from_slice(&out);
             Ok(Part::since(start, scratch))

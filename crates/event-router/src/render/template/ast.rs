@@ -37,7 +37,7 @@ pub enum Place {
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Piece {
     Literal(String),
-    /// A column and what is done to its value.
+    /// A column and its filters.
     Column(String, Vec<Filter>),
 }
 
@@ -119,20 +119,6 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Topic => "the topic",
-            Self::Key => "the key",
-            Self::Value => "the value",
-            Self::Member => "a member of the value",
-            Self::Header => "a header",
-            Self::Partition => "the partition",
-            Self::Timestamp => "the timestamp",
-        })
-    }
-}
-
 // === Display ===
 
 impl fmt::Display for Template {
@@ -198,14 +184,14 @@ pub(super) fn begins_name(c: char) -> bool {
     c.is_ascii_alphabetic() || c == '_' || (!c.is_ascii() && c.is_alphabetic())
 }
 
-/// As Postgres has its identifiers, but for the folding to lower case.
+/// Like Postgres' identifiers, without folding to lower case.
 pub(super) fn continues_name(c: char) -> bool {
     begins_name(c) || c.is_ascii_digit() || c == '$'
 }
 
 // === Objects ===
 
-/// What a value is made of.
+/// The template of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ValueTemplate {
     /// A text, or a column as it is.
@@ -224,7 +210,7 @@ pub struct Object {
 /// A member of an [`Object`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Member {
-    /// Of the row.
+    /// A template.
     Template(Template),
     /// The same for all rows.
     Literal(Scalar),

@@ -19,7 +19,7 @@ enum Piece {
     Column(Column),
 }
 
-/// A column's value and what is done to it.
+/// A column's value and the operations on it.
 struct Column {
     slot: usize,
     ops: Vec<Op>,
@@ -27,7 +27,7 @@ struct Column {
     optional: bool,
 }
 
-/// What a value is, if JSON is built of it.
+/// The kind of a value, which decides its JSON.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Text,
@@ -35,7 +35,7 @@ enum Kind {
     Boolean,
     /// A column of JSON: its text is its JSON.
     Json,
-    /// What the filter `json` has found: the text of a string is its content.
+    /// Found by the filter `json`: the text of a string is its content.
     Found,
     Timestamp,
     Bytes,
@@ -60,7 +60,7 @@ enum BuiltValue {
 
 // === Compiling ===
 
-/// What compiling needs, and where it notes which columns are needed.
+/// Compiles templates, and notes the columns that they need.
 pub(crate) struct Compiler<'c, 'r> {
     pub(crate) columns: &'c mut Columns<'r>,
     pub(crate) lookups: &'c Lookups,
@@ -165,9 +165,9 @@ impl Compiler<'_, '_> {
     }
 }
 
-/// What is done to a column, filter by filter.
+/// The operations on a column, added filter by filter.
 struct Ops {
-    /// What the value is by now.
+    /// Of the value behind the operations so far.
     kind: Kind,
     list: Vec<Op>,
     optional: bool,
@@ -289,7 +289,7 @@ impl Text {
         })
     }
 
-    /// The first column that has a part in it.
+    /// Its first column.
     pub(crate) fn slot(&self) -> usize {
         let mut slots = self.pieces.iter().filter_map(|piece| match piece {
             Piece::Literal(_) => None,
@@ -324,7 +324,7 @@ impl Text {
         Ok(Part::since(start, scratch))
     }
 
-    /// Appends it as JSON; `false` where it is to be left out.
+    /// Appends it as JSON; `false` if it is left out.
     fn json(&self, values: &[Value<'_>], scratch: &mut Vec<u8>) -> Result<bool, Fault> {
         let mark = scratch.len();
         let part = self.render(values, scratch)?;

@@ -1,4 +1,4 @@
-//! Why a text is no template.
+//! The errors of templates.
 
 use super::ast::FILTERS;
 use crate::plan::did_you_mean;
@@ -55,7 +55,7 @@ pub enum TemplateProblem {
         /// How it is written.
         usage: &'static str,
     },
-    /// A lookup table that the configuration does not have.
+    /// The configuration does not have the lookup table.
     #[error(
         "there is no lookup table {name:?}{}; {}",
         did_you_mean(nearest.as_deref()),
@@ -66,13 +66,13 @@ pub enum TemplateProblem {
         name: String,
         /// A table of similar spelling.
         nearest: Option<String>,
-        /// The tables that there are.
+        /// The tables of the configuration.
         known: Vec<String>,
     },
     /// `optional` somewhere before the end.
     #[error("optional must be the last filter")]
     OptionalNotLast,
-    /// `optional` where nothing can be left out.
+    /// `optional` in a part that cannot be left out.
     #[error("optional leaves out what is NULL; {0} cannot be left out")]
     NothingToLeaveOut(&'static str),
     /// `optional` in a text with other parts.

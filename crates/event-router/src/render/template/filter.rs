@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use smallvec::SmallVec;
 
 use super::ast::{Argument as A, Filter, Lookups};
 use crate::value::json::{self, Step};
@@ -35,7 +36,7 @@ pub(super) enum Op {
     Unquote,
 }
 
-/// What becomes of a value that a lookup table does not have.
+/// Replaces a value that a lookup table does not have.
 #[derive(Debug, Clone)]
 pub(super) enum Otherwise {
     /// The row is unroutable.
@@ -203,38 +204,22 @@ fn case<'t>(part: Part<'t>, scratch: &mut Vec<u8>, case: Case) -> Result<Part<'t
         }
         return Ok(copy);
     }
-    let length = std::str::from_utf8(bytes)
-        .map_err(|_| ValueError::NotUtf8)?
-        .len();
+    // A copy: the text may lie in the buffer that is appended to.
+    let copy: SmallVec<[u8; 64]> = SmallVec::from_slice(bytes);
+    let text = str::from_utf8(&copy).map_err(|_| ValueError::NotUtf8)?;
     let start = scratch.len();
-    let mut at = 0;
-    while at < length {
-        let rest = part.resolve(scratch).and_then(|bytes| bytes.get(at..));
-        let Some(c) = rest.and_then(first_char) else {
-            return Err(ValueError::NotUtf8);
-        };
-        at += c.len_utf8();
-        let mut push = |c: char| {
-            scratch.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
-        };
-        match case {
-            Case::Lower => c.to_lowercase().for_each(&mut push),
-            Case::Upper => c.to_uppercase().for_each(&mut push),
-        }
+    let mut push = |c: char| scratch.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+    match case {
+        Case::Lower => text
+            .chars()
+            .flat_map(char::to_lowercase)
+            .for_each(&mut push),
+        Case::Upper => text
+            .chars()
+            .flat_map(char::to_uppercase)
+            .for_each(&mut push),
     }
     Ok(Part::since(start, scratch))
-}
-
-/// The first character of a UTF-8 text, without a look at the rest.
-fn first_char(bytes: &[u8]) -> Option<char> {
-    let length = match bytes.first()? {
-        0..0x80 => 1,
-        0x80..0xe0 => 2,
-        0xe0..0xf0 => 3,
-        0xf0.. => 4,
-    };
-    let text = std::str::from_utf8(bytes.get(..length)?).ok()?;
-    text.chars().next()
 }
 
 fn replace<'t>(part: Part<'t>, scratch: &mut Vec<u8>, old: &[u8], new: &[u8]) -> Part<'t> {

@@ -4,7 +4,7 @@ use super::ast::{Lookups, Member, Template, ValueTemplate};
 use super::compile::{Compiler, Text};
 use crate::plan::{Columns, Plan, PlanError, Role, Target, Topic};
 
-/// What each part of a record is made of.
+/// A template for each part of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Templates {
     /// The column of the event's id: dead letters name events by it.

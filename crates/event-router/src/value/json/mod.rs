@@ -1,7 +1,7 @@
 //! JSON: finding a member of a text, reading strings, writing strings, and a [`tree`].
 //!
-//! Finding walks over a text once and allocates nothing. What is not JSON by RFC 8259 is refused, so that
-//! what is embedded in a record is JSON.
+//! Finding walks over a text once and allocates nothing. It refuses text that is not JSON by RFC 8259,
+//! so that records embed only JSON.
 
 pub(crate) mod tree;
 
@@ -10,21 +10,19 @@ use std::ops::Range;
 
 use super::{Malformed, Part};
 
-/// How deep values may be nested: as deep as `serde_json` goes, so that a document that a consumer
-/// could not read is not a reason for a stack to overflow here.
+/// Of nested values, like `serde_json`'s: the limit protects the stack.
 pub(crate) const MAX_DEPTH: u16 = 128;
 
 /// One step from a value to one in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// The member of an object. Of several by that name the last counts, as in Postgres' `jsonb`.
+    /// The last member of an object by this name, as in Postgres' `jsonb`.
     Member(String),
     /// The item of an array, from 0.
     Item(usize),
 }
 
-/// The value in `text` that `path` leads to, without blanks around it; `None` where there is none.
-/// The whole text is checked either way.
+/// The place of the value at `path`, without blanks around it. Always checks the whole text.
 pub(crate) fn find(text: &[u8], path: &[Step]) -> Result<Option<Range<usize>>, Malformed> {
     Scanner { text, at: 0 }.whole(|scanner| scanner.value(Some(path), 0))
 }

@@ -10,9 +10,9 @@ use super::{Malformed, Part, Scanner, unescape};
 pub(crate) enum Tree<'t> {
     Null,
     Boolean(bool),
-    /// As it is written.
+    /// The text of the number.
     Number(&'t str),
-    /// What it stands for.
+    /// Without quotes and escapes.
     String(Cow<'t, str>),
     Array(Vec<Tree<'t>>),
     /// In the order of the text; a name may come several times.
@@ -66,7 +66,7 @@ impl<'t> Scanner<'t> {
     }
 }
 
-/// What the string at this place stands for; borrowed where it has no escape.
+/// The content of the string at this place; borrowed if it has no escape.
 fn string(whole: &str, place: Range<usize>) -> Result<Cow<'_, str>, Malformed> {
     let quoted = whole.get(place).ok_or(Malformed)?;
     if !quoted.contains('\\') {

@@ -8,14 +8,14 @@ use apache_avro::schema::{InnerDecimalSchema, RecordSchema, UuidSchema};
 use super::encode::{self, Mode};
 use super::{Branch, Field, MICROS, MILLIS, NANOS, Node, Plan, Uuid};
 
-/// A schema that cannot be encoded by.
+/// Why a schema cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchemaProblem {
-    /// It is no schema.
+    /// The text is not a schema.
     #[error("it is not an Avro schema: {0}")]
     Unreadable(String),
-    /// It names a type that it does not define.
+    /// The schema names a type that it does not define.
     #[error("it does not define the type {0:?}")]
     UnknownName(String),
     /// A field's default is no value of the field's type.
@@ -26,15 +26,16 @@ pub enum SchemaProblem {
         /// What is wrong with it.
         why: String,
     },
-    /// It is nested deeper than 100 types.
+    /// The schema is nested deeper than 100 types.
     #[error("it is nested too deep")]
     TooDeep,
 }
 
-/// How deep types may be nested in each other; references aside.
+/// Of types in each other, without references.
 const MAX_DEPTH: usize = 100;
 
-pub(super) fn plan(text: &str) -> Result<Plan, SchemaProblem> {
+/// Compiles a schema's JSON.
+pub(in crate::render::registry) fn plan(text: &str) -> Result<Plan, SchemaProblem> {
     let schema = Schema::parse_str(text);
     let schema = schema.map_err(|error| SchemaProblem::Unreadable(error.to_string()))?;
     let mut compiler = Compiler::default();
@@ -139,7 +140,7 @@ impl Compiler {
         Ok(place)
     }
 
-    /// The record has its place before its fields have theirs: they may refer to it.
+    /// The record gets its place before its fields, which may refer to it.
     fn record(&mut self, record: &RecordSchema, depth: usize) -> Result<usize, SchemaProblem> {
         let place = self.nodes.len();
         self.nodes.push(Node::Record(Box::default()));
@@ -165,7 +166,7 @@ impl Compiler {
     }
 }
 
-/// As Avro's JSON encoding names a branch: by its full name, or by its type; logical types do not count.
+/// The name of a branch in Avro's JSON encoding: its full name, or its type beneath logical types.
 fn tag(schema: &Schema) -> String {
     if let Some(name) = schema.name() {
         return name.fullname(None);

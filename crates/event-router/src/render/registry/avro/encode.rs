@@ -1,4 +1,4 @@
-//! Walking a JSON value along a schema.
+//! Encodes a JSON value by a schema.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use crate::value::hex_byte;
 use crate::value::json::MAX_DEPTH;
 use crate::value::json::tree::{self, Tree};
 
-/// Whose JSON it is.
+/// The source of the JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// An event's: values as Postgres writes them.
@@ -22,8 +22,8 @@ pub(super) enum Mode {
     Default,
 }
 
-/// How often a value may be tried against branches of unions, for each byte of it and in any case: where
-/// unions are nested in each other, there are exponentially many ways.
+/// Attempts of branches of unions, per byte of the value and in total: nested unions have exponentially
+/// many ways.
 const TRIES_PER_BYTE: usize = 4;
 const TRIES: usize = 1_000;
 
@@ -184,14 +184,15 @@ impl Walk<'_> {
         if !items.is_empty() {
             self.long(items.len() as i64);
             for item in items {
-                self.node(node, item).map_err(SchemaMismatch::in_item)?;
+                self.node(node, item)
+                    .map_err(|it| it.within(SchemaMismatch::ITEM))?;
             }
         }
         self.long(0);
         Ok(())
     }
 
-    /// Of several members by one name the last counts, as in Postgres' `jsonb`.
+    /// The last of several members by one name counts, as in Postgres' `jsonb`.
     fn map(&mut self, node: usize, members: &Members<'_>) -> Done {
         let numbered = || members.iter().enumerate();
         let last: HashMap<&str, usize> = numbered().map(|(at, (name, _))| (&**name, at)).collect();
@@ -200,7 +201,8 @@ impl Walk<'_> {
             for (at, (name, value)) in numbered() {
                 if last.get(&**name) == Some(&at) {
                     self.bytes(name.as_bytes());
-                    self.node(node, value).map_err(SchemaMismatch::in_member)?;
+                    self.node(node, value)
+                        .map_err(|it| it.within(SchemaMismatch::MEMBER))?;
                 }
             }
         }
@@ -223,7 +225,7 @@ impl Walk<'_> {
                 }
                 (None, None) => self.absent(field.node),
             };
-            done.map_err(|mismatch| mismatch.in_field(&field.name))?;
+            done.map_err(|mismatch| mismatch.within(&field.name))?;
         }
         // Fewer than there are: one by an unknown name, unless a name came twice.
         let known = |name: &str| fields.iter().any(|field| *field.name == *name);
@@ -233,7 +235,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A field that is not there is null where it may be.
+    /// A missing field is null if its type takes null.
     fn absent(&mut self, place: usize) -> Done {
         let takes_null = match self.plan.nodes.get(place) {
             Some(Node::Null) => true,
@@ -324,7 +326,7 @@ impl Walk<'_> {
 }
 
 impl Node {
-    /// What a value is not that does not fit.
+    /// The value that fits, for errors.
     const fn wanted(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -374,9 +376,9 @@ fn whole(text: &str, what: &'static str) -> Result<i64, At> {
     i64::try_from(number).map_err(|_| At::Range(what))
 }
 
-/// What a JSON number says; `None` where it is none, or is written with more digits than any type has.
+/// A JSON number; `None` if the text is not one, or has more digits than any type.
 fn decimal(text: &str) -> Option<Decimal> {
-    /// No number of a schema is larger, and one that is must not cost memory.
+    /// No number of a schema has more digits. The limit bounds memory.
     const MAX_DIGITS: usize = 2_000;
 
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));

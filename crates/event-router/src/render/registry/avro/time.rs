@@ -36,7 +36,7 @@ fn parse(text: &str) -> Option<Printed<'_>> {
     (is_plain && printed.date.is_real()).then_some(printed)
 }
 
-/// Of the hour 24 there is nothing but its beginning.
+/// 24:00:00 is the only time of hour 24.
 fn is_real(clock: &Clock<'_>) -> bool {
     clock.hour < 24 || clock.seconds == 86_400 && clock.nanos == 0
 }
