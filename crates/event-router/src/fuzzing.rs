@@ -15,7 +15,6 @@ use crate::{
     TopicTemplate, TopicTemplateError, ValueSchema, ValueTemplate,
 };
 
-/// The event of each row.
 const EVENT: Event = Event {
     commit_lsn: Lsn::new(8),
     row: 0,

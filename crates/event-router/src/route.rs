@@ -50,7 +50,6 @@ impl Route {
         }
     }
 
-    /// The header that carries the event's id.
     pub(crate) fn id_header(&self) -> &str {
         match self {
             Self::Debezium(_) => debezium::ID_HEADER,

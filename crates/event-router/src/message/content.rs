@@ -115,7 +115,6 @@ fn is_whole_number(raw: &str) -> bool {
 #[derive(Clone, Default)]
 pub(super) struct HeaderBuffer {
     pub(super) texts: String,
-    /// Name and value.
     pub(super) places: Vec<(Range<usize>, Option<Range<usize>>)>,
 }
 

@@ -1,8 +1,7 @@
 //! Events written with `pg_logical_emit_message` instead of into a table.
 //!
-//! The content of such a message is a JSON object; here it becomes a row of a virtual table:
-//! one column for each member, under the names that the presets know. From there on it is
-//! routed as any row is.
+//! The content of such a message is a JSON object. It becomes a row of a virtual table, with a column
+//! for each member under the names of the presets. The router routes that row like any other.
 
 mod content;
 mod error;
@@ -128,7 +127,6 @@ impl Messages {
         announced.into_iter().collect()
     }
 
-    /// The Relation message of one of the two tables.
     fn relation(&self, id: RelationId) -> Vec<u8> {
         let columns = self.columns.iter().map(|(name, source)| Column {
             name,

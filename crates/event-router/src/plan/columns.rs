@@ -17,11 +17,9 @@ pub(crate) struct Columns<'r> {
 
 /// Where the columns are that a plan needs.
 pub(crate) struct Slots {
-    /// `schema.table`, for errors.
     pub(crate) table: String,
     /// The number of the table's columns, and of each row's.
     pub(crate) columns: usize,
-    /// By slot.
     pub(crate) names: Vec<String>,
     /// Index in the row and slot, by index: a row is walked once.
     order: Vec<(usize, usize)>,
@@ -36,7 +34,6 @@ impl<'r> Columns<'r> {
         }
     }
 
-    /// `schema.table`.
     pub(crate) fn table(&self) -> &str {
         &self.table
     }
@@ -62,7 +59,6 @@ impl<'r> Columns<'r> {
         self.find(name).ok_or_else(|| self.missing(name, role()))
     }
 
-    /// The error for a column that does not exist.
     pub(crate) fn missing(&self, name: &str, role: Role) -> PlanError {
         let names = || self.relation.columns().map(|column| column.name);
         PlanError::MissingColumn {
@@ -74,7 +70,6 @@ impl<'r> Columns<'r> {
         }
     }
 
-    /// The error for a column of a type that this role does not take.
     pub(crate) fn unsupported(&self, name: &str, type_oid: u32, role: Role) -> PlanError {
         PlanError::UnsupportedType {
             table: self.table.clone(),
@@ -112,7 +107,6 @@ impl Slots {
         }
     }
 
-    /// The values of the columns that are needed, by slot.
     pub(crate) fn values<'t>(&self, tuple: &Tuple<'t>, into: &mut [Value<'t>]) {
         let mut values = tuple.values();
         let mut at = 0;

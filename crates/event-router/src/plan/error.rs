@@ -100,7 +100,6 @@ fn list(names: &[String]) -> String {
     quoted.join(", ")
 }
 
-/// `; did you mean "x"?`, or nothing.
 pub(crate) fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |name| format!("; did you mean {name:?}?"))
 }

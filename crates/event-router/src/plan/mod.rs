@@ -1,4 +1,4 @@
-//! How the rows of one table become records: compiled once, when the table is announced.
+//! The plan of a table, compiled when the table is announced.
 //!
 //! The plan has the parts of a record and the places of its columns. The modules in `render/` make the
 //! functions that render a part.
@@ -21,12 +21,10 @@ pub(crate) use topic::Topic;
 use crate::value::types::Reading;
 use crate::value::{Fault, Part, ValueError, value};
 
-/// How the rows of one table become records.
 pub(crate) struct Plan {
     pub(crate) topic: Topic,
     pub(crate) key: Option<Field>,
     pub(crate) value: Option<Field>,
-    /// Names and values.
     pub(crate) headers: Vec<(Box<str>, Field)>,
     /// Decimal text of a partition's number.
     pub(crate) partition: Option<Field>,
@@ -36,7 +34,6 @@ pub(crate) struct Plan {
     pub(crate) event_id: Option<usize>,
 }
 
-/// A part of the record.
 pub(crate) struct Field {
     pub(crate) role: Role,
     pub(crate) piece: Piece,
@@ -44,9 +41,7 @@ pub(crate) struct Field {
 
 /// The source of a part. A `slot` counts the columns that the plan needs, not those of the table.
 pub(crate) enum Piece {
-    /// A column's text.
     Column { slot: usize, reading: Reading },
-    /// More than that.
     Made(Made),
 }
 
@@ -87,7 +82,6 @@ impl Field {
 }
 
 impl Piece {
-    /// The slot to name in an error about the part.
     pub(crate) fn slot(&self) -> usize {
         match self {
             Self::Column { slot, .. } | Self::Made(Made { slot, .. }) => *slot,

@@ -43,9 +43,9 @@ pub enum Target {
     Partition,
     /// Its timestamp.
     Timestamp,
-    /// The attribute of this name, where it is a CloudEvent.
+    /// The CloudEvents attribute of this name.
     CloudEvent(&'static str),
-    /// The name of the record, where the subject of its schema has it.
+    /// The name of the record in the subject of its schema.
     RecordName,
 }
 
@@ -61,7 +61,6 @@ impl Role {
         self.words().1
     }
 
-    /// The purpose of the column, and the option.
     const fn words(&self) -> (&'static str, &'static str) {
         match self {
             Self::EventId => ("the event id", "table.field.event.id"),

@@ -8,7 +8,6 @@ use super::Made;
 use super::role::{Role, Target};
 use crate::value::{Fault, ValueError, value};
 
-/// Makes the name of a topic.
 pub(crate) enum Topic {
     /// By the text of one column.
     Routed {
@@ -26,7 +25,6 @@ pub(crate) enum Topic {
 pub(crate) type TopicName = dyn Fn(&str, &mut String) + Send + Sync;
 
 impl Topic {
-    /// The role of its columns.
     pub(crate) fn role(&self) -> Role {
         match self {
             Self::Routed { .. } => Role::RouteBy,

@@ -19,7 +19,8 @@ use topics::Topics;
 use crate::plan::{Columns, Field, Plan, PlanError, Role, RouteError, Slots, Topic};
 use crate::render::cloudevents::{CloudEvents, CloudPlan};
 use crate::render::connect::TableFacts;
-use crate::render::registry::{Encoding, RecordName, ValueSchema, WireFormat};
+use crate::render::registry::{Encoding, ValueSchema, WireFormat};
+use crate::render::template::Text;
 use crate::route::Route;
 use crate::value::{Event, Fault, Part, ValueError};
 
@@ -32,7 +33,6 @@ pub struct Router {
     route: Route,
     events: Option<CloudEvents>,
     encoding: Option<Encoding>,
-    /// The name of the header that carries the event's position.
     position_header: Option<String>,
     plans: Vec<TablePlan>,
     /// Places in `plans`.
@@ -70,14 +70,12 @@ pub struct Routed<'a> {
     event_id: Option<&'a [u8]>,
 }
 
-/// All that is compiled for one table.
 struct TablePlan {
     slots: Slots,
     plan: Plan,
-    /// Makes a CloudEvent of the record.
     cloud: Option<CloudPlan>,
     /// Makes the record's name, if the subject of its schema contains that name.
-    record: Option<RecordName>,
+    record: Option<Text>,
 }
 
 // === impl Router ===
@@ -177,13 +175,17 @@ impl Router {
         }
         let events = self.events.as_ref();
         let cloud = events.map(|events| events.compile(&mut columns, &plan));
-        let encoding = self.encoding.as_ref();
-        let record = encoding.and_then(|encoding| encoding.format().compile(&mut columns));
+        let cloud = cloud.transpose()?;
+        let record = match &self.encoding {
+            Some(encoding) => encoding.format().compile(&mut columns)?,
+            None => None,
+        };
+        let slots = columns.finish();
         let plan = TablePlan {
-            cloud: cloud.transpose()?,
-            record: record.transpose()?,
+            slots,
             plan,
-            slots: columns.finish(),
+            cloud,
+            record,
         };
         let place = former.unwrap_or(self.plans.len());
         match self.plans.get_mut(place) {
@@ -341,7 +343,6 @@ impl fmt::Debug for Router {
 
 // === impl RowReader ===
 
-/// Reads the parts of one row.
 struct RowReader<'r, 't> {
     slots: &'r Slots,
     values: &'r [Value<'t>],
@@ -349,8 +350,12 @@ struct RowReader<'r, 't> {
 }
 
 impl<'t> RowReader<'_, 't> {
+    #[inline]
     fn optional(&mut self, field: Option<&Field>) -> Result<Part<'t>, RouteError> {
-        field.map_or(Ok(Part::Null), |field| self.part(field))
+        match field {
+            Some(field) => self.part(field),
+            None => Ok(Part::Null),
+        }
     }
 
     /// By far the most parts are in the row: nothing is rendered.

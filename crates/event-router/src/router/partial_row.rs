@@ -25,7 +25,6 @@ pub struct PartialRow<'a> {
 pub(super) struct UnroutableTable([Option<(usize, Reading)>; 3]);
 
 impl UnroutableTable {
-    /// By the names of the columns of event id, key and value.
     pub(super) fn of(columns: [Option<&str>; 3], relation: &Relation<'_>) -> Self {
         Self(columns.map(|wanted| {
             let mut columns = relation.columns().enumerate();

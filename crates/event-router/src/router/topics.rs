@@ -28,7 +28,6 @@ struct Rendered {
     topic: String,
 }
 
-/// Where the topic for a value is kept.
 fn place(value: &[u8]) -> usize {
     let byte = |at: usize| value.get(at).map_or(0, |byte| u32::from(*byte));
     let length = value.len();
@@ -75,7 +74,6 @@ impl Topics {
         Ok(())
     }
 
-    /// The topic that was rendered or found last.
     pub(crate) fn last(&self) -> &str {
         let known = self.places.get(self.last);
         known.map_or(&self.other, |known| &known.topic)

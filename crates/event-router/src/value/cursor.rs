@@ -1,6 +1,5 @@
 //! Reading a text from left to right.
 
-/// The rest of a text.
 pub(crate) struct Cursor<'t> {
     pub(crate) rest: &'t str,
     /// Of the next character, counted in characters from 1.

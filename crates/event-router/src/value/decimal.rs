@@ -133,7 +133,6 @@ impl Decimal {
         self.with_scale(scale)
     }
 
-    /// `toPlainString`.
     pub(crate) fn plain(&self) -> String {
         let (sign, digits) = self.digits();
         let Ok(scale @ 1..) = usize::try_from(self.scale) else {
@@ -168,7 +167,6 @@ impl Decimal {
         }
     }
 
-    /// `doubleValue`.
     pub(crate) fn double(&self) -> f64 {
         let text = format!("{}e{}", self.unscaled, -i64::from(self.scale));
         text.parse().unwrap_or(f64::NAN)

@@ -26,7 +26,6 @@ pub struct Event {
 /// Bytes of a record's part, which are not copied from the row.
 #[derive(Clone, Default)]
 pub(crate) enum Part<'t> {
-    /// Kafka's null.
     #[default]
     Null,
     /// A header or member that is left out.
@@ -55,7 +54,6 @@ impl<'t> Part<'t> {
         Self::Scratch(start..scratch.len())
     }
 
-    /// A copy of `bytes` at the end of `scratch`.
     pub(crate) fn appended(bytes: &[u8], scratch: &mut Vec<u8>) -> Self {
         let start = scratch.len();
         scratch.extend_from_slice(bytes);
@@ -72,6 +70,17 @@ impl<'t> Part<'t> {
         Self::since(start, scratch)
     }
 
+    /// A text that is not empty.
+    pub(crate) fn filled(self, slot: usize, scratch: &[u8]) -> Result<Self, Fault> {
+        let why = match self.resolve(scratch) {
+            None => ValueError::Null,
+            Some([]) => ValueError::Empty,
+            Some(bytes) if str::from_utf8(bytes).is_err() => ValueError::NotUtf8,
+            Some(_) => return Ok(self),
+        };
+        Err(Fault::new(slot, why))
+    }
+
     /// 0 for null.
     pub(crate) fn len(&self) -> usize {
         match self {
@@ -81,7 +90,6 @@ impl<'t> Part<'t> {
         }
     }
 
-    /// A range of the part, by its own bytes.
     #[must_use]
     pub(crate) fn sub(self, range: Range<usize>) -> Self {
         match self {
@@ -122,7 +130,7 @@ pub(crate) fn value<'t>(values: &[Value<'t>], slot: usize) -> Result<Option<&'t 
     }
 }
 
-/// The value in a slot is not what it is needed for.
+/// The value in a slot does not fit its purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) slot: usize,

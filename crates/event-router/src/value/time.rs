@@ -22,7 +22,6 @@ pub(crate) struct Date {
     day: u8,
 }
 
-/// A time of day.
 #[derive(Clone, Copy)]
 pub(crate) struct Clock<'t> {
     /// `10:34:56.789012`.
@@ -31,7 +30,6 @@ pub(crate) struct Clock<'t> {
     pub(crate) hour: i64,
     /// Since midnight. A second 60 is the next minute's first.
     pub(crate) seconds: i64,
-    /// Of the second.
     pub(crate) nanos: i64,
     /// Digits after the point.
     pub(crate) digits: usize,
@@ -111,7 +109,6 @@ impl Date {
         year.div_euclid(400) * 146_097 + day_of_era - 719_468
     }
 
-    /// Whether its month has such a day.
     pub(crate) fn is_real(self) -> bool {
         let (year, month, day) = (self.year, i64::from(self.month), i64::from(self.day));
         gregorian(self.days()) == (year, month, day)
@@ -144,7 +141,6 @@ pub(crate) fn parse(text: &[u8]) -> Option<Printed<'_>> {
     })
 }
 
-/// A time of day, with or without an offset.
 pub(crate) fn clock(text: &[u8]) -> Option<(Clock<'_>, Option<Offset<'_>>)> {
     let mut rest = text;
     let hour = two_digits(&mut rest, 0..=24)?;

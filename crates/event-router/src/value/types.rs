@@ -1,6 +1,5 @@
 //! Types of columns by their OIDs, which are those of `pg_type.dat`, fixed for ever below 16384.
 
-/// How a column's text becomes a record's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reading {
     Verbatim,
@@ -20,7 +19,6 @@ impl Reading {
     }
 }
 
-/// `boolean`.
 const BOOL: u32 = 16;
 
 /// The reading of a column of this type for the dead letter of an unroutable row.
@@ -39,7 +37,6 @@ pub(crate) fn described(type_oid: u32) -> String {
     }
 }
 
-/// The SQL name of a type that is often tried.
 const fn name(type_oid: u32) -> Option<&'static str> {
     Some(match type_oid {
         BOOL => "boolean",

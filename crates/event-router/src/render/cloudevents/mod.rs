@@ -1,9 +1,9 @@
 //! Records as CloudEvents.
 //!
 //! Source: "CloudEvents - Version 1.0.2", its JSON event format and its Kafka protocol binding. In
-//! binary mode the attributes are headers `ce_…` beside a value that stays what the route makes of it;
-//! in structured mode the value is a JSON object that has the attributes and the data in it. Topic,
-//! key and the route's own headers stay what they are in both.
+//! binary mode the attributes are headers `ce_…` beside the route's value; in structured mode the value
+//! is a JSON object of the attributes and the data. Topic, key and the route's own headers are the same
+//! in both.
 
 use std::str;
 
@@ -30,13 +30,12 @@ pub struct CloudEvents {
     pub source: Template,
     /// `type`.
     pub kind: Template,
-    /// `time`: a column of Postgres' date and time types, or what looks like one; `None` for the time
-    /// of the commit.
+    /// `time`: a text in the form of Postgres' dates and times; `None` for the commit time.
     pub time: Option<Template>,
-    /// `subject`; left out where it is NULL.
+    /// `subject`; left out if it is NULL.
     pub subject: Option<Template>,
-    /// `datacontenttype`: what the route's value is. It decides how a value stands in a structured
-    /// event: JSON as it is, text as a string, else in base64.
+    /// `datacontenttype`: the media type of the route's value. A structured event has JSON unchanged,
+    /// text as a string, other values in base64.
     pub content_type: String,
     /// Tables of the filter `lookup`.
     pub lookups: Lookups,
@@ -60,7 +59,6 @@ pub(crate) struct CloudPlan {
     data: Data,
 }
 
-/// The source of an attribute.
 enum Attribute {
     Absent,
     Text(Text),
@@ -69,7 +67,6 @@ enum Attribute {
     CommitTime,
 }
 
-/// The form of the data in a structured event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Data {
     Json,
@@ -77,7 +74,6 @@ enum Data {
     Bytes,
 }
 
-/// The names of the headers, in their order.
 const BINARY: [&str; 7] = [
     "ce_specversion",
     "ce_id",
@@ -166,7 +162,6 @@ impl Data {
 pub(crate) type CloudHeaders<'t> = SmallVec<[Part<'t>; BINARY.len()]>;
 
 impl CloudPlan {
-    /// The name of the header at this place.
     pub(crate) fn header(&self, place: usize) -> &'static str {
         match self.mode {
             CloudEventMode::Binary => BINARY.get(place).copied().unwrap_or_default(),
@@ -207,7 +202,6 @@ impl CloudPlan {
         }
     }
 
-    /// The value as it stands in the object.
     fn data<'t>(&self, value: &Part<'t>, scratch: &mut Vec<u8>) -> Result<Part<'t>, ValueError> {
         let Some(bytes) = value.resolve(scratch) else {
             return Ok(Part::Absent);
@@ -270,25 +264,14 @@ impl Attribute {
                 if name == SUBJECT && part.resolve(scratch).is_none() {
                     return Ok(Part::Absent);
                 }
-                filled(part, text.slot(), scratch)
+                part.filled(text.slot(), scratch)
             }
             Self::Slot(slot) => {
                 let value = crate::value::value(values, *slot)?;
-                filled(value.map_or(Part::Null, Part::Row), *slot, scratch)
+                value.map_or(Part::Null, Part::Row).filled(*slot, scratch)
             }
         }
     }
-}
-
-/// An attribute is a text, and not empty.
-fn filled<'t>(part: Part<'t>, slot: usize, scratch: &[u8]) -> Result<Part<'t>, Fault> {
-    let why = match part.resolve(scratch) {
-        None => ValueError::Null,
-        Some([]) => ValueError::Empty,
-        Some(bytes) if str::from_utf8(bytes).is_err() => ValueError::NotUtf8,
-        Some(_) => return Ok(part),
-    };
-    Err(Fault::new(slot, why))
 }
 
 /// RFC 3339 with an offset: UTC if Postgres gives none.

@@ -8,7 +8,6 @@ use crate::value::cursor::Cursor;
 /// Postgres has no arrays of more dimensions.
 const MAX_DEPTH: usize = 6;
 
-/// Reads an array of elements that `codec` reads.
 pub(super) fn parse<'t>(text: &'t str, codec: &Codec) -> Result<Data<'t>, Malformed> {
     let text = match text.strip_prefix('[') {
         // Bounds, where they do not begin at 1: `[2:3]={…}`.

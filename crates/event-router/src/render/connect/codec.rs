@@ -12,7 +12,6 @@ use super::{array, hstore, java, temporal};
 use crate::value::decimal::{self, Decimal, Numeric};
 use crate::value::{Malformed, hex_byte};
 
-/// Reads the text of a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Codec {
     Text,

@@ -8,7 +8,6 @@ use super::options::{
 };
 use super::schema::{DECIMAL, Kind, Schema};
 
-/// A column of a table, as Debezium has it.
 pub(crate) struct Column {
     pub(crate) slot: usize,
     pub(crate) type_oid: u32,
@@ -129,7 +128,7 @@ fn of_type(
             (DecimalHandling::String, scale) => plain(String, Codec::NumericText(scale)),
             (DecimalHandling::Precise, Some(scale)) => {
                 let precision = ((modifier - 4) >> 16) & 0xffff;
-                let schema = decimal(scale).parameter("connect.decimal.precision", precision);
+                let schema = decimal(scale).parameter("connect.decimal.precision", &precision);
                 (schema, Codec::Decimal { scale })
             }
             (DecimalHandling::Precise, None) => (variable_decimal(), Codec::VariableDecimal),
@@ -146,7 +145,7 @@ fn of_facts(modifier: i32, facts: &TypeFacts, handling: Handling) -> Option<(Sch
     Some(match &facts.kind {
         TypeKind::Enum(labels) => {
             let (schema, codec) = text("io.debezium.data.Enum");
-            (schema.parameter("allowed", labels.join(",")), codec)
+            (schema.parameter("allowed", &labels.join(",")), codec)
         }
         TypeKind::Array(element) => {
             let (schema, codec) = match &element.kind {
@@ -215,7 +214,7 @@ fn precision(modifier: i32) -> i32 {
 }
 
 fn decimal(scale: i32) -> Schema {
-    Schema::named(Kind::Bytes, DECIMAL).parameter("scale", scale)
+    Schema::named(Kind::Bytes, DECIMAL).parameter("scale", &scale)
 }
 
 fn variable_decimal() -> Schema {
@@ -253,7 +252,7 @@ fn bits(oid: u32, modifier: i32) -> (Schema, Codec) {
         return (Schema::of(Kind::Boolean), Codec::Bit);
     }
     let schema = Schema::named(Kind::Bytes, "io.debezium.data.Bits");
-    (schema.parameter("length", length), Codec::Bits)
+    (schema.parameter("length", &length), Codec::Bits)
 }
 
 fn point() -> Schema {

@@ -15,9 +15,10 @@ pub(crate) fn parse(text: &str) -> Result<Vec<(String, Option<String>)>, Malform
         if !text.take("=>") {
             return Err(Malformed);
         }
-        let value = match text.take("NULL") {
-            true => None,
-            false => Some(text.backslashed().ok_or(Malformed)?),
+        let value = if text.take("NULL") {
+            None
+        } else {
+            Some(text.backslashed().ok_or(Malformed)?)
         };
         entries.push((key, value));
     }

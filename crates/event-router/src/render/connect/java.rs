@@ -78,7 +78,8 @@ fn text(negative: bool, binary_exponent: i32, fraction: u64, significant: i32) -
     out.push('.');
     out.push_str(if after.is_empty() { "0" } else { after });
     if let Some(power) = power {
-        out.push_str(&format!("E{power}"));
+        out.push('E');
+        out.push_str(&power.to_string());
     }
     out
 }
@@ -263,8 +264,7 @@ fn round_up(digits: &mut [u8], exponent: &mut i32) {
     *exponent += 1;
 }
 
-/// Sorts entries that were put into a `java.util.HashMap` in this order as that gives them. Their keys are
-/// different from each other.
+/// Sorts entries in the order of a `java.util.HashMap`. No key occurs twice.
 pub(crate) fn sort_as_hash_map<V>(entries: &mut [(String, V)]) {
     let mut capacity: usize = 16;
     while entries.len() > capacity / 4 * 3 {

@@ -29,7 +29,7 @@ impl Default for JsonOptions {
 }
 
 impl JsonOptions {
-    /// Everything that stands before the payload, for values of `schema`.
+    /// Everything before the payload, for values of `schema`.
     pub(crate) fn prefix(self, schema: Option<&Schema>, out: &mut Vec<u8>) {
         if self.schemas {
             out.extend_from_slice(b"{\"schema\":");
@@ -41,18 +41,17 @@ impl JsonOptions {
         }
     }
 
-    /// Everything that stands after it.
+    /// Everything behind the payload.
     pub(crate) fn suffix(self, out: &mut Vec<u8>) {
         if self.schemas {
             out.push(b'}');
         }
     }
 
-    /// A schema, as a field of a struct where it has a name.
+    /// A schema, as the field of a struct if it has that name.
     fn schema(self, schema: &Schema, field: Option<&str>, out: &mut Vec<u8>) {
-        // Writing to a Vec does not fail.
-        let member = |name: &str, text: &str, out: &mut Vec<u8>| {
-            let _ = write!(out, ",\"{name}\":");
+        let member = |name: &[u8], text: &str, out: &mut Vec<u8>| {
+            out.extend_from_slice(name);
             string(text, out);
         };
         out.extend_from_slice(b"{\"type\":");
@@ -80,15 +79,18 @@ impl JsonOptions {
             }),
             _ => {}
         }
-        let _ = write!(out, ",\"optional\":{}", schema.optional);
+        let optional: &[u8] = if schema.optional { b"true" } else { b"false" };
+        out.extend_from_slice(b",\"optional\":");
+        out.extend_from_slice(optional);
         if let Some(name) = &schema.name {
-            member("name", name, out);
+            member(b",\"name\":", name, out);
         }
         if let Some(version) = schema.version {
+            // Writing to a Vec does not fail.
             let _ = write!(out, ",\"version\":{version}");
         }
         if let Some(doc) = schema.doc {
-            member("doc", doc, out);
+            member(b",\"doc\":", doc, out);
         }
         if !schema.parameters.is_empty() {
             out.extend_from_slice(b",\"parameters\":");
@@ -103,7 +105,7 @@ impl JsonOptions {
             Style::Json(self).value(Some(schema), default, true, out);
         }
         if let Some(field) = field {
-            member("field", field, out);
+            member(b",\"field\":", field, out);
         }
         out.push(b'}');
     }

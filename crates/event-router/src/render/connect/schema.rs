@@ -94,7 +94,7 @@ impl Schema {
     }
 
     #[must_use]
-    pub(crate) fn parameter(mut self, name: &'static str, value: impl ToString) -> Self {
+    pub(crate) fn parameter(mut self, name: &'static str, value: &impl ToString) -> Self {
         self.parameters.push((name, value.to_string()));
         self
     }

@@ -6,8 +6,7 @@ use crate::value::time::{self, Clock, gregorian, julian};
 pub(crate) const DAY_MILLIS: i64 = 86_400_000;
 pub(crate) const DAY_MICROS: i64 = 86_400_000_000;
 
-/// The microseconds that Debezium takes infinity for: the milliseconds of the Postgres driver of
-/// Java.
+/// Debezium's infinity, in microseconds: the milliseconds of the Postgres driver of Java.
 const POSITIVE_INFINITY: i128 = 9_223_372_036_825_200_000;
 const NEGATIVE_INFINITY: i128 = -9_223_372_036_832_400_000;
 /// Infinite dates: `-5877611-06-21` and the day after, where the count of days wraps around.
@@ -83,8 +82,8 @@ pub(crate) fn iso_date(days: i64) -> String {
     format!("{year}-{month:02}-{day:02}")
 }
 
-/// `DateTimeFormatter.ISO_LOCAL_TIME` of microseconds since midnight, with as many digits of a
-/// second as are needed, or as many as are asked for.
+/// `DateTimeFormatter.ISO_LOCAL_TIME` of microseconds since midnight, with as few digits of a second as
+/// possible or with `digits`.
 pub(crate) fn iso_time(micros: i64, digits: Option<usize>) -> String {
     let (seconds, fraction) = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -130,8 +129,8 @@ pub(crate) fn date_text(millis: i64) -> String {
     format!("{week_day} {month} {day:02} {clock} UTC {year}")
 }
 
-/// What Kafka Connect's `Values` makes of a `java.util.Date`: a clock within the first day and
-/// before it, a day at midnight, else both.
+/// A `java.util.Date` by Kafka Connect's `Values`: a clock up to the first day, a day at midnight, else
+/// both.
 pub(crate) fn connect_text(millis: i64) -> String {
     let clock = iso_time(millis.rem_euclid(DAY_MILLIS) * 1000, Some(3));
     let day = iso_date(millis.div_euclid(DAY_MILLIS));

@@ -10,7 +10,7 @@ use super::schema::{CONNECT_DATE, DECIMAL, Data, Kind, Schema};
 use super::{java, temporal};
 use crate::value::json::short_escape;
 
-/// Whose texts they are.
+/// The author of a text.
 #[derive(Clone, Copy)]
 pub(super) enum Style {
     /// `JsonConverter`.
@@ -114,7 +114,7 @@ impl Style {
         }
     }
 
-    /// Jackson puts what is no number in quotes.
+    /// Jackson puts NaN and the infinities in quotes.
     fn number(self, text: &str, out: &mut Vec<u8>) {
         match self {
             Self::Json(_) if !text.ends_with(|c: char| c.is_ascii_digit()) => string(text, out),
@@ -128,7 +128,7 @@ fn print(number: i64, out: &mut Vec<u8>) {
     let _ = write!(out, "{number}");
 }
 
-/// Writes the items, with what stands before, between and behind them.
+/// Writes the items, with texts before, between and behind them.
 pub(super) fn sequence<T>(
     items: impl IntoIterator<Item = T>,
     [open, separator, close]: [&str; 3],
@@ -205,13 +205,14 @@ fn escaped(text: &str, high: u8, out: &mut Vec<u8>) {
             continue;
         }
         out.extend_from_slice(text.as_bytes().get(plain..at).unwrap_or_default());
+        if let Some(escape) = short_escape(byte) {
+            out.extend_from_slice(&[b'\\', escape]);
+            plain = at + 1;
+            continue;
+        }
         let c = text.get(at..).and_then(|rest| rest.chars().next());
         let c = c.unwrap_or(char::REPLACEMENT_CHARACTER);
         plain = at + c.len_utf8();
-        if let Some(escape) = short_escape(byte) {
-            out.extend_from_slice(&[b'\\', escape]);
-            continue;
-        }
         for unit in c.encode_utf16(&mut [0; 2]) {
             let _ = write!(out, "\\u{unit:04X}");
         }
@@ -228,6 +229,25 @@ mod tests {
         let mut out = Vec::new();
         string(text, &mut out);
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn structs_within_lists_have_their_fields() {
+        let item = Schema::of(Kind::Struct(vec![(
+            "b".to_owned(),
+            Schema::of(Kind::Int32),
+        )]));
+        let schema = Schema::of(Kind::Array(Box::new(item)));
+        let data = Data::List(vec![Data::Struct(vec![Data::Int(1)])]);
+        for (style, expected) in [
+            (Style::Java, "[Struct{b=1}]"),
+            (Style::Simple, r#"[{"b":1}]"#),
+            (Style::Json(JsonOptions::default()), r#"[{"b":1}]"#),
+        ] {
+            let mut out = Vec::new();
+            style.value(Some(&schema), &data, false, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! before it fails at such a value; here nothing is replaced.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::mem::discriminant;
 
 use crate::render::connect::schema::{Data, Kind, Schema};
@@ -286,11 +287,12 @@ impl NameAdjustment {
                 continue;
             }
             for unit in c.encode_utf16(&mut [0; 2]) {
-                adjusted.push_str(&match (self, *unit) {
-                    (Self::AvroUnicode, ..=0xff) => format!("_u00{unit:x}"),
-                    (Self::AvroUnicode, _) => format!("_u{unit:x}"),
-                    _ => "_".to_owned(),
-                });
+                // Writing to a String does not fail.
+                let _ = match (self, *unit) {
+                    (Self::AvroUnicode, unit @ ..=0xff) => write!(adjusted, "_u00{unit:x}"),
+                    (Self::AvroUnicode, unit) => write!(adjusted, "_u{unit:x}"),
+                    _ => adjusted.write_char('_'),
+                };
             }
             if at == 0 && self == Self::Avro && c.is_numeric() {
                 adjusted.push(c);

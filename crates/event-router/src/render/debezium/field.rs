@@ -164,13 +164,28 @@ impl Column {
 impl Connected {
     fn render<'t>(&self, values: &[Value<'t>], scratch: &mut Vec<u8>) -> Result<Part<'t>, Fault> {
         let data = self.column.read(values)?;
-        let (schema, data) = match &self.rules {
-            None => (Some(Cow::Borrowed(&self.column.schema)), data),
-            Some(rules) => match rules.apply(&self.column.schema, data, values)? {
-                Some(made) => made,
-                None => return Ok(Part::Null),
-            },
+        let Some(rules) = &self.rules else {
+            let schema = Some(&self.column.schema);
+            return self.convert(&self.prefix, schema, &data, values, scratch);
         };
+        let Some((schema, data)) = rules.apply(&self.column.schema, data, values)? else {
+            return Ok(Part::Null);
+        };
+        let prefix = match &schema {
+            Some(Cow::Borrowed(_)) => Cow::Borrowed(&self.prefix),
+            schema => Cow::Owned(self.converter.prefix(schema.as_deref())),
+        };
+        self.convert(&prefix, schema.as_deref(), &data, values, scratch)
+    }
+
+    fn convert<'t>(
+        &self,
+        prefix: &[u8],
+        schema: Option<&Schema>,
+        data: &Data<'_>,
+        values: &[Value<'t>],
+        scratch: &mut Vec<u8>,
+    ) -> Result<Part<'t>, Fault> {
         // A borrowed text is the row's.
         if matches!(data, Data::Text(Cow::Borrowed(_)))
             && self.converter.is_plain()
@@ -178,12 +193,7 @@ impl Connected {
         {
             return Ok(Part::Row(row));
         }
-        let prefix = match &schema {
-            Some(Cow::Borrowed(_)) => Cow::Borrowed(&self.prefix),
-            schema => Cow::Owned(self.converter.prefix(schema.as_deref())),
-        };
-        let schema = schema.as_deref();
-        let part = self.converter.convert(&prefix, schema, &data, scratch);
+        let part = self.converter.convert(prefix, schema, data, scratch);
         part.map_err(|why| self.column.fault(why))
     }
 }

@@ -1,7 +1,5 @@
-//! Java's regular expressions, as far as the crate `regex` can keep their word.
-//!
-//! The pattern is translated, so that what is in it means what it means in Java: classes are those
-//! of ASCII, the dot takes no line terminator. What cannot be had without backtracking is refused.
+//! Java's regular expressions, translated for the crate `regex`: classes are ASCII, the dot takes no line
+//! terminator. A pattern that needs backtracking is refused.
 
 use regex::Regex;
 
@@ -47,8 +45,8 @@ pub enum RegexProblem {
     Syntax(String),
 }
 
-/// A pattern that is applied as Kafka Connect's `RegexRouter` does: it must match the whole text,
-/// and then what it finds first is replaced.
+/// A pattern of Kafka Connect's `RegexRouter`: it must match the whole text, and its first match is
+/// replaced.
 #[derive(Debug, Clone)]
 pub(crate) struct JavaRegex {
     whole: Regex,
@@ -325,11 +323,12 @@ impl Translator<'_> {
             && name.starts_with(['L', 'M', 'N', 'P', 'S', 'Z', 'C'])
             && name.bytes().all(|c| c.is_ascii_alphabetic());
         if category {
-            self.out.push_str(&format!("\\{c}{{{name}}}"));
+            self.out
+                .push_str(&["\\", c.encode_utf8(&mut [0; 4]), "{", &name, "}"].concat());
         } else if POSIX.contains(&name.as_str()) {
             let not = if c == 'P' { "^" } else { "" };
             let name = name.to_ascii_lowercase();
-            self.out.push_str(&format!("[[:{not}{name}:]]"));
+            self.out.push_str(&["[[:", not, &name, ":]]"].concat());
         } else {
             return RegexProblem::Escape(format!("\\{c}{{{name}}}")).at(start);
         }

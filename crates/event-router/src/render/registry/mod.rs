@@ -1,8 +1,8 @@
 //! Values in Confluent's wire format: a zero byte, the id of the schema, the body.
 //!
 //! Source: "Wire format" and "Subject name strategy" in Confluent's documentation of Schema Registry.
-//! The body of a JSON Schema value is the JSON that the route makes, as it is; that of an Avro value is
-//! the same JSON in Avro's binary encoding, by the schema ([`avro`]).
+//! The body of a JSON Schema value is the route's JSON; the body of an Avro value is the same JSON in
+//! Avro's binary encoding ([`avro`]).
 //!
 //! Schemas come from outside. For a subject without one the router returns
 //! [`RouteError::UnknownSchema`](crate::RouteError::UnknownSchema);
@@ -23,8 +23,8 @@ use crate::plan::{
     Columns, PlanError, RouteError, SchemaMismatch, SchemaMismatchAt, Slots, Target,
 };
 use crate::render::template::{Compiler, Lookups, Template, Text};
+use crate::value::Part;
 use crate::value::json;
-use crate::value::{Fault, Part, ValueError};
 
 /// The encoding of values.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,37 +65,13 @@ impl WireFormat {
         self.record.iter().flat_map(Template::columns).collect()
     }
 
-    pub(crate) fn compile(
-        &self,
-        columns: &mut Columns<'_>,
-    ) -> Option<Result<RecordName, PlanError>> {
+    /// Makes the name of the record, if subjects contain that name.
+    pub(crate) fn compile(&self, columns: &mut Columns<'_>) -> Result<Option<Text>, PlanError> {
         let lookups = &self.lookups;
         let mut compiler = Compiler { columns, lookups };
-        let template = self.record.as_ref()?;
-        Some(compiler.text(template, &Target::RecordName).map(RecordName))
-    }
-}
-
-/// Makes the name of a record, for one table.
-pub(crate) struct RecordName(Text);
-
-impl RecordName {
-    /// Appends the name.
-    fn render(
-        &self,
-        values: &[Value<'_>],
-        scratch: &mut Vec<u8>,
-        subject: &mut String,
-    ) -> Result<(), Fault> {
-        let Self(text) = self;
-        let fault = |why| Fault::new(text.slot(), why);
-        let part = text.render(values, scratch)?;
-        let name = part.resolve(scratch).ok_or(fault(ValueError::Null))?;
-        if name.is_empty() {
-            return Err(fault(ValueError::Empty));
-        }
-        subject.push_str(str::from_utf8(name).map_err(|_| fault(ValueError::NotUtf8))?);
-        Ok(())
+        let record = self.record.as_ref();
+        let record = record.map(|record| compiler.text(record, &Target::RecordName));
+        record.transpose()
     }
 }
 
@@ -213,7 +189,7 @@ impl Encoding {
     pub(crate) fn apply<'t>(
         &mut self,
         topic: &str,
-        record: Option<&RecordName>,
+        record: Option<&Text>,
         (values, slots): (&[Value<'t>], &Slots),
         value: &mut Part<'t>,
         scratch: &mut Vec<u8>,
@@ -228,9 +204,13 @@ impl Encoding {
             subject.push('-');
         }
         match record {
-            Some(record) => record
-                .render(values, scratch, subject)
-                .map_err(|fault| slots.error(fault, &Target::RecordName.into()))?,
+            Some(record) => {
+                let part = record.render(values, scratch);
+                let part = part.and_then(|part| part.filled(record.slot(), scratch));
+                let part = part.map_err(|fault| slots.error(fault, &Target::RecordName.into()))?;
+                let name = part.resolve(scratch).map(str::from_utf8);
+                subject.push_str(name.and_then(Result::ok).unwrap_or_default());
+            }
             None => subject.push_str("value"),
         }
         // Rows of one subject often follow each other.

@@ -129,10 +129,13 @@ impl fmt::Display for Template {
                 Piece::Literal(text) if text.is_empty() => f.write_str("{''}")?,
                 Piece::Literal(text) => {
                     let text = text.replace('{', "{{").replace('}', "}}");
-                    match text.strip_suffix('$') {
-                        // A column that follows would read as `${name}`.
-                        Some(text) if pieces.peek().is_some() => write!(f, "{text}{{'$'}}")?,
-                        _ => f.write_str(&text)?,
+                    let plain = text.trim_end_matches('$');
+                    let dollars = text.get(plain.len()..).unwrap_or_default();
+                    // A column behind them would read as `${name}`.
+                    if !dollars.is_empty() && pieces.peek().is_some() {
+                        write!(f, "{plain}{{'{dollars}'}}")?;
+                    } else {
+                        f.write_str(&text)?;
                     }
                 }
                 Piece::Column(name, filters) => {

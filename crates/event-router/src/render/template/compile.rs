@@ -420,8 +420,7 @@ impl Built {
     }
 }
 
-/// Brings a part to `mark`, the end of what is to stay of the buffer, and clears away what else was
-/// appended meanwhile.
+/// Moves a part to `mark`, and drops everything else behind `mark`.
 fn settle(part: &Part<'_>, mark: usize, scratch: &mut Vec<u8>) {
     match part {
         Part::Scratch(range) => {

@@ -39,7 +39,6 @@ pub(super) enum Op {
 /// Replaces a value that a lookup table does not have.
 #[derive(Debug, Clone)]
 pub(super) enum Otherwise {
-    /// The row is unroutable.
     Refuse,
     Keep,
     Text(String),

@@ -166,7 +166,6 @@ impl<'t> Parser<'t> {
         Ok(read)
     }
 
-    /// `(a, b)`, or nothing.
     fn arguments(&mut self) -> Result<Vec<Argument>> {
         let mut arguments = Vec::new();
         if !self.text.take("(") {
@@ -241,6 +240,8 @@ mod tests {
             ("a{{b}}c", "a{{b}}c"),
             ("{{}}{a}{{", "{{}}{a}{{"),
             ("$x$${{a}}{'$'}{a}", "$x$${{a}}{'$'}{a}"),
+            ("{'x$$'}{a}", "x{'$$'}{a}"),
+            ("{''}{a}{'{'}", "{''}{a}{{"),
             (r#"{"My ""Column"""}"#, r#"{"My ""Column"""}"#),
             (r#"{"plain"}"#, "{plain}"),
             ("{größe | upper}", "{größe | upper}"),

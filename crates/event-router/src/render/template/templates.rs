@@ -64,7 +64,6 @@ impl Templates {
         [self.id.as_deref(), key, value]
     }
 
-    /// The header that carries the event's id, if one does.
     pub(crate) fn id_header(&self) -> Option<&str> {
         let id = self.id.as_deref()?;
         let mut headers = self.headers.iter();

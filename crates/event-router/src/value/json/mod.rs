@@ -13,7 +13,6 @@ use super::{Malformed, Part};
 /// Of nested values, like `serde_json`'s: the limit protects the stack.
 pub(crate) const MAX_DEPTH: u16 = 128;
 
-/// One step from a value to one in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     /// The last member of an object by this name, as in Postgres' `jsonb`.
@@ -27,7 +26,6 @@ pub(crate) fn find(text: &[u8], path: &[Step]) -> Result<Option<Range<usize>>, M
     Scanner { text, at: 0 }.whole(|scanner| scanner.value(Some(path), 0))
 }
 
-/// Whether the whole text is one JSON value.
 pub(crate) fn is_json(text: &[u8]) -> bool {
     find(text, &[]).is_ok()
 }
@@ -110,7 +108,6 @@ pub(crate) fn string(text: &Part<'_>, out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// RFC 8259, section 7.
 const fn must_be_escaped(byte: u8) -> bool {
     byte < 0x20 || byte == b'"' || byte == b'\\'
 }
@@ -148,7 +145,7 @@ struct Scanner<'t> {
 }
 
 impl Scanner<'_> {
-    /// What `value` reads, with nothing but blanks around it.
+    /// Reads with `value`, with nothing but blanks around it.
     fn whole<T>(
         mut self,
         value: impl FnOnce(&mut Self) -> Result<T, Malformed>,
@@ -174,7 +171,9 @@ impl Scanner<'_> {
 
     fn take(&mut self, byte: u8) -> bool {
         let there = self.peek() == Some(byte);
-        self.at += usize::from(there);
+        if there {
+            self.at += 1;
+        }
         there
     }
 
@@ -213,7 +212,7 @@ impl Scanner<'_> {
         Ok(name)
     }
 
-    /// Walks over a value; with a path, gives what it leads to.
+    /// Walks over a value; gives the place of the value at `path`.
     fn value(
         &mut self,
         path: Option<&[Step]>,
@@ -224,13 +223,6 @@ impl Scanner<'_> {
         }
         let start = self.at;
         let mut found = None;
-        let mut walk = |scanner: &mut Self, rest: Option<&[Step]>| {
-            let place = scanner.value(rest, depth + 1)?;
-            if rest.is_some() {
-                found = place;
-            }
-            Ok(())
-        };
         match self.peek() {
             Some(b'{') => self.items(b'}', |scanner| {
                 let name = scanner.name()?;
@@ -241,7 +233,11 @@ impl Scanner<'_> {
                     }
                     _ => None,
                 };
-                walk(scanner, rest)
+                let place = scanner.value(rest, depth + 1)?;
+                if rest.is_some() {
+                    found = place;
+                }
+                Ok(())
             })?,
             Some(b'[') => {
                 let mut index = 0;
@@ -251,7 +247,11 @@ impl Scanner<'_> {
                         _ => None,
                     };
                     index += 1;
-                    walk(scanner, rest)
+                    let place = scanner.value(rest, depth + 1)?;
+                    if rest.is_some() {
+                        found = place;
+                    }
+                    Ok(())
                 })?;
             }
             Some(b'"') => {
@@ -268,7 +268,6 @@ impl Scanner<'_> {
         })
     }
 
-    /// The string's place, with its quotes.
     fn string(&mut self) -> Result<Range<usize>, Malformed> {
         let start = self.at;
         self.need(b'"')?;

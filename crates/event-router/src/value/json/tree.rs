@@ -5,7 +5,6 @@ use std::ops::Range;
 
 use super::{Malformed, Part, Scanner, unescape};
 
-/// A value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Tree<'t> {
     Null,
@@ -29,7 +28,6 @@ pub(crate) fn parse(text: &str, max_depth: u16) -> Result<Tree<'_>, Malformed> {
 }
 
 impl<'t> Scanner<'t> {
-    /// `whole` is the text that is scanned.
     fn tree(&mut self, whole: &'t str, depth: u16) -> Result<Tree<'t>, Malformed> {
         let depth = depth.checked_sub(1).ok_or(Malformed)?;
         let start = self.at;

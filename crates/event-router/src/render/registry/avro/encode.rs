@@ -235,7 +235,6 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A missing field is null if its type takes null.
     fn absent(&mut self, place: usize) -> Done {
         let takes_null = match self.plan.nodes.get(place) {
             Some(Node::Null) => true,
