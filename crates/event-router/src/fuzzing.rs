@@ -1,6 +1,5 @@
-//! What the fuzz target runs, here so that its corpus is also an ordinary test.
-//!
-//! It takes any bytes and panics only when a promise of this crate is broken.
+//! The fuzz targets, here so that their corpora are also ordinary tests. Each takes any bytes, and
+//! panics only if a promise of this crate is broken.
 
 use apache_avro::Schema;
 use apache_avro::reader::datum::GenericDatumReader;
@@ -9,23 +8,20 @@ use walrelay_lsn::{Lsn, RelationId, TypeOid};
 use walrelay_pgoutput::{Message, PgTimestamp, decode, encode};
 use walrelay_sink::Poison;
 
-use crate::plan::TopicName as _;
-use crate::render::registry::encode_json;
-use crate::value::json;
+use crate::render::registry::encode;
+use crate::value::{Part, json};
 use crate::{
     Event, Lookups, Member, Messages, Object, Options, Place, Router, Template, Templates,
     TopicTemplate, TopicTemplateError, ValueSchema, ValueTemplate,
 };
 
-/// What rows are routed as.
 const EVENT: Event = Event {
     commit_lsn: Lsn::new(8),
     row: 0,
     commit_time: PgTimestamp::new(0),
 };
 
-/// Any content of a message: what is read is a row of the table that was announced, and says again
-/// what it said; nothing of the content is in an error.
+/// Any content of a message: a row of the announced table, or an error without the content.
 pub fn messages(bytes: &[u8]) {
     let mut messages = Messages::new("outbox", []);
     let mut router = Router::new(Options::default());
@@ -50,7 +46,6 @@ pub fn messages(bytes: &[u8]) {
             let value = routed.value().map(serde_json::from_slice::<&RawValue>);
             assert!(value.is_none_or(|value| value.is_ok()), "the value is JSON");
         }
-        // Only what is not there can be missing.
         Err(error) => {
             assert!(!named, "{error}");
             assert_eq!(error.poison(), Some(Poison::Unroutable), "{error}");
@@ -72,8 +67,8 @@ const SCHEMA: &str = r#"{"type": "record", "name": "a.R", "fields": [
     {"name": "t", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"},
      {"type": "int", "logicalType": "date"}], "default": null}]}"#;
 
-/// Any JSON by a schema that has a bit of everything, or, behind a NUL, by any schema: what is written
-/// by the former reads back whole, and nothing of the JSON is in an error.
+/// Any JSON by a schema of all types, or by the schema behind a NUL: what is written by the former reads
+/// back whole, and nothing of the JSON is in an error.
 pub fn avro(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else {
         return;
@@ -86,7 +81,7 @@ pub fn avro(bytes: &[u8]) {
         return assert!(schema.is_some(), "the schema of our own");
     };
     let mut out = Vec::new();
-    if let Err(schema_mismatch) = encode_json(&compiled, json.as_bytes(), &mut out) {
+    if let Err(schema_mismatch) = encode(&compiled, &Part::Row(json.as_bytes()), &mut out) {
         let shown = format!("{schema_mismatch} {schema_mismatch:?}");
         // Names of the schema are shown, and shorter.
         let is_value = json.len() >= 12 && json::is_json(json.as_bytes());
@@ -107,35 +102,30 @@ pub fn avro(bytes: &[u8]) {
     }
 }
 
-/// Any template, and behind a NUL a value: errors point into it, what is understood reads back, and
-/// values go in as they are.
+/// Any template, and behind a NUL a value: errors point into the template, its text reads back, and
+/// values go in unchanged.
 pub fn topic_templates(bytes: &[u8]) {
-    let Ok(text) = str::from_utf8(bytes) else {
+    let Some((text, value)) = text_and_value(bytes) else {
         return;
     };
-    let (text, value) = text.split_once('\0').unwrap_or((text, "Order"));
     let template = match text.parse::<TopicTemplate>() {
         Err(error) => {
             let position = match error {
                 TopicTemplateError::Empty => return assert!(text.is_empty()),
-                TopicTemplateError::Dollar { position }
-                | TopicTemplateError::Unclosed { position }
+                TopicTemplateError::Dollar(position)
+                | TopicTemplateError::Unclosed(position)
                 | TopicTemplateError::Unknown { position, .. }
                 | TopicTemplateError::NoGroup { position, .. }
-                | TopicTemplateError::Backslash { position } => position,
+                | TopicTemplateError::Backslash(position) => position,
                 TopicTemplateError::Regex(_) => unreachable!("the expression is the default one"),
             };
             let blamed = text.chars().nth(position - 1);
-            assert!(matches!(blamed, Some('$' | '\\')), "{position} of {text:?}");
-            return;
+            return assert!(matches!(blamed, Some('$' | '\\')), "{position} of {text:?}");
         }
         Ok(template) => template,
     };
-    assert_eq!(
-        template.to_string().parse().as_ref(),
-        Ok(&template),
-        "{text:?}"
-    );
+    let again = template.to_string();
+    assert_eq!(again.parse().as_ref(), Ok(&template), "{text:?}");
     let mut topic = "what was there before".to_owned();
     // A character that stands for the value, unless the template has it too.
     if !text.contains('\u{E000}') {
@@ -148,17 +138,21 @@ pub fn topic_templates(bytes: &[u8]) {
     }
 }
 
+/// A text, and behind a NUL a value.
+fn text_and_value(bytes: &[u8]) -> Option<(&str, &str)> {
+    let text = str::from_utf8(bytes).ok()?;
+    Some(text.split_once('\0').unwrap_or((text, "Order")))
+}
+
 /// text, uuid, bigint, double, boolean, bytea, timestamptz, jsonb
 const TYPES: [u32; 8] = [25, 2950, 20, 701, 16, 17, 1184, 3802];
 
-/// Any template over columns, and behind a NUL the text of its columns: errors point into it, what is
-/// understood reads back, and a row becomes a record or an error, whatever its columns are. An object
-/// is JSON.
+/// Any template over columns, and behind a NUL the text of its columns: errors point into the template,
+/// its text reads back, and a row becomes a record or an error. An object is JSON.
 pub fn templates(bytes: &[u8]) {
-    let Ok(text) = str::from_utf8(bytes) else {
+    let Some((text, value)) = text_and_value(bytes) else {
         return;
     };
-    let (text, value) = text.split_once('\0').unwrap_or((text, "Order"));
     let template = match text.parse::<Template>() {
         Err(error) => {
             let within = 1..=text.chars().count() + 1;
@@ -183,7 +177,7 @@ pub fn templates(bytes: &[u8]) {
         timestamp: None,
         lookups,
     };
-    let in_place = |place| {
+    let templates = |place| {
         let (given, mut templates) = (template.clone(), plain.clone());
         match place {
             Place::Topic => templates.topic = given,
@@ -218,8 +212,8 @@ pub fn templates(bytes: &[u8]) {
         for type_oid in TYPES {
             // Postgres has seen to it that a column of JSON is JSON.
             let is_possible = type_oid != 3802 || json::is_json(value.as_bytes());
-            if is_possible && template.check(place, &plain.lookups).is_ok() {
-                rows(&in_place(place), place, &names, type_oid, value);
+            if is_possible && Template::parse(text, place, &plain.lookups).is_ok() {
+                rows(&templates(place), place, &names, type_oid, value);
             }
         }
     }

@@ -1,15 +1,9 @@
 //! Outbox rows to broker records, by the rules of Debezium's outbox event router or by templates.
 //!
-//! # Contents
-//! - [`Route`]: by which rules. [`Options`], [`TopicTemplate`]: Debezium's, which columns mean what,
-//!   and where records go. [`Templates`]: one's own, and those of the [`Preset`]s, in the language of
-//!   [`Template`]; [`Place`], [`Target`]: what a template is for.
-//! - [`Router`]: compiles a plan per table as pgoutput announces it, then turns rows into [`Routed`]
-//!   records. [`Role`]: what a column is needed for. [`Event`]: what a row's transaction says.
-//! - [`WireFormat`]: values in the wire format of a schema registry; [`ValueSchema`], which the router
-//!   is told of. [`SchemaMismatch`]: why a value does not fit one.
-//! - [`PlanError`], [`TopicTemplateError`], [`TemplateError`], [`RouteError`]: what is wrong with a
-//!   table, with a template, with a row.
+//! A [`Router`] compiles a plan for each table that pgoutput announces, then turns rows into [`Routed`]
+//! records. A [`Route`] has the rules: Debezium's [`Options`], or [`Templates`], which a [`Preset`] has
+//! for a common table. [`CloudEvents`] and a [`WireFormat`] change the record further.
+//! [`PlanError`] is about a table, [`RouteError`] about a row.
 //!
 //! ```text
 //!  Route ──▶ Plan (one per table): topic, key, value, headers, partition, timestamp
@@ -17,13 +11,13 @@
 //!  row ──────▶ values by slot ──▶ Parts: bytes of the row, or of the scratch buffer ──▶ Routed
 //! ```
 //!
-//! # Rooms
-//! A room uses only rooms above it in this table.
+//! # Modules
+//! A module uses only modules above it in this table.
 //!
-//! | room | what it is |
+//! | module | contents |
 //! |---|---|
 //! | `value` | bytes of a part, values of a row, JSON, decimals, dates and times |
-//! | `plan` | the plan of a table: parts, columns, what is wrong with a table or a row |
+//! | `plan` | the plan of a table: parts, columns, errors |
 //! | `render::connect` | Kafka Connect's data and converters, as Debezium makes it of columns |
 //! | `render::debezium` | the rules of Debezium's outbox event router |
 //! | `render::template` | templates over columns, and presets |
@@ -31,7 +25,7 @@
 //! | `route`, `router` | the choice of rules; rows to records |
 //! | `message` | events of `pg_logical_emit_message`, as rows |
 //!
-//! # What a row becomes, by Debezium's defaults
+//! # Records by Debezium's defaults
 //! | part | made of | Debezium option |
 //! |---|---|---|
 //! | topic | the template with the routing column's text in it | `route.topic.replacement`, `route.by.field` |
@@ -39,23 +33,18 @@
 //! | header `id` | the id column's text; NULL is a header that is present and null | `table.field.event.id` |
 //! | value | the payload's text; NULL is a null value, a tombstone | `table.field.event.payload` |
 //!
-//! Partition and timestamp are left to the sink unless an option names columns for them. Bytes are those of Kafka Connect's
-//! `StringConverter` for key and value and of its `SimpleHeaderConverter` for the header.
-//! `tests/golden` holds outcomes recorded from Debezium itself that they are compared with.
+//! Without further options the sink chooses partition and timestamp. `tests/golden` compares records with
+//! those of Debezium.
 //!
-//! # What Debezium's columns become
-//! A column is a Kafka Connect value with the schema that Debezium gives it, and a [`Converter`]
-//! writes that. pgoutput does not say whether a column is NOT NULL, what its default is or what a
-//! type made by a user is: [`TableFacts`], given to [`Router::describe`] before the table is
-//! announced, do. Differences from Debezium that are meant are listed in
-//! `docs/MIGRATING-FROM-DEBEZIUM.md`.
+//! A column is a Kafka Connect value with Debezium's schema, and a [`Converter`] writes the value.
+//! pgoutput does not send NOT NULL, defaults and types made by users: [`Router::describe`] takes them as
+//! [`TableFacts`]. `docs/MIGRATING-FROM-DEBEZIUM.md` lists the intended differences from Debezium.
 //!
 //! # Invariants
-//! - No I/O, no clock, no log. Nothing panics, whatever relation and tuple say.
-//! - By the defaults, and by the presets, [`Router::route`] allocates nothing for a row that can be
-//!   routed, once its buffers have grown. What stands in the row as it is to be sent is not copied.
-//! - What a row does not carry is never taken for null: a value left out of the message is an
-//!   error.
+//! - No I/O, no clock, no log. No relation and no tuple makes the crate panic.
+//! - By Debezium's defaults and by the presets, [`Router::route`] allocates nothing for a row, once its
+//!   buffers have grown. It does not copy unchanged bytes of the row.
+//! - A value that the row leaves out is an error, not null.
 //! - Errors name tables, columns and types, never values; nor does any `Debug`.
 //!
 //! ```

@@ -1,8 +1,6 @@
-//! By which rules rows become records.
+//! The choice of rules.
 
-use walrelay_pgoutput::Relation;
-
-use crate::plan::{Plan, PlanError};
+use crate::plan::{Columns, Plan, PlanError};
 use crate::render::connect::TableFacts;
 use crate::render::debezium::{self, Options};
 use crate::render::template::Templates;
@@ -11,7 +9,7 @@ use crate::render::template::Templates;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Route {
-    /// Those of Debezium's outbox event router.
+    /// The rules of Debezium's outbox event router.
     Debezium(Box<Options>),
     /// Templates over columns.
     Template(Templates),
@@ -30,19 +28,19 @@ impl From<Templates> for Route {
 }
 
 impl Route {
-    /// The plan of a table, with what the catalogs say of it.
+    /// The plan of a table; `facts` are from the catalogs.
     pub(crate) fn compile(
         &self,
-        relation: &Relation<'_>,
+        columns: &mut Columns<'_>,
         facts: Option<&TableFacts>,
     ) -> Result<Plan, PlanError> {
         match self {
-            Self::Debezium(options) => options.compile(relation, facts),
-            Self::Template(templates) => templates.compile(relation),
+            Self::Debezium(options) => options.compile(columns, facts),
+            Self::Template(templates) => templates.compile(columns),
         }
     }
 
-    /// The columns that most nearly are the event's id, key and value.
+    /// The columns that are the event's id, key and value, or come nearest.
     pub(crate) fn partial_row_columns(&self) -> [Option<&str>; 3] {
         match self {
             Self::Debezium(options) => {
@@ -52,7 +50,6 @@ impl Route {
         }
     }
 
-    /// The header that carries the event's id.
     pub(crate) fn id_header(&self) -> &str {
         match self {
             Self::Debezium(_) => debezium::ID_HEADER,

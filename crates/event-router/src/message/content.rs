@@ -6,12 +6,12 @@ use std::ops::Range;
 use std::str;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::{MessageError, MessageMember};
 
-/// The members as they stand in the content. `null` is as if it were not there.
+/// The members as they stand in the content, `null` as absent.
 pub(super) struct Content<'a> {
     raw: [Option<&'a RawValue>; MessageMember::ALL.len()],
 }
@@ -21,78 +21,81 @@ impl<'a> Content<'a> {
         let text = str::from_utf8(bytes).map_err(|error| MessageError::NotUtf8 {
             at: error.valid_up_to(),
         })?;
-        let read: Read<'a> = serde_json::from_str(text).map_err(|error| MessageError::NotJson {
+        let mut raw = [None; MessageMember::ALL.len()];
+        let mut seen = [false; MessageMember::ALL.len()];
+        let mut fault = None;
+        // Reads to the end in spite of a fault: text that is not JSON gives that error.
+        let read = each_member(text, |name, value| {
+            let known = |member: &MessageMember| member.name() == name;
+            let Some(member) = MessageMember::ALL.into_iter().find(known) else {
+                fault.get_or_insert(MessageError::UnknownMember);
+                return;
+            };
+            if std::mem::replace(&mut seen[member as usize], true) {
+                fault.get_or_insert(MessageError::Twice { member });
+            }
+            raw[member as usize] = value;
+        });
+        read.map_err(|error| MessageError::NotJson {
             line: error.line(),
             column: error.column(),
         })?;
-        if let Some(fault) = read.fault {
-            return Err(fault);
-        }
-        Ok(read.content)
+        fault.map_or(Ok(Self { raw }), Err)
     }
 
-    pub(super) fn raw(&self, member: MessageMember) -> Option<&'a str> {
-        self.raw[member as usize].map(RawValue::get)
-    }
-
-    /// A member that is a string, or a whole number taken as its digits.
-    pub(super) fn text(&self, member: MessageMember) -> Result<Option<Cow<'a, str>>, MessageError> {
-        let Some(raw) = self.raw(member) else {
+    /// Payload and headers as JSON; other members are strings, or whole numbers taken as their digits.
+    pub(super) fn value(
+        &self,
+        member: MessageMember,
+    ) -> Result<Option<Cow<'a, str>>, MessageError> {
+        let Some(raw) = self.raw[member as usize].map(RawValue::get) else {
             return Ok(None);
         };
-        match unquote(raw) {
-            Some(text) => Ok(Some(text)),
-            None if is_whole_number(raw) => Ok(Some(Cow::Borrowed(raw))),
-            None => Err(MessageError::Kind {
-                member,
-                wanted: "a string or a whole number",
-            }),
+        if matches!(member, MessageMember::Payload | MessageMember::Headers) || is_whole_number(raw)
+        {
+            return Ok(Some(Cow::Borrowed(raw)));
         }
+        unquote(raw).map(Some).ok_or(MessageError::Kind {
+            member,
+            wanted: "a string or a whole number",
+        })
     }
 }
 
-/// What was read, and what was wrong with it: the reading goes on to the end, so that text that is
-/// no JSON is called so.
-struct Read<'a> {
-    content: Content<'a>,
-    fault: Option<MessageError>,
-}
+/// Calls `each` with name and value of each member of a JSON object; `null` is `None`.
+fn each_member<'a>(
+    text: &'a str,
+    each: impl FnMut(Cow<'a, str>, Option<&'a RawValue>),
+) -> serde_json::Result<()> {
+    /// A name, borrowed where it can be: a bare `Cow` never is.
+    #[derive(Deserialize)]
+    #[serde(transparent)]
+    struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
-impl<'de> Deserialize<'de> for Read<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Members;
-        impl<'de> Visitor<'de> for Members {
-            type Value = Read<'de>;
+    struct Members<F>(F);
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
+    impl<'de, F: FnMut(Cow<'de, str>, Option<&'de RawValue>)> Visitor<'de> for Members<F> {
+        type Value = ();
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut raw = [None; MessageMember::ALL.len()];
-                let mut seen = [false; MessageMember::ALL.len()];
-                let mut fault = None;
-                while let Some(Key(name)) = map.next_key()? {
-                    let known = |member: &MessageMember| member.name() == name;
-                    let Some(member) = MessageMember::ALL.into_iter().find(known) else {
-                        map.next_value::<IgnoredAny>()?;
-                        fault.get_or_insert(MessageError::UnknownMember);
-                        continue;
-                    };
-                    if std::mem::replace(&mut seen[member as usize], true) {
-                        fault.get_or_insert(MessageError::Twice { member });
-                    }
-                    raw[member as usize] = map.next_value::<Option<&'de RawValue>>()?;
-                }
-                let content = Content { raw };
-                Ok(Read { content, fault })
-            }
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
         }
-        deserializer.deserialize_map(Members)
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+            let Self(mut each) = self;
+            while let Some((Key(name), value)) = map.next_entry()? {
+                each(name, value);
+            }
+            Ok(())
+        }
     }
+
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    deserializer.deserialize_map(Members(each))?;
+    deserializer.end()
 }
 
-/// The text of a JSON string; borrowed where nothing in it is escaped. `None`: it is no string.
+/// The text of a JSON string; borrowed if it has no escape. `None`: it is no string.
 fn unquote(raw: &str) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
     if inner.contains('\\') {
@@ -112,26 +115,32 @@ fn is_whole_number(raw: &str) -> bool {
 #[derive(Clone, Default)]
 pub(super) struct HeaderBuffer {
     pub(super) texts: String,
-    /// Name and value.
     pub(super) places: Vec<(Range<usize>, Option<Range<usize>>)>,
 }
 
 impl HeaderBuffer {
     /// Reads an object of strings, numbers, truth values and nulls.
-    pub(super) fn read(&mut self, content: &Content<'_>) -> Result<(), MessageError> {
+    pub(super) fn read(&mut self, headers: Option<&str>) -> Result<(), MessageError> {
         self.texts.clear();
         self.places.clear();
-        let member = MessageMember::Headers;
-        let Some(raw) = content.raw(member) else {
+        let Some(headers) = headers else {
             return Ok(());
         };
-        let mut deserializer = serde_json::Deserializer::from_str(raw);
-        deserializer
-            .deserialize_map(Headers(self))
-            .map_err(|_| MessageError::Kind {
-                member,
+        let mut all = true;
+        let read = each_member(headers, |name, raw| {
+            let value = raw.map(|raw| header_value(raw.get()));
+            all &= value != Some(None);
+            let name = self.push(&name);
+            let value = value.flatten().map(|value| self.push(&value));
+            self.places.push((name, value));
+        });
+        match read {
+            Ok(()) if all => Ok(()),
+            _ => Err(MessageError::Kind {
+                member: MessageMember::Headers,
                 wanted: "an object of strings, numbers, booleans and nulls",
-            })
+            }),
+        }
     }
 
     fn push(&mut self, text: &str) -> Range<usize> {
@@ -141,40 +150,11 @@ impl HeaderBuffer {
     }
 }
 
-struct Headers<'b>(&'b mut HeaderBuffer);
-
-impl<'de> Visitor<'de> for Headers<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let Self(buffer) = self;
-        // Raw, both: what is in there without an escape is copied once only, and never allocated.
-        while let Some(name) = map.next_key::<Key<'de>>()? {
-            let name = buffer.push(&name.0);
-            let value = match map.next_value::<Option<&'de RawValue>>()? {
-                None => None,
-                Some(raw) => Some(buffer.push(&header_value::<A::Error>(raw.get())?)),
-            };
-            buffer.places.push((name, value));
-        }
-        Ok(())
+/// A string's text, or a number or a truth value as it is written.
+fn header_value(raw: &str) -> Option<Cow<'_, str>> {
+    match raw.bytes().next()? {
+        b'{' | b'[' => None,
+        b'"' => unquote(raw),
+        _ => Some(Cow::Borrowed(raw)),
     }
 }
-
-fn header_value<E: serde::de::Error>(raw: &str) -> Result<Cow<'_, str>, E> {
-    match raw.bytes().next() {
-        Some(b'{' | b'[') | None => Err(E::custom("no header")),
-        Some(b'"') => unquote(raw).ok_or_else(|| E::custom("half a surrogate pair")),
-        // A number or a truth value, as it is written.
-        Some(_) => Ok(Cow::Borrowed(raw)),
-    }
-}
-
-/// A name, borrowed where it can be: a bare `Cow` never is.
-#[derive(Deserialize)]
-#[serde(transparent)]
-struct Key<'a>(#[serde(borrow)] Cow<'a, str>);

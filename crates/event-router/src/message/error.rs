@@ -1,5 +1,3 @@
-use std::fmt;
-
 use walrelay_sink::Poison;
 
 /// A member of a message's content.
@@ -9,11 +7,11 @@ pub enum MessageMember {
     Id,
     /// `topic`: the topic's name as it is.
     Topic,
-    /// `aggregate`: what the preset makes a topic of, `aggregatetype` in Debezium's words.
+    /// `aggregate`: the preset makes a topic of it; Debezium's `aggregatetype`.
     Aggregate,
     /// `key`: the record's key.
     Key,
-    /// `type`: what happened.
+    /// `type`: the type of the event.
     Type,
     /// `payload`: the record's value.
     Payload,
@@ -33,27 +31,22 @@ impl MessageMember {
         Self::Headers,
     ];
 
-    /// As it stands in the content.
+    /// Its name in the content.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Id => "id",
-            Self::Topic => "topic",
-            Self::Aggregate => "aggregate",
-            Self::Key => "key",
-            Self::Type => "type",
-            Self::Payload => "payload",
-            Self::Headers => "headers",
-        }
+        const NAMES: [&str; 7] = [
+            "id",
+            "topic",
+            "aggregate",
+            "key",
+            "type",
+            "payload",
+            "headers",
+        ];
+        NAMES[self as usize]
     }
 }
 
-impl fmt::Display for MessageMember {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Why a message is no event. Says where in the content, never what stands there.
+/// Why a message is no event. Errors have the place in the content, never its text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
@@ -72,13 +65,13 @@ pub enum MessageError {
         /// Counted from 1, in bytes; 0 before the first.
         column: usize,
     },
-    /// An object with a member that has no meaning: it was meant for something.
+    /// An object has a member without a meaning.
     #[error(
         "the content has a member that is none of \"id\", \"topic\", \"aggregate\", \"key\", \"type\", \
          \"payload\" and \"headers\""
     )]
     UnknownMember,
-    /// A member stands there twice.
+    /// A member occurs twice.
     #[error("the content has member {member:?} twice", member = member.name())]
     Twice {
         /// Which.
@@ -89,10 +82,10 @@ pub enum MessageError {
     Kind {
         /// Which.
         member: MessageMember,
-        /// What it must be, with its article.
+        /// The kind that it must be, with its article.
         wanted: &'static str,
     },
-    /// The topic is named and left to the route at the same time.
+    /// The content names a topic and leaves it to the route.
     #[error("the content has \"topic\" and \"aggregate\": one of them names the topic")]
     TwoTopics,
     /// The topic is the empty string.
@@ -104,12 +97,8 @@ impl MessageError {
     /// Which kind of poison such a message is.
     pub const fn poison(&self) -> Poison {
         match self {
-            Self::NotUtf8 { .. }
-            | Self::NotJson { .. }
-            | Self::UnknownMember
-            | Self::Twice { .. }
-            | Self::Kind { .. } => Poison::Undecodable,
             Self::TwoTopics | Self::EmptyTopic => Poison::Unroutable,
+            _ => Poison::Undecodable,
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Events written with `pg_logical_emit_message` instead of into a table.
 //!
-//! The content of such a message is a JSON object; here it becomes a row of a virtual table:
-//! one column for each member, under the names that the presets know. From there on it is
-//! routed as any row is.
+//! The content of such a message is a JSON object. It becomes a row of a virtual table, with a column
+//! for each member under the names of the presets. The router routes that row like any other.
 
 mod content;
 mod error;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::Write as _;
 
@@ -25,41 +25,32 @@ const TEXT: TypeOid = TypeOid::new(25);
 const TIMESTAMPTZ: TypeOid = TypeOid::new(1184);
 const JSONB: TypeOid = TypeOid::new(3802);
 
-/// What a column of the virtual table is filled with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
-    Member(MessageMember),
-    /// When the transaction committed.
-    CommitTime,
-}
+/// A column of the virtual table is a member, or the time of the commit.
+type Source = Option<MessageMember>;
 
-/// The columns under which presets look for the members, besides the members' own names.
-const ALIASES: [(&str, Source); 16] = [
-    ("id", Source::Member(MessageMember::Id)),
-    ("event_id", Source::Member(MessageMember::Id)),
-    ("topic", Source::Member(MessageMember::Topic)),
-    ("aggregate", Source::Member(MessageMember::Aggregate)),
-    ("aggregatetype", Source::Member(MessageMember::Aggregate)),
-    ("aggregate_type", Source::Member(MessageMember::Aggregate)),
-    ("key", Source::Member(MessageMember::Key)),
-    ("aggregateid", Source::Member(MessageMember::Key)),
-    ("aggregate_id", Source::Member(MessageMember::Key)),
-    ("type", Source::Member(MessageMember::Type)),
-    ("event_type", Source::Member(MessageMember::Type)),
-    ("payload", Source::Member(MessageMember::Payload)),
-    ("headers", Source::Member(MessageMember::Headers)),
-    ("metadata", Source::Member(MessageMember::Headers)),
-    ("created_at", Source::CommitTime),
-    ("occurred_at", Source::CommitTime),
+/// The columns under which presets look for the members, and the members' own names.
+const COLUMNS: [(Source, &[&str]); 8] = [
+    (Some(MessageMember::Id), &["id", "event_id"]),
+    (Some(MessageMember::Topic), &["topic"]),
+    (
+        Some(MessageMember::Aggregate),
+        &["aggregate", "aggregatetype", "aggregate_type"],
+    ),
+    (
+        Some(MessageMember::Key),
+        &["key", "aggregateid", "aggregate_id"],
+    ),
+    (Some(MessageMember::Type), &["type", "event_type"]),
+    (Some(MessageMember::Payload), &["payload"]),
+    (Some(MessageMember::Headers), &["headers", "metadata"]),
+    (None, &["created_at", "occurred_at"]),
 ];
 
-/// Makes rows of messages, and says how those are to be routed. The row that was made last lies in
-/// its buffers.
+/// Makes rows of messages. Its buffers hold the row that was made last.
 #[derive(Clone)]
 pub struct Messages {
-    /// Its name: the prefix.
-    name: Box<str>,
-    columns: Box<[(Box<str>, Source)]>,
+    prefix: String,
+    columns: Vec<(String, Source)>,
     /// An Insert message: the row that was made last.
     row: Vec<u8>,
     headers: HeaderBuffer,
@@ -70,11 +61,11 @@ pub struct Messages {
 pub struct MessageRow<'a> {
     /// The row, of one of [`Messages::TABLES`].
     pub insert: Insert<'a>,
-    /// What the message brings itself, to stand behind the headers of the route.
+    /// The message's own headers, which follow the headers of the route.
     pub headers: MessageHeaders<'a>,
 }
 
-/// Headers that a message brings.
+/// Headers of a message.
 #[derive(Clone, Copy)]
 pub struct MessageHeaders<'a> {
     buffer: &'a HeaderBuffer,
@@ -84,32 +75,32 @@ impl Messages {
     /// The table of the messages that leave the topic to the route. `InvalidOid`: no table of a
     /// database has it.
     const ROUTED: RelationId = RelationId::new(0);
-    /// The table of those that name their topic, in the column [`TOPIC`](Self::TOPIC). Below 16384
-    /// lie catalogs, which cannot be published.
+    /// The table of the messages that name their topic, in the column [`TOPIC`](Self::TOPIC). The OIDs
+    /// below 16384 are those of catalogs, which cannot be published.
     const NAMED: RelationId = RelationId::new(1);
     const TOPIC: &'static str = MessageMember::Topic.name();
     /// Both.
     pub const TABLES: [RelationId; 2] = [Self::ROUTED, Self::NAMED];
-    /// The schema that both are in, in errors and dead letters.
+    /// The schema of both, in errors and dead letters.
     pub const SCHEMA: &'static str = "message";
 
-    /// For messages of this prefix. A column that the route wants by a name of its own is one of
-    /// `named`.
+    /// For messages of this prefix. `named` are the columns for which the route has other names.
     pub fn new<'n>(
         prefix: &str,
         named: impl IntoIterator<Item = (&'n str, MessageMember)>,
     ) -> Self {
-        let mut columns: Vec<(Box<str>, Source)> = Vec::new();
-        let named = named.into_iter();
-        let named = named.map(|(name, member)| (name, Source::Member(member)));
-        for (name, source) in named.chain(ALIASES) {
-            if columns.iter().all(|(known, _)| &**known != name) {
-                columns.push((name.into(), source));
+        let named = named.into_iter().map(|(name, member)| (name, Some(member)));
+        let known = COLUMNS.iter();
+        let known = known.flat_map(|(source, names)| names.iter().map(|name| (*name, *source)));
+        let mut columns: Vec<(String, Source)> = Vec::new();
+        for (name, source) in named.chain(known) {
+            if columns.iter().all(|(known, _)| known != name) {
+                columns.push((name.to_owned(), source));
             }
         }
         Self {
-            name: prefix.into(),
-            columns: columns.into(),
+            prefix: prefix.to_owned(),
+            columns,
             row: Vec::new(),
             headers: HeaderBuffer::default(),
         }
@@ -117,66 +108,64 @@ impl Messages {
 
     /// The prefix.
     pub fn prefix(&self) -> &str {
-        &self.name
+        &self.prefix
     }
 
     /// Announces both tables to a router. Call it for each connection, as servers announce tables.
     ///
     /// # Errors
-    /// The route wants a column that messages have not.
+    /// The route needs a column that messages do not have.
     pub fn announce(&self, router: &mut Router) -> Result<(), PlanError> {
-        // Both, whatever comes of the first: a message that cannot be routed can still give a partial row.
+        // Both, even if the first fails: a message that cannot be routed can still give a partial row.
         let announced = Self::TABLES.map(|id| match decode(&self.relation(id)) {
             Ok(Message::Relation(relation)) if id == Self::NAMED => {
                 router.relation_with_topic(&relation, Self::TOPIC)
             }
             Ok(Message::Relation(relation)) => router.relation(&relation),
-            _ => unreachable!("it was put together by the other end of the same crate"),
+            _ => unreachable!("a Relation message was made"),
         });
         announced.into_iter().collect()
     }
 
-    /// The Relation message of one of the two tables.
     fn relation(&self, id: RelationId) -> Vec<u8> {
         let columns = self.columns.iter().map(|(name, source)| Column {
             name,
             is_key: false,
-            type_oid: source.type_oid(),
+            type_oid: match source {
+                None => TIMESTAMPTZ,
+                Some(MessageMember::Payload | MessageMember::Headers) => JSONB,
+                Some(_) => TEXT,
+            },
             type_modifier: -1,
         });
         let nothing = ReplicaIdentity::Nothing;
         // A zero byte ends a name in the protocol, so no prefix that a server sends has one.
-        let name = self.name.replace('\0', "");
+        let name = self.prefix.replace('\0', "");
         encode::relation(id, Self::SCHEMA, &name, nothing, columns)
     }
 
     /// Makes a row of a message's content.
     ///
     /// # Errors
-    /// It is not of the form that is documented.
+    /// The content does not have the documented form.
     pub fn read<'a>(
         &'a mut self,
         content: &[u8],
         commit_time: PgTimestamp,
     ) -> Result<MessageRow<'a>, MessageError> {
         let content = Content::parse(content)?;
-        let text = |member| content.text(member);
-        let id = text(MessageMember::Id)?;
-        let topic = text(MessageMember::Topic)?;
-        let aggregate = text(MessageMember::Aggregate)?;
-        let key = text(MessageMember::Key)?;
-        let kind = text(MessageMember::Type)?;
-        self.headers.read(&content)?;
-        if topic.is_some() && aggregate.is_some() {
-            return Err(MessageError::TwoTopics);
+        let mut values: [Option<Cow<'_, str>>; MessageMember::ALL.len()] = Default::default();
+        for (member, value) in MessageMember::ALL.into_iter().zip(&mut values) {
+            *value = content.value(member)?;
         }
-        if topic.as_deref() == Some("") {
-            return Err(MessageError::EmptyTopic);
-        }
-        let relation = if topic.is_some() {
-            Self::NAMED
-        } else {
-            Self::ROUTED
+        let value = |member: MessageMember| values[member as usize].as_deref();
+        self.headers.read(value(MessageMember::Headers))?;
+        let aggregate = value(MessageMember::Aggregate);
+        let relation = match value(MessageMember::Topic) {
+            Some(_) if aggregate.is_some() => return Err(MessageError::TwoTopics),
+            Some("") => return Err(MessageError::EmptyTopic),
+            Some(_) => Self::NAMED,
+            None => Self::ROUTED,
         };
         let row = &mut self.row;
         row.clear();
@@ -187,18 +176,8 @@ impl Messages {
         row.extend_from_slice(&count.to_be_bytes());
         for (_, source) in &self.columns {
             match source {
-                Source::Member(member) => {
-                    let value = match member {
-                        MessageMember::Id => id.as_deref(),
-                        MessageMember::Topic => topic.as_deref(),
-                        MessageMember::Aggregate => aggregate.as_deref(),
-                        MessageMember::Key => key.as_deref(),
-                        MessageMember::Type => kind.as_deref(),
-                        MessageMember::Payload | MessageMember::Headers => content.raw(*member),
-                    };
-                    push_value(row, value);
-                }
-                Source::CommitTime => push_time(row, commit_time),
+                Some(member) => push_value(row, value(*member)),
+                None => push_time(row, commit_time),
             }
         }
         match decode(&self.row) {
@@ -208,17 +187,7 @@ impl Messages {
                     buffer: &self.headers,
                 },
             }),
-            _ => unreachable!("it was put together above"),
-        }
-    }
-}
-
-impl Source {
-    const fn type_oid(self) -> TypeOid {
-        match self {
-            Self::Member(MessageMember::Payload | MessageMember::Headers) => JSONB,
-            Self::Member(_) => TEXT,
-            Self::CommitTime => TIMESTAMPTZ,
+            _ => unreachable!("an Insert message was made"),
         }
     }
 }
@@ -267,11 +236,11 @@ impl<'a> MessageHeaders<'a> {
     }
 }
 
-/// Without what messages say.
+/// Without the content of messages.
 impl fmt::Debug for Messages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Messages")
-            .field("prefix", &self.name)
+            .field("prefix", &self.prefix)
             .finish_non_exhaustive()
     }
 }

@@ -6,20 +6,23 @@ use super::error::{self, PlanError, RouteError};
 use super::role::Role;
 use crate::value::Fault;
 
-/// The columns that a plan needs, in the order in which they are asked for. [`finish`](Self::finish)
-/// gives each its place in the row.
-#[derive(Debug)]
+/// The columns that a plan needs, in the order in which they are asked for.
 pub(crate) struct Columns<'r> {
     relation: &'r Relation<'r>,
+    /// `schema.table`, for errors.
     table: String,
     /// Index in the table, by slot.
     needed: Vec<usize>,
 }
 
-/// A column that was found.
-pub(crate) struct Found<'r> {
-    pub(crate) slot: usize,
-    pub(crate) column: Column<'r>,
+/// Where the columns are that a plan needs.
+pub(crate) struct Slots {
+    pub(crate) table: String,
+    /// The number of the table's columns, and of each row's.
+    pub(crate) columns: usize,
+    pub(crate) names: Vec<String>,
+    /// Index in the row and slot, by index: a row is walked once.
+    order: Vec<(usize, usize)>,
 }
 
 impl<'r> Columns<'r> {
@@ -31,46 +34,31 @@ impl<'r> Columns<'r> {
         }
     }
 
-    /// `schema.table`, for errors.
     pub(crate) fn table(&self) -> &str {
         &self.table
     }
 
-    /// The first column of this name. Asked for again it has the same slot.
-    pub(crate) fn find(&mut self, name: &str) -> Option<Found<'r>> {
-        let (index, column) = self
-            .relation
-            .columns()
-            .enumerate()
-            .find(|(_, column)| column.name == name)?;
+    /// The slot of the first column of this name, and the column. A column has one slot.
+    pub(crate) fn find(&mut self, name: &str) -> Option<(usize, Column<'r>)> {
+        let mut columns = self.relation.columns().enumerate();
+        let (index, column) = columns.find(|(_, column)| column.name == name)?;
         let known = self.needed.iter().position(|needed| *needed == index);
         let slot = known.unwrap_or_else(|| {
             self.needed.push(index);
             self.needed.len() - 1
         });
-        Some(Found { slot, column })
+        Some((slot, column))
     }
 
-    /// The same of a column that must be there.
+    /// Like [`find`](Self::find); the column must exist.
     pub(crate) fn needed(
         &mut self,
         name: &str,
         role: impl FnOnce() -> Role,
-    ) -> Result<Found<'r>, PlanError> {
+    ) -> Result<(usize, Column<'r>), PlanError> {
         self.find(name).ok_or_else(|| self.missing(name, role()))
     }
 
-    /// The place in the table of a column that must be there. Gives it no slot.
-    pub(crate) fn index(
-        &self,
-        name: &str,
-        role: impl FnOnce() -> Role,
-    ) -> Result<usize, PlanError> {
-        let found = self.relation.columns().position(|known| known.name == name);
-        found.ok_or_else(|| self.missing(name, role()))
-    }
-
-    /// There is no column of this name.
     pub(crate) fn missing(&self, name: &str, role: Role) -> PlanError {
         let names = || self.relation.columns().map(|column| column.name);
         PlanError::MissingColumn {
@@ -82,7 +70,6 @@ impl<'r> Columns<'r> {
         }
     }
 
-    /// A column is of a type that is of no use for this role.
     pub(crate) fn unsupported(&self, name: &str, type_oid: u32, role: Role) -> PlanError {
         PlanError::UnsupportedType {
             table: self.table.clone(),
@@ -92,37 +79,34 @@ impl<'r> Columns<'r> {
         }
     }
 
-    /// Where the values of the slots are.
     pub(crate) fn finish(self) -> Slots {
         let mut order: Vec<(usize, usize)> = self.needed.iter().copied().zip(0..).collect();
         order.sort_unstable();
         let name = |index: &usize| {
             let column = self.relation.columns().nth(*index);
-            column.map_or_else(Box::default, |column| column.name.into())
+            column.map_or_else(String::new, |column| column.name.to_owned())
         };
         Slots {
             columns: self.relation.columns().count(),
             names: self.needed.iter().map(name).collect(),
-            order: order.into(),
-            table: self.table.into(),
+            order,
+            table: self.table,
         }
     }
 }
 
 impl Slots {
-    /// Why a row cannot be routed, where `role` was to be filled.
+    /// Why a row cannot be routed: `fault` is in the value for `role`.
     #[cold]
     pub(crate) fn error(&self, fault: Fault, role: &Role) -> RouteError {
-        let name = self.names.get(fault.slot);
         RouteError::Value {
-            table: self.table.to_string(),
-            column: name.map_or_else(String::new, ToString::to_string),
+            table: self.table.clone(),
+            column: self.names.get(fault.slot).cloned().unwrap_or_default(),
             role: role.clone(),
             why: fault.why,
         }
     }
 
-    /// The values of the columns that are needed, by slot.
     pub(crate) fn values<'t>(&self, tuple: &Tuple<'t>, into: &mut [Value<'t>]) {
         let mut values = tuple.values();
         let mut at = 0;
@@ -139,33 +123,4 @@ impl Slots {
             }
         }
     }
-
-    /// One column more, the one at this index of the row. Gives its slot.
-    pub(crate) fn add(&mut self, index: usize, name: &str) -> usize {
-        if let Some((_, slot)) = self.order.iter().find(|(known, _)| *known == index) {
-            return *slot;
-        }
-        let slot = self.names.len();
-        let mut names = std::mem::take(&mut self.names).into_vec();
-        names.push(name.into());
-        self.names = names.into();
-        let mut order = std::mem::take(&mut self.order).into_vec();
-        order.push((index, slot));
-        order.sort_unstable();
-        self.order = order.into();
-        slot
-    }
-}
-
-/// Where the columns are that a plan needs.
-#[derive(Debug)]
-pub(crate) struct Slots {
-    /// `schema.table`, for errors.
-    pub(crate) table: Box<str>,
-    /// How many columns the table was announced with; every row must have as many.
-    pub(crate) columns: usize,
-    /// By slot.
-    pub(crate) names: Box<[Box<str>]>,
-    /// Index in the row and slot, by index: a row is walked once.
-    pub(crate) order: Box<[(usize, usize)]>,
 }

@@ -11,7 +11,7 @@ use crate::value::{ValueError, types};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// A column that an option names is not there.
+    /// The table does not have a column that an option names.
     #[error(
         "table {table} has no column {column:?} for {role} (option {}); its columns are {}{}",
         role.option(),
@@ -21,14 +21,13 @@ pub enum PlanError {
     MissingColumn {
         /// `schema.table`.
         table: String,
-        /// The column that was looked for.
+        /// The missing column.
         column: String,
-        /// What for.
+        /// Its purpose.
         role: Role,
-        /// The columns that the table sends, in its order. A publication with a column list sends
-        /// fewer than the table has.
+        /// The columns that the publication sends, in the table's order.
         columns: Vec<String>,
-        /// The one of them that is nearest in spelling, where one is near.
+        /// A column of similar spelling.
         nearest: Option<String>,
     },
     /// A column is of a type whose Debezium form is not made in this version.
@@ -43,12 +42,12 @@ pub enum PlanError {
         table: String,
         /// The column.
         column: String,
-        /// What it was to be used for.
+        /// Its purpose.
         role: Role,
         /// Its type, as `pg_type.oid`.
         type_oid: u32,
     },
-    /// What stands in for NULL is not what the column is, and JSON is built of it.
+    /// The default is of another type than the column, and would break the JSON around it.
     #[error(
         "the default of column {column:?} of table {table}, which is of type {}, is none for {role} (option {}): write a value of that type, or make it a text with the filter text before it",
         types::described(*type_oid),
@@ -59,7 +58,7 @@ pub enum PlanError {
         table: String,
         /// The column.
         column: String,
-        /// What it is needed for.
+        /// Its purpose.
         role: Role,
         /// Its type, as `pg_type.oid`.
         type_oid: u32,
@@ -67,12 +66,12 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    /// A table and the options do not fit each other: one of them must change.
+    /// The table or the options must change.
     pub const fn disposition(&self) -> Disposition {
         Disposition::Configuration
     }
 
-    /// What each row of such a table is.
+    /// The fault of each row of such a table.
     pub const fn poison(&self) -> Poison {
         match self {
             Self::MissingColumn { .. } => Poison::Unroutable,
@@ -101,7 +100,6 @@ fn list(names: &[String]) -> String {
     quoted.join(", ")
 }
 
-/// `; did you mean "x"?`, or nothing.
 pub(crate) fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |name| format!("; did you mean {name:?}?"))
 }
@@ -119,17 +117,17 @@ pub(crate) fn nearest<'a>(
         .map(|(_, name)| name.to_owned())
 }
 
-/// Why a row cannot be routed. Names table and column, never a value.
+/// Why a row cannot be routed. Errors name table and column, never a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RouteError {
-    /// The row's table was not announced since the connection began, or was refused then.
+    /// The table was not announced on this connection, or was refused.
     #[error("a row of the table with OID {relation} came before the table was announced")]
     UnknownRelation {
         /// The table, as `pg_class.oid`.
         relation: RelationId,
     },
-    /// The row is not of the table as it was announced.
+    /// The row has other columns than the table was announced with.
     #[error("a row of table {table} has {found} columns, the table was announced with {announced}")]
     ColumnCount {
         /// `schema.table`.
@@ -139,20 +137,20 @@ pub enum RouteError {
         /// In the row.
         found: usize,
     },
-    /// A value is not what is needed.
+    /// A value does not fit its purpose.
     #[error("table {table}: column {column:?}{} {why} in this row", needed(role))]
     Value {
         /// `schema.table`.
         table: String,
         /// The column.
         column: String,
-        /// What it is needed for.
+        /// Its purpose.
         role: Role,
         /// What is wrong with it.
         why: ValueError,
     },
-    /// The value is to be encoded, and the schema of its subject is not known. The row can be read once
-    /// the router was told of it: [`Router::learn`](crate::Router::learn).
+    /// The schema of the subject is not known. The row can be read after
+    /// [`Router::learn`](crate::Router::learn).
     #[error("the schema of subject {subject:?} is not known")]
     UnknownSchema {
         /// The subject.
@@ -167,39 +165,34 @@ pub enum RouteError {
         subject: String,
         /// What is wrong.
         schema_mismatch: SchemaMismatch,
-        /// There may be a later schema, which it may fit.
+        /// A later schema may exist, and the value may fit that.
         may_change: bool,
     },
 }
 
 impl RouteError {
-    /// The same row gives the same error again.
+    /// Fatal: the same row gives the same error again.
     pub const fn disposition(&self) -> Disposition {
         Disposition::Fatal
     }
 
-    /// Whether it is this row that is wrong, and in which way. A row of a table that was announced
-    /// otherwise is not: there the stream is not understood.
+    /// The fault of the row; `None` if the row is not at fault.
     pub const fn poison(&self) -> Option<Poison> {
-        match self {
+        use ValueError::{Empty, NotANumber, NotInTable, NotUtf8, Null};
+
+        let (why, role) = match self {
             Self::UnknownRelation { .. }
             | Self::ColumnCount { .. }
-            | Self::UnknownSchema { .. } => None,
-            Self::SchemaMismatch { .. } => Some(Poison::Undecodable),
-            Self::Value { role, why, .. } => Some(value_poison(*why, role)),
-        }
-    }
-}
-
-/// What an event is whose value for `role` is wrong in this way.
-const fn value_poison(why: ValueError, role: &Role) -> Poison {
-    use ValueError::{Empty, NotANumber, NotInTable, NotUtf8, Null};
-
-    match (why, role) {
-        (Null | NotUtf8 | Empty, Role::RouteBy | Role::Template(Target::Topic))
-        | (Null | NotANumber, Role::Template(Target::Partition))
-        | (NotInTable, _) => Poison::Unroutable,
-        _ => Poison::Undecodable,
+            | Self::UnknownSchema { .. } => return None,
+            Self::SchemaMismatch { .. } => return Some(Poison::Undecodable),
+            Self::Value { role, why, .. } => (why, role),
+        };
+        Some(match (why, role) {
+            (Null | NotUtf8 | Empty, Role::RouteBy | Role::Template(Target::Topic))
+            | (Null | NotANumber, Role::Template(Target::Partition))
+            | (NotInTable, _) => Poison::Unroutable,
+            _ => Poison::Undecodable,
+        })
     }
 }
 

@@ -1,8 +1,8 @@
-//! What a column is needed for.
+//! The purposes of columns.
 
 use std::fmt;
 
-/// What a column is needed for.
+/// The purpose of a column.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Role {
@@ -24,7 +24,7 @@ pub enum Role {
     Template(Target),
 }
 
-/// Which part of a record a template makes.
+/// The part of a record that a template makes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Target {
     /// The event's id.
@@ -43,10 +43,16 @@ pub enum Target {
     Partition,
     /// Its timestamp.
     Timestamp,
-    /// The attribute of this name, where it is a CloudEvent.
+    /// The CloudEvents attribute of this name.
     CloudEvent(&'static str),
-    /// The name of the record, where the subject of its schema has it.
+    /// The name of the record in the subject of its schema.
     RecordName,
+}
+
+impl From<Target> for Role {
+    fn from(target: Target) -> Self {
+        Self::Template(target)
+    }
 }
 
 impl Role {
@@ -55,7 +61,6 @@ impl Role {
         self.words().1
     }
 
-    /// What the column is for, and the option.
     const fn words(&self) -> (&'static str, &'static str) {
         match self {
             Self::EventId => ("the event id", "table.field.event.id"),
@@ -68,45 +73,32 @@ impl Role {
                 "table.field.event.schema.version",
             ),
             Self::Additional => ("an additional field", "table.fields.additional.placement"),
-            Self::Template(target) => target.words(),
-        }
-    }
-}
-
-impl Target {
-    const fn words(&self) -> (&'static str, &'static str) {
-        match self {
-            Self::Id => ("the event's id", "router.route.id"),
-            Self::Topic => ("the topic", "router.route.topic"),
-            Self::Key => ("the key", "router.route.key"),
-            Self::Value => ("the value", "router.route.value"),
-            Self::Member(_) => ("member", "router.route.value"),
-            Self::Header(_) => ("header", "router.route.headers"),
-            Self::Partition => ("the partition", "router.route.partition"),
-            Self::Timestamp => ("the timestamp", "router.route.timestamp"),
-            Self::CloudEvent(_) => ("the CloudEvents attribute", "router.cloudevents"),
-            Self::RecordName => ("the name of the record", "router.registry.record"),
-        }
-    }
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = self.words().0;
-        match self {
-            Self::Member(name) => write!(f, "{what} {name:?} of the value"),
-            Self::Header(name) => write!(f, "{what} {name:?}"),
-            Self::CloudEvent(name) => write!(f, "{what} {name:?}"),
-            _ => f.write_str(what),
+            Self::Template(Target::Id) => ("the event's id", "router.route.id"),
+            Self::Template(Target::Topic) => ("the topic", "router.route.topic"),
+            Self::Template(Target::Key) => ("the key", "router.route.key"),
+            Self::Template(Target::Value) => ("the value", "router.route.value"),
+            Self::Template(Target::Member(_)) => ("member", "router.route.value"),
+            Self::Template(Target::Header(_)) => ("header", "router.route.headers"),
+            Self::Template(Target::Partition) => ("the partition", "router.route.partition"),
+            Self::Template(Target::Timestamp) => ("the timestamp", "router.route.timestamp"),
+            Self::Template(Target::CloudEvent(_)) => {
+                ("the CloudEvents attribute", "router.cloudevents")
+            }
+            Self::Template(Target::RecordName) => {
+                ("the name of the record", "router.registry.record")
+            }
         }
     }
 }
 
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.words().0)?;
         match self {
-            Self::Template(target) => target.fmt(f),
-            role => f.write_str(role.words().0),
+            Self::Template(Target::Member(name)) => write!(f, " {name:?} of the value"),
+            Self::Template(Target::Header(name)) => write!(f, " {name:?}"),
+            Self::Template(Target::CloudEvent(name)) => write!(f, " {name:?}"),
+            _ => Ok(()),
         }
     }
 }

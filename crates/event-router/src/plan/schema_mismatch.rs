@@ -1,21 +1,13 @@
-//! Why a value does not fit the schema of its subject.
+//! Mismatches between a value and the schema of its subject.
 
 use std::fmt;
 
-/// What does not fit, and where. Of a value it has nothing: the place is told by names of the schema.
+/// What does not fit, and where. It contains names of the schema, and nothing of the value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchemaMismatch {
     /// What is wrong there.
     pub what: SchemaMismatchAt,
-    /// From the inside out.
-    way: Vec<Step>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Step {
-    Field(Box<str>),
-    Item,
-    Member,
+    place: String,
 }
 
 /// What does not fit. Completes "the value …".
@@ -56,54 +48,39 @@ pub enum SchemaMismatchAt {
 
 impl From<SchemaMismatchAt> for SchemaMismatch {
     fn from(what: SchemaMismatchAt) -> Self {
-        Self {
-            what,
-            way: Vec::new(),
-        }
+        let place = String::new();
+        Self { what, place }
     }
 }
 
 impl SchemaMismatch {
-    pub(crate) fn in_field(mut self, name: &str) -> Self {
-        self.way.push(Step::Field(name.into()));
+    /// The mismatch is within this part of a value: a field, [`ITEM`](Self::ITEM) or
+    /// [`MEMBER`](Self::MEMBER).
+    pub(crate) fn within(mut self, outer: &str) -> Self {
+        let inner = &self.place;
+        let dot = if inner.is_empty() || inner.starts_with(['[', '{']) {
+            ""
+        } else {
+            "."
+        };
+        self.place = [outer, dot, inner].concat();
         self
     }
 
-    pub(crate) fn in_item(mut self) -> Self {
-        self.way.push(Step::Item);
-        self
-    }
-
-    pub(crate) fn in_member(mut self) -> Self {
-        self.way.push(Step::Member);
-        self
-    }
+    pub(crate) const ITEM: &str = "[]";
+    pub(crate) const MEMBER: &str = "{}";
 
     /// Where: `order.lines[].sku`, with `{}` for the values of a map; empty for the whole value.
-    pub fn place(&self) -> String {
-        let mut place = String::new();
-        for step in self.way.iter().rev() {
-            match step {
-                Step::Field(name) => {
-                    if !place.is_empty() {
-                        place.push('.');
-                    }
-                    place.push_str(name);
-                }
-                Step::Item => place.push_str("[]"),
-                Step::Member => place.push_str("{}"),
-            }
-        }
-        place
+    pub fn place(&self) -> &str {
+        &self.place
     }
 }
 
 /// Completes "the value …".
 impl fmt::Display for SchemaMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = self.place();
-        if !place.is_empty() {
-            write!(f, "at {place:?} ")?;
+        if !self.place.is_empty() {
+            write!(f, "at {:?} ", self.place)?;
         }
         self.what.fmt(f)
     }

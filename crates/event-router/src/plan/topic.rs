@@ -1,37 +1,30 @@
 //! Where a row goes.
 
-use std::fmt;
 use std::str;
 
 use walrelay_pgoutput::Value;
 
-use super::Render;
+use super::Made;
 use super::role::{Role, Target};
 use crate::value::{Fault, ValueError, value};
 
-/// What makes the name of a topic.
-#[derive(Debug)]
 pub(crate) enum Topic {
     /// By the text of one column.
     Routed {
         slot: usize,
-        /// What NULL stands for.
+        /// Replaces NULL.
         default: Option<Box<str>>,
         /// `None`: the text is the topic.
-        name: Option<Box<dyn TopicName>>,
+        name: Option<Box<TopicName>>,
     },
     /// A text made of any columns.
-    Made(Box<dyn Render>),
+    Made(Made),
 }
 
-/// Makes the name of a topic from the text of a column.
-pub(crate) trait TopicName: fmt::Debug + Send + Sync {
-    /// Replaces what `topic` holds by the topic for `value`.
-    fn render(&self, value: &str, topic: &mut String);
-}
+/// Replaces the second argument by the topic for the first.
+pub(crate) type TopicName = dyn Fn(&str, &mut String) + Send + Sync;
 
 impl Topic {
-    /// What its columns are needed for.
     pub(crate) fn role(&self) -> Role {
         match self {
             Self::Routed { .. } => Role::RouteBy,
@@ -39,7 +32,7 @@ impl Topic {
         }
     }
 
-    /// Replaces what `topic` holds by the name for this row. The name is not empty.
+    /// Replaces `topic` by the name for this row. The name is not empty.
     pub(crate) fn render(
         &self,
         values: &[Value<'_>],
@@ -56,16 +49,16 @@ impl Topic {
                 let default = default.as_deref().map(str::as_bytes);
                 (*slot, value(values, *slot)?.or(default), name.as_ref())
             }
-            Self::Made(render) => {
-                part = render.render(values, scratch)?;
-                (render.slot(), part.resolve(scratch), None)
+            Self::Made(made) => {
+                part = (made.render)(values, scratch)?;
+                (made.slot, part.resolve(scratch), None)
             }
         };
         let fault = |why| Fault::new(slot, why);
         let text = str::from_utf8(bytes.ok_or(fault(ValueError::Null))?);
         let text = text.map_err(|_| fault(ValueError::NotUtf8))?;
         match name {
-            Some(name) => name.render(text, topic),
+            Some(name) => name(text, topic),
             None => text.clone_into(topic),
         }
         if topic.is_empty() {

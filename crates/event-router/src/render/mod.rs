@@ -1,4 +1,4 @@
-//! What makes the parts of a record: one room for each set of rules.
+//! Makes the parts of a record: one module for each set of rules.
 //!
 //! `connect` is below `debezium`, and `template` below `cloudevents` and `registry`.
 

@@ -7,7 +7,7 @@ mod topics;
 use std::fmt;
 use std::str;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use walrelay_lsn::{RelationId, RelationMap};
 use walrelay_pgoutput::{Relation, Tuple, Value};
 use walrelay_sink::{Header, Record};
@@ -16,10 +16,11 @@ pub use partial_row::PartialRow;
 use partial_row::UnroutableTable;
 use topics::Topics;
 
-use crate::plan::{Field, Plan, PlanError, RouteError};
+use crate::plan::{Columns, Field, Plan, PlanError, Role, RouteError, Slots, Topic};
 use crate::render::cloudevents::{CloudEvents, CloudPlan};
 use crate::render::connect::TableFacts;
-use crate::render::registry::{Encoding, RecordName, ValueSchema, WireFormat};
+use crate::render::registry::{Encoding, ValueSchema, WireFormat};
+use crate::render::template::Text;
 use crate::route::Route;
 use crate::value::{Event, Fault, Part, ValueError};
 
@@ -32,23 +33,20 @@ pub struct Router {
     route: Route,
     events: Option<CloudEvents>,
     encoding: Option<Encoding>,
-    /// The name of the header that carries the event's position.
-    position_header: Option<Box<str>>,
+    position_header: Option<String>,
     plans: Vec<TablePlan>,
     /// Places in `plans`.
     tables: RelationMap<usize>,
-    /// What the catalogs say of tables.
+    /// From the catalogs.
     facts: Vec<TableFacts>,
-    /// Where the columns are of rows that cannot be routed.
     unroutable_tables: RelationMap<UnroutableTable>,
     /// The topic of the row that was read last, and others.
     topics: Topics,
-    /// What was rendered for that row. It begins with the position, where a header carries it.
+    /// What was rendered for that row. It begins with the position, if a header carries the position.
     scratch: Vec<u8>,
 }
 
-/// A row that was read, before it is put together with what the router rendered for it:
-/// [`Router::routed`].
+/// A row that was read; [`Router::routed`] joins it with what the router rendered for it.
 #[derive(Default)]
 pub struct Row<'t> {
     plan: usize,
@@ -60,7 +58,7 @@ pub struct Row<'t> {
     event_id: Option<&'t [u8]>,
 }
 
-/// A record made of a row: the bytes are the row's or the router's, until it reads another.
+/// A record made of a row. It borrows from the row, and from the router until the next row is read.
 #[derive(Default)]
 pub struct Routed<'a> {
     topic: &'a str,
@@ -72,14 +70,12 @@ pub struct Routed<'a> {
     event_id: Option<&'a [u8]>,
 }
 
-/// All that is compiled for one table.
-#[derive(Debug)]
 struct TablePlan {
+    slots: Slots,
     plan: Plan,
-    /// What makes a CloudEvent of the record.
     cloud: Option<CloudPlan>,
-    /// What names the record, where the subject of its schema is called by it.
-    record: Option<RecordName>,
+    /// Makes the record's name, if the subject of its schema contains that name.
+    record: Option<Text>,
 }
 
 // === impl Router ===
@@ -101,8 +97,8 @@ impl Router {
         }
     }
 
-    /// Replaces what the catalogs say of tables. It counts for tables that are announced after it, and
-    /// stays when tables are forgotten.
+    /// Replaces the facts about tables, for tables that are announced later. [`clear`](Self::clear)
+    /// keeps them.
     pub fn describe(&mut self, facts: Vec<TableFacts>) {
         self.facts = facts;
     }
@@ -125,18 +121,18 @@ impl Router {
     /// hexadecimal digits of [`Event::commit_lsn`], `/`, and 8 of [`Event::row`].
     #[must_use]
     pub fn with_position_header(mut self, name: Option<String>) -> Self {
-        self.position_header = name.map(String::into_boxed_str);
+        self.position_header = name;
         self
     }
 
-    /// The schema of a subject's values is this one from now on; tables that are forgotten leave it.
+    /// Sets the schema of a subject's values. [`clear`](Self::clear) keeps it.
     pub fn learn(&mut self, subject: &str, schema: ValueSchema) {
         if let Some(encoding) = &mut self.encoding {
             encoding.learn(subject, schema);
         }
     }
 
-    /// The subject of the row that was read last, where values have schemas and it has a value.
+    /// The subject of the row that was read last; `None` without a wire format or a value.
     pub fn subject(&self) -> Option<&str> {
         let encoding = self.encoding.as_ref()?;
         Some(encoding.subject()).filter(|subject| !subject.is_empty())
@@ -151,8 +147,8 @@ impl Router {
         self.compile(relation, None)
     }
 
-    /// The same for a table of which a column is the topic, whatever the route says.
-    pub fn relation_with_topic(
+    /// The same for a table with a column that names the topic in place of the route.
+    pub(crate) fn relation_with_topic(
         &mut self,
         relation: &Relation<'_>,
         column: &str,
@@ -165,23 +161,28 @@ impl Router {
         self.topics.forget();
         let unroutable = UnroutableTable::of(self.route.partial_row_columns(), relation);
         self.unroutable_tables.insert(relation.id, unroutable);
-        let facts = self
-            .facts
-            .iter()
-            .find(|facts| facts.schema == relation.namespace && facts.name == relation.name);
-        let mut plan = self.route.compile(relation, facts)?;
+        let mut facts = self.facts.iter();
+        let facts = facts.find(|of| of.schema == relation.namespace && of.name == relation.name);
+        let mut columns = Columns::of(relation);
+        let mut plan = self.route.compile(&mut columns, facts)?;
         if let Some(column) = topic {
-            plan.topic_from(relation, column)?;
+            let (slot, _) = columns.needed(column, || Role::RouteBy)?;
+            plan.topic = Topic::Routed {
+                slot,
+                default: None,
+                name: None,
+            };
         }
-        let cloud = match &self.events {
-            Some(events) => Some(events.compile(relation, &plan)?),
-            None => None,
-        };
+        let events = self.events.as_ref();
+        let cloud = events.map(|events| events.compile(&mut columns, &plan));
+        let cloud = cloud.transpose()?;
         let record = match &self.encoding {
-            Some(encoding) => encoding.format().compile(relation)?,
+            Some(encoding) => encoding.format().compile(&mut columns)?,
             None => None,
         };
+        let slots = columns.finish();
         let plan = TablePlan {
+            slots,
             plan,
             cloud,
             record,
@@ -212,7 +213,7 @@ impl Router {
         Ok(self.routed(&row))
     }
 
-    /// The first of two steps, for callers that keep the router meanwhile: what the row says, into a
+    /// The first of two steps, for callers that need the router in between: reads the tuple into a
     /// fresh `row`. Before another row is read, [`routed`](Self::routed) makes a record of it.
     pub fn read<'t>(
         &mut self,
@@ -226,68 +227,49 @@ impl Router {
         else {
             return Err(RouteError::UnknownRelation { relation });
         };
-        let plan = &table.plan;
-        if tuple.len() != plan.slots.columns {
+        let TablePlan { slots, plan, .. } = table;
+        if tuple.len() != slots.columns {
             return Err(RouteError::ColumnCount {
-                table: plan.slots.table.to_string(),
-                announced: plan.slots.columns,
+                table: slots.table.clone(),
+                announced: slots.columns,
                 found: tuple.len(),
             });
         }
-        let mut inline = [Value::Null; INLINE_COLUMNS];
-        let mut more;
-        let values = if let Some(values) = inline.get_mut(..plan.slots.names.len()) {
-            values
-        } else {
-            more = vec![Value::Null; plan.slots.names.len()];
-            &mut more
-        };
-        plan.slots.values(tuple, values);
-        let values = &*values;
+        let mut values: SmallVec<[Value<'t>; INLINE_COLUMNS]> =
+            smallvec![Value::Null; slots.names.len()];
+        slots.values(tuple, &mut values);
         let scratch = &mut self.scratch;
         scratch.clear();
         if self.position_header.is_some() {
             scratch.extend_from_slice(&position::text(event));
         }
-
-        let mut part = |field: &Field| match field.piece.in_row(values) {
-            // By far the most frequent: nothing is rendered.
-            Some(text) => Ok(Part::Row(text)),
-            None => render(plan, field, values, scratch),
-        };
-        let mut optional = |field: &Option<Field>| match field {
-            Some(field) => part(field),
-            None => Ok(Part::Null),
+        let values = &*values;
+        let mut reader = RowReader {
+            slots,
+            values,
+            scratch,
         };
         row.plan = place;
-        row.key = optional(&plan.key)?;
-        row.value = optional(&plan.value)?;
-        let partition = optional(&plan.partition)?;
-        let timestamp = optional(&plan.timestamp)?;
+        row.key = reader.optional(plan.key.as_ref())?;
+        row.value = reader.optional(plan.value.as_ref())?;
+        row.partition = reader.number(plan.partition.as_ref())?;
+        row.timestamp_ms = reader.number(plan.timestamp.as_ref())?;
         row.headers.clear();
-        for header in &plan.headers {
-            row.headers.push(part(&header.field)?);
+        for (_, field) in &plan.headers {
+            row.headers.push(reader.part(field)?);
         }
         if let Some(cloud) = &table.cloud {
-            let more = cloud.apply(tuple, event, &mut row.value, &mut self.scratch)?;
-            row.headers.extend(more);
+            let headers = cloud.apply(values, event, &mut row.value, scratch);
+            row.headers
+                .extend(headers.map_err(|(fault, target)| slots.error(fault, &target.into()))?);
         }
         self.topics
-            .render(place, &plan.topic, values, &mut self.scratch)
-            .map_err(|fault| plan.slots.error(fault, &plan.topic.role()))?;
+            .render(place, &plan.topic, values, scratch)
+            .map_err(|fault| slots.error(fault, &plan.topic.role()))?;
         if let Some(encoding) = &mut self.encoding {
-            let (record, of) = (table.record.as_ref(), (tuple, &*plan.slots.table));
-            let topic = self.topics.last();
-            encoding.apply(topic, record, of, &mut row.value, &mut self.scratch)?;
+            let (topic, record) = (self.topics.last(), table.record.as_ref());
+            encoding.apply(topic, record, (values, slots), &mut row.value, scratch)?;
         }
-        row.partition = match &plan.partition {
-            Some(field) => number(plan, field, &partition, &self.scratch)?,
-            None => None,
-        };
-        row.timestamp_ms = match &plan.timestamp {
-            Some(field) => number(plan, field, &timestamp, &self.scratch)?,
-            None => None,
-        };
         row.event_id = plan.event_id.and_then(|slot| values.get(slot)?.bytes());
         Ok(())
     }
@@ -299,7 +281,7 @@ impl Router {
         routed
     }
 
-    /// The same into its place, for a record is large: into a fresh one.
+    /// Like [`routed`](Self::routed), into a fresh record: a record is large, and is not moved.
     pub fn write<'a>(&'a self, row: &Row<'a>, routed: &mut Routed<'a>) {
         let bytes = |part: &Part<'a>| part.resolve(&self.scratch);
         routed.topic = self.topics.last();
@@ -312,14 +294,14 @@ impl Router {
         let names = plan.map_or(&[][..], |table| &table.plan.headers);
         let cloud = plan.and_then(|table| table.cloud.as_ref());
         for (at, part) in row.headers.iter().enumerate() {
+            if matches!(part, Part::Absent) {
+                continue;
+            }
             let name = match names.get(at) {
-                Some(header) => &*header.name,
+                Some((name, _)) => name,
                 None => cloud.map_or("", |cloud| cloud.header(at - names.len())),
             };
-            let value = match part {
-                Part::Absent => continue,
-                part => bytes(part),
-            };
+            let value = bytes(part);
             routed.headers.push(Header { name, value });
         }
         if let Some(name) = &self.position_header {
@@ -328,8 +310,8 @@ impl Router {
         }
     }
 
-    /// What can be had of a row that [`read`](Self::read) refused. What cannot be read as it should
-    /// is given as it came.
+    /// Event id, key and value of a row that [`read`](Self::read) refused, each unchanged if it cannot
+    /// be read as its type.
     pub fn partial_row<'a>(&'a self, relation: RelationId, tuple: &Tuple<'a>) -> PartialRow<'a> {
         let Some(unroutable) = self.unroutable_tables.get(relation) else {
             return PartialRow::default();
@@ -349,42 +331,60 @@ impl Router {
     }
 }
 
-/// Renders what is not in the row as it stands.
-#[inline(never)]
-fn render<'t>(
-    plan: &Plan,
-    field: &Field,
-    values: &[Value<'t>],
-    scratch: &mut Vec<u8>,
-) -> Result<Part<'t>, RouteError> {
-    let part = field.piece.render(values, scratch);
-    part.map_err(|fault| plan.slots.error(fault, &field.role))
-}
-
-/// Reads a part that was rendered as decimal text.
-fn number<T: str::FromStr>(
-    plan: &Plan,
-    field: &Field,
-    part: &Part<'_>,
-    scratch: &[u8],
-) -> Result<Option<T>, RouteError> {
-    let Some(text) = part.resolve(scratch) else {
-        return Ok(None);
-    };
-    let number = str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-    number.map(Some).ok_or_else(|| {
-        let fault = Fault::new(field.piece.slot(), ValueError::NotANumber);
-        plan.slots.error(fault, &field.role)
-    })
-}
-
 // Written by hand: topics and scratch hold rows' values.
 impl fmt::Debug for Router {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Router")
             .field("route", &self.route)
-            .field("plans", &self.plans)
+            .field("plans", &self.plans.len())
             .finish_non_exhaustive()
+    }
+}
+
+// === impl RowReader ===
+
+struct RowReader<'r, 't> {
+    slots: &'r Slots,
+    values: &'r [Value<'t>],
+    scratch: &'r mut Vec<u8>,
+}
+
+impl<'t> RowReader<'_, 't> {
+    #[inline]
+    fn optional(&mut self, field: Option<&Field>) -> Result<Part<'t>, RouteError> {
+        match field {
+            Some(field) => self.part(field),
+            None => Ok(Part::Null),
+        }
+    }
+
+    /// By far the most parts are in the row: nothing is rendered.
+    #[inline]
+    fn part(&mut self, field: &Field) -> Result<Part<'t>, RouteError> {
+        match field.piece.in_row(self.values) {
+            Some(text) => Ok(Part::Row(text)),
+            None => self.render(field),
+        }
+    }
+
+    #[inline(never)]
+    fn render(&mut self, field: &Field) -> Result<Part<'t>, RouteError> {
+        let part = field.piece.render(self.values, self.scratch);
+        part.map_err(|fault| self.slots.error(fault, &field.role))
+    }
+
+    /// A part that is rendered as decimal text.
+    fn number<T: str::FromStr>(&mut self, field: Option<&Field>) -> Result<Option<T>, RouteError> {
+        let Some(field) = field else { return Ok(None) };
+        let part = self.part(field)?;
+        let Some(text) = part.resolve(self.scratch) else {
+            return Ok(None);
+        };
+        let number = str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+        number.map(Some).ok_or_else(|| {
+            let fault = Fault::new(field.piece.slot(), ValueError::NotANumber);
+            self.slots.error(fault, &field.role)
+        })
     }
 }
 
@@ -428,18 +428,16 @@ impl<'a> Routed<'a> {
         &self.headers
     }
 
-    /// The event's id, as it stands in the row.
+    /// The event's id, unchanged from the row.
     pub fn event_id(&self) -> Option<&'a [u8]> {
         self.event_id
     }
 }
 
-/// Lengths, no values.
+/// No values.
 impl fmt::Debug for Row<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Row")
-            .field("headers", &self.headers.len())
-            .finish_non_exhaustive()
+        f.debug_struct("Row").finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,4 @@
-//! What can be had of a row that cannot be routed, for its dead letter.
+//! The parts of an unroutable row, for its dead letter.
 
 use std::fmt;
 
@@ -21,35 +21,26 @@ pub struct PartialRow<'a> {
     pub id_header: Option<&'a str>,
 }
 
-/// Where these are in the rows of a table: the column's index, and how it is read.
-#[derive(Debug, Default)]
-pub(super) struct UnroutableTable {
-    fields: [Option<(usize, Reading)>; 3],
-}
+/// The indexes and readings of these columns in a table.
+pub(super) struct UnroutableTable([Option<(usize, Reading)>; 3]);
 
 impl UnroutableTable {
-    /// By the names of the columns of event id, key and value.
     pub(super) fn of(columns: [Option<&str>; 3], relation: &Relation<'_>) -> Self {
-        Self {
-            fields: columns.map(|wanted| {
-                let (index, column) = relation
-                    .columns()
-                    .enumerate()
-                    .find(|(_, column)| Some(column.name) == wanted)?;
-                Some((index, types::reading(column.type_oid.get())))
-            }),
-        }
+        Self(columns.map(|wanted| {
+            let mut columns = relation.columns().enumerate();
+            let (index, column) = columns.find(|(_, column)| Some(column.name) == wanted)?;
+            Some((index, types::reading(column.type_oid.get())))
+        }))
     }
 
-    /// A value that cannot be read as it should is given as it came.
+    /// Takes a value unchanged if it cannot be read as its type.
     pub(super) fn read<'a>(&self, tuple: &Tuple<'a>) -> PartialRow<'a> {
-        let [event_id, key, value] = self.fields.map(|field| {
+        let [event_id, key, value] = self.0.map(|field| {
             let (index, reading) = field?;
-            match (tuple.values().nth(index)?, reading) {
-                (Value::Text(b"t"), Reading::Boolean) => Some(&b"true"[..]),
-                (Value::Text(b"f"), Reading::Boolean) => Some(&b"false"[..]),
-                (Value::Text(bytes) | Value::Binary(bytes), _) => Some(bytes),
-                (Value::Null | Value::UnchangedToast, _) => None,
+            match tuple.values().nth(index)? {
+                Value::Text(text) => reading.read(text).or(Some(text)),
+                Value::Binary(bytes) => Some(bytes),
+                Value::Null | Value::UnchangedToast => None,
             }
         });
         PartialRow {

@@ -8,7 +8,6 @@ use crate::value::Event;
 /// Bytes of a value: 16 hexadecimal digits, a slash, 8 hexadecimal digits.
 pub(crate) const LENGTH: usize = 25;
 
-/// Digits before the slash: those of a 64-bit LSN.
 const LSN_DIGITS: usize = 16;
 
 const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
@@ -26,7 +25,6 @@ pub(crate) fn text(event: &Event) -> [u8; LENGTH] {
     text
 }
 
-/// Fills `digits` with the number's lowest hexadecimal digits.
 fn hexadecimal(digits: &mut [u8], mut number: u64) {
     for digit in digits.iter_mut().rev() {
         *digit = DIGITS[(number & 15) as usize];

@@ -1,36 +1,33 @@
-//! Topics that were rendered, kept: an outbox has few, and its rows say them again and again.
+//! A cache of rendered topics: an outbox has few, and its rows repeat them.
 
 use walrelay_pgoutput::Value;
 
 use crate::plan::Topic;
 use crate::value::{Fault, value};
 
-/// Kept at most; a power of two.
+/// Of the cache; a power of two.
 const PLACES: usize = 128;
-/// Values that are longer are rendered each time: they are no names of topics.
+/// Longer values are rendered each time.
 const LONGEST: usize = 256;
 
-/// The topic of the row that was read last, among those of rows before it.
-///
-/// A value has one place, by its length and some of its bytes; another one that wants the same place
-/// takes it. What is there is compared in full.
+/// The topics of the last row and of rows before it. Length and some bytes of a value choose its place.
+/// A value replaces another one there.
 #[derive(Default)]
 pub(crate) struct Topics {
     places: Vec<Rendered>,
     last: usize,
-    /// Where what cannot be kept is rendered; its memory is.
+    /// The last topic, if it is not in the cache.
     other: String,
 }
 
 #[derive(Default)]
 struct Rendered {
-    /// The plan that it was rendered by; `None`: nothing is here.
+    /// The plan that rendered it; `None`: the place is empty.
     plan: Option<usize>,
     value: Vec<u8>,
     topic: String,
 }
 
-/// Where the topic for a value is kept.
 fn place(value: &[u8]) -> usize {
     let byte = |at: usize| value.get(at).map_or(0, |byte| u32::from(*byte));
     let length = value.len();
@@ -77,14 +74,12 @@ impl Topics {
         Ok(())
     }
 
-    /// The one that was rendered or found last.
     pub(crate) fn last(&self) -> &str {
-        self.places
-            .get(self.last)
-            .map_or(&*self.other, |known| &known.topic)
+        let known = self.places.get(self.last);
+        known.map_or(&self.other, |known| &known.topic)
     }
 
-    /// What was rendered by other plans than will be.
+    /// Empties the cache: the plans have changed.
     pub(crate) fn forget(&mut self) {
         for known in &mut self.places {
             known.plan = None;
@@ -105,7 +100,10 @@ mod tests {
         Topic::Routed {
             slot: 0,
             default: default.map(Into::into),
-            name: Some(Box::new(template.parse::<TopicTemplate>().unwrap())),
+            name: Some({
+                let template: TopicTemplate = template.parse().unwrap();
+                Box::new(move |value, topic| template.render(value, topic))
+            }),
         }
     }
 

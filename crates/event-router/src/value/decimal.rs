@@ -13,7 +13,7 @@ pub(crate) struct Decimal {
     scale: i32,
 }
 
-/// A `numeric`: a number, or one of what is none.
+/// A `numeric`: a number or a special value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Numeric {
     Number(Decimal),
@@ -34,13 +34,8 @@ impl FromStr for Decimal {
 
     /// Digits with at most one point, and `E` with an exponent as Java and floats write it.
     fn from_str(text: &str) -> Result<Self, Malformed> {
-        let (mantissa, exponent) = match text.split_once(['e', 'E']) {
-            Some((mantissa, exponent)) => {
-                let exponent: i32 = exponent.parse().map_err(|_| Malformed)?;
-                (mantissa, exponent)
-            }
-            None => (text, 0),
-        };
+        let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+        let exponent: i32 = exponent.parse()?;
         let unsigned = mantissa.strip_prefix(['-', '+']).unwrap_or(mantissa);
         let (whole, fraction) = unsigned.split_once('.').unwrap_or((unsigned, ""));
         let digits = whole.len() + fraction.len();
@@ -48,12 +43,8 @@ impl FromStr for Decimal {
         if digits == 0 || digits > MAX_DIGITS || !all(whole) || !all(fraction) {
             return Err(Malformed);
         }
-        let mut text = String::with_capacity(digits + 1);
-        if mantissa.starts_with('-') {
-            text.push('-');
-        }
-        text.push_str(whole);
-        text.push_str(fraction);
+        let sign = if mantissa.starts_with('-') { "-" } else { "" };
+        let text = [sign, whole, fraction].concat();
         let scale = i32::try_from(fraction.len()).map_err(|_| Malformed)?;
         Ok(Self {
             unscaled: text.parse().map_err(|_| Malformed)?,
@@ -96,12 +87,12 @@ impl Decimal {
             self.unscaled *= power;
         } else {
             let half = &power / 2u8;
-            let away = if self.unscaled < BigInt::ZERO {
+            let half = if self.unscaled < BigInt::ZERO {
                 -half
             } else {
                 half
             };
-            self.unscaled = (self.unscaled + away) / power;
+            self.unscaled = (self.unscaled + half) / power;
         }
         self.scale = scale;
         self
@@ -138,29 +129,22 @@ impl Decimal {
             self.unscaled /= BigInt::from(10u8).pow(zeros.unsigned_abs());
             self.scale -= zeros;
         }
-        if self.scale < 0 {
-            self.with_scale(0)
-        } else {
-            self
-        }
+        let scale = self.scale.max(0);
+        self.with_scale(scale)
     }
 
-    /// `toPlainString`.
     pub(crate) fn plain(&self) -> String {
         let (sign, digits) = self.digits();
-        let Ok(scale) = usize::try_from(self.scale) else {
-            let zeros = if self.unscaled == BigInt::ZERO {
+        let Ok(scale @ 1..) = usize::try_from(self.scale) else {
+            let zeros = if digits == "0" {
                 0
             } else {
-                self.scale.unsigned_abs() as usize
+                self.scale.unsigned_abs()
             };
-            return format!("{sign}{digits}{}", "0".repeat(zeros));
+            return format!("{sign}{digits}{}", "0".repeat(zeros as usize));
         };
-        if scale == 0 {
-            return format!("{sign}{digits}");
-        }
         match digits.len().checked_sub(scale) {
-            Some(whole) if whole > 0 => {
+            Some(whole @ 1..) => {
                 let (whole, fraction) = digits.split_at(whole);
                 format!("{sign}{whole}.{fraction}")
             }
@@ -183,24 +167,20 @@ impl Decimal {
         }
     }
 
-    /// `doubleValue`.
     pub(crate) fn double(&self) -> f64 {
         let text = format!("{}e{}", self.unscaled, -i64::from(self.scale));
         text.parse().unwrap_or(f64::NAN)
     }
 
     fn digits(&self) -> (&'static str, String) {
-        let sign = if self.unscaled < BigInt::ZERO {
-            "-"
-        } else {
-            ""
-        };
+        let negative = self.unscaled < BigInt::ZERO;
+        let sign = if negative { "-" } else { "" };
         (sign, self.unscaled.magnitude().to_string())
     }
 }
 
 impl Numeric {
-    /// What `decimal.handling.mode=string` makes of it: names for what is no number.
+    /// By `decimal.handling.mode=string`: the special values have names.
     pub(crate) fn string(&self) -> String {
         match self {
             Self::Number(number) => number.plain(),
@@ -210,7 +190,7 @@ impl Numeric {
         }
     }
 
-    /// What `decimal.handling.mode=double` makes of it.
+    /// By `decimal.handling.mode=double`.
     pub(crate) fn double(&self) -> f64 {
         match self {
             Self::Number(number) => number.double(),
@@ -223,10 +203,8 @@ impl Numeric {
 
 /// A `money` as Postgres writes it in the locales that group by commas: `-$1,234.56`, `($1.00)`.
 pub(crate) fn money(text: &str) -> Result<Decimal, Malformed> {
-    let digits: String = text
-        .chars()
-        .filter(|c| c.is_ascii_digit() || *c == '.')
-        .collect();
+    let kept = |c: &char| c.is_ascii_digit() || *c == '.';
+    let digits: String = text.chars().filter(kept).collect();
     let negative = text.contains('-') || text.starts_with('(');
     let sign = if negative { "-" } else { "" };
     format!("{sign}{digits}").parse()

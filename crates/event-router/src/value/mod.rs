@@ -1,16 +1,18 @@
 //! Values of a row, and the bytes that are made of them.
 
+pub(crate) mod cursor;
 pub(crate) mod decimal;
 pub(crate) mod json;
 pub(crate) mod time;
 pub(crate) mod types;
 
+use std::num::{ParseFloatError, ParseIntError};
 use std::ops::Range;
 
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::{PgTimestamp, Value};
 
-/// What a row's transaction says about it.
+/// The place of a row in the log, and its commit time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     /// Where the transaction's commit record starts.
@@ -21,15 +23,14 @@ pub struct Event {
     pub commit_time: PgTimestamp,
 }
 
-/// Bytes of a record before they are put together: those of the row stay where they are.
+/// Bytes of a record's part, which are not copied from the row.
 #[derive(Clone, Default)]
 pub(crate) enum Part<'t> {
-    /// Kafka's null.
     #[default]
     Null,
-    /// Not there at all: a header that is left out.
+    /// A header or member that is left out.
     Absent,
-    /// As they stand in the row, or in the plan's literals.
+    /// Bytes of the row, or literals.
     Row(&'t [u8]),
     /// Rendered, at this place of the router's scratch buffer.
     Scratch(Range<usize>),
@@ -48,19 +49,18 @@ impl<'t> Part<'t> {
         }
     }
 
-    /// What was rendered since `scratch` was `start` long.
+    /// The bytes that were appended to `scratch` at `start`.
     pub(crate) fn since(start: usize, scratch: &[u8]) -> Self {
         Self::Scratch(start..scratch.len())
     }
 
-    /// A copy of `bytes` at the end of `scratch`.
     pub(crate) fn appended(bytes: &[u8], scratch: &mut Vec<u8>) -> Self {
         let start = scratch.len();
         scratch.extend_from_slice(bytes);
         Self::since(start, scratch)
     }
 
-    /// What `number` prints as, at the end of `scratch`.
+    /// The text of `number`, at the end of `scratch`.
     pub(crate) fn printed(number: impl std::fmt::Display, scratch: &mut Vec<u8>) -> Self {
         use std::io::Write as _;
 
@@ -70,7 +70,18 @@ impl<'t> Part<'t> {
         Self::since(start, scratch)
     }
 
-    /// How many bytes it has; none where it is null.
+    /// A text that is not empty.
+    pub(crate) fn filled(self, slot: usize, scratch: &[u8]) -> Result<Self, Fault> {
+        let why = match self.resolve(scratch) {
+            None => ValueError::Null,
+            Some([]) => ValueError::Empty,
+            Some(bytes) if str::from_utf8(bytes).is_err() => ValueError::NotUtf8,
+            Some(_) => return Ok(self),
+        };
+        Err(Fault::new(slot, why))
+    }
+
+    /// 0 for null.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Null | Self::Absent => 0,
@@ -79,7 +90,6 @@ impl<'t> Part<'t> {
         }
     }
 
-    /// A range of the part, by its own bytes.
     #[must_use]
     pub(crate) fn sub(self, range: Range<usize>) -> Self {
         match self {
@@ -120,7 +130,7 @@ pub(crate) fn value<'t>(values: &[Value<'t>], slot: usize) -> Result<Option<&'t 
     }
 }
 
-/// The value in a slot is not what it is needed for.
+/// The value in a slot does not fit its purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) slot: usize,
@@ -137,14 +147,14 @@ impl Fault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-impl From<std::num::ParseIntError> for Malformed {
-    fn from(_: std::num::ParseIntError) -> Self {
+impl From<ParseIntError> for Malformed {
+    fn from(_: ParseIntError) -> Self {
         Self
     }
 }
 
-impl From<std::num::ParseFloatError> for Malformed {
-    fn from(_: std::num::ParseFloatError) -> Self {
+impl From<ParseFloatError> for Malformed {
+    fn from(_: ParseFloatError) -> Self {
         Self
     }
 }
@@ -153,20 +163,19 @@ impl From<std::num::ParseFloatError> for Malformed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ValueError {
-    /// Something is needed.
+    /// It is NULL, and must not be.
     #[error("is NULL")]
     Null,
-    /// A text is needed.
+    /// It is not a text.
     #[error("is not UTF-8")]
     NotUtf8,
-    /// Nothing is left of it, and something is needed.
+    /// It is empty, and must not be.
     #[error("is empty")]
     Empty,
-    /// The row says that it did not change instead of giving it. An inserted row cannot: this is
-    /// another kind of row.
+    /// The row marks the value as unchanged, which no inserted row does.
     #[error("is left out as unchanged")]
     UnchangedToast,
-    /// It was asked for as text.
+    /// The relay asks for text format.
     #[error("is in binary format")]
     Binary,
     /// A boolean that is neither `t` nor `f`.

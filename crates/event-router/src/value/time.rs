@@ -1,11 +1,11 @@
-//! Dates and times: texts of Postgres (`DateStyle` ISO, which the relay's connection fixes) and of
-//! RFC 3339 taken apart, and the calendar.
+//! Dates and times: parses texts of Postgres (`DateStyle` ISO, set by the relay) and of RFC 3339; the
+//! calendar.
 
 use std::ops::RangeInclusive;
 
 use super::Part;
 
-/// A date, with a time of day and an offset where the text has them.
+/// A date; time of day and offset if the text has them.
 pub(crate) struct Printed<'t> {
     pub(crate) date: Date,
     /// Absent of a `date`.
@@ -13,7 +13,7 @@ pub(crate) struct Printed<'t> {
     pub(crate) offset: Option<Offset<'t>>,
 }
 
-/// A day of the calendar. Days beyond the end of the month are of the next one.
+/// A day of the calendar. A day beyond the end of the month belongs to the next month.
 #[derive(Clone, Copy)]
 pub(crate) struct Date {
     /// By astronomers' count: 1 BC is 0.
@@ -22,7 +22,6 @@ pub(crate) struct Date {
     day: u8,
 }
 
-/// A time of day.
 #[derive(Clone, Copy)]
 pub(crate) struct Clock<'t> {
     /// `10:34:56.789012`.
@@ -31,7 +30,6 @@ pub(crate) struct Clock<'t> {
     pub(crate) hour: i64,
     /// Since midnight. A second 60 is the next minute's first.
     pub(crate) seconds: i64,
-    /// Of the second.
     pub(crate) nanos: i64,
     /// Digits after the point.
     pub(crate) digits: usize,
@@ -45,8 +43,8 @@ pub(crate) struct Offset<'t> {
     pub(crate) seconds: i64,
 }
 
-/// Appends the ISO 8601 form, `2024-02-29T10:34:56.789012Z`; nothing and `false` where there is none,
-/// as of `infinity`. Of what is appended nothing needs an escape in JSON.
+/// Appends the ISO 8601 form, `2024-02-29T10:34:56.789012Z`, which needs no escape in JSON. Appends
+/// nothing and gives `false` for other texts, such as `infinity`.
 pub(crate) fn iso(text: &[u8], out: &mut Vec<u8>) -> bool {
     let Some(printed) = parse(text) else {
         return false;
@@ -76,9 +74,8 @@ pub(crate) fn iso(text: &[u8], out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Milliseconds since 1970 UTC, rounded towards the past; a text of digits is such a number itself.
-/// Without an offset, UTC is meant. `None` where it is neither, or before 1970, for Kafka's
-/// timestamps are not negative.
+/// Milliseconds since 1970 UTC, rounded towards the past, of a point in time (UTC without an offset) or
+/// of such a number. `None` for other texts, and before 1970: Kafka's timestamps are not negative.
 pub(crate) fn millis(text: &[u8]) -> Option<i64> {
     let number = std::str::from_utf8(text).ok().map(str::parse);
     let millis = if let Some(Ok(millis)) = number {
@@ -112,14 +109,13 @@ impl Date {
         year.div_euclid(400) * 146_097 + day_of_era - 719_468
     }
 
-    /// Whether its month has such a day.
     pub(crate) fn is_real(self) -> bool {
         let (year, month, day) = (self.year, i64::from(self.month), i64::from(self.day));
         gregorian(self.days()) == (year, month, day)
     }
 }
 
-/// Takes a text apart: a date, then nothing, or a time with or without an offset.
+/// Parses a date, then nothing, or a time with or without an offset.
 pub(crate) fn parse(text: &[u8]) -> Option<Printed<'_>> {
     let (mut rest, before_christ) = match text.strip_suffix(b" BC") {
         Some(text) => (text, true),
@@ -145,7 +141,6 @@ pub(crate) fn parse(text: &[u8]) -> Option<Printed<'_>> {
     })
 }
 
-/// A time of day, with or without an offset.
 pub(crate) fn clock(text: &[u8]) -> Option<(Clock<'_>, Option<Offset<'_>>)> {
     let mut rest = text;
     let hour = two_digits(&mut rest, 0..=24)?;
@@ -203,7 +198,7 @@ fn two_digits(rest: &mut &[u8], within: RangeInclusive<i64>) -> Option<i64> {
     digits(rest, 2..=2).filter(|number| within.contains(number))
 }
 
-/// As many digits as there are, up to the end of `count`, which is nine at most.
+/// Takes as many digits as `count` allows, nine at most.
 fn digits(rest: &mut &[u8], count: RangeInclusive<usize>) -> Option<i64> {
     let most = rest.iter().take(*count.end());
     let found = most.take_while(|byte| byte.is_ascii_digit()).count();

@@ -1,18 +1,27 @@
 //! Types of columns by their OIDs, which are those of `pg_type.dat`, fixed for ever below 16384.
 
-/// How a column's text becomes a record's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// As it is.
     Verbatim,
     /// Postgres writes `t` and `f`, Java `true` and `false`.
     Boolean,
 }
 
-/// `boolean`.
+impl Reading {
+    /// `None`: the text is not that of a boolean.
+    pub(crate) const fn read(self, text: &[u8]) -> Option<&[u8]> {
+        match (self, text) {
+            (Self::Verbatim, text) => Some(text),
+            (Self::Boolean, b"t") => Some(b"true"),
+            (Self::Boolean, b"f") => Some(b"false"),
+            (Self::Boolean, _) => None,
+        }
+    }
+}
+
 const BOOL: u32 = 16;
 
-/// How to read a column of this type for a dead letter about a row that could not be routed.
+/// The reading of a column of this type for the dead letter of an unroutable row.
 pub(crate) const fn reading(type_oid: u32) -> Reading {
     match type_oid {
         BOOL => Reading::Boolean,
@@ -28,7 +37,6 @@ pub(crate) fn described(type_oid: u32) -> String {
     }
 }
 
-/// The SQL name of a type that is often tried.
 const fn name(type_oid: u32) -> Option<&'static str> {
     Some(match type_oid {
         BOOL => "boolean",

@@ -111,7 +111,7 @@ fn avro(schema: &str, payload: &str) -> Result<Value, SchemaMismatch> {
 fn schema_mismatch(schema: &str, payload: &str, place: &str, what: SchemaMismatchAt) {
     let schema_mismatch = avro(schema, payload).unwrap_err();
     assert_eq!(
-        (&*schema_mismatch.place(), schema_mismatch.what),
+        (schema_mismatch.place(), schema_mismatch.what),
         (place, what),
         "{payload}"
     );

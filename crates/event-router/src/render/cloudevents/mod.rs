@@ -1,16 +1,16 @@
 //! Records as CloudEvents.
 //!
 //! Source: "CloudEvents - Version 1.0.2", its JSON event format and its Kafka protocol binding. In
-//! binary mode the attributes are headers `ce_…` beside a value that stays what the route makes of it;
-//! in structured mode the value is a JSON object that has the attributes and the data in it. Topic,
-//! key and the route's own headers stay what they are in both.
+//! binary mode the attributes are headers `ce_…` beside the route's value; in structured mode the value
+//! is a JSON object of the attributes and the data. Topic, key and the route's own headers are the same
+//! in both.
 
 use std::str;
 
 use smallvec::{SmallVec, smallvec};
-use walrelay_pgoutput::{Relation, Tuple, Value};
+use walrelay_pgoutput::Value;
 
-use crate::plan::{Columns, Plan, PlanError, Render as _, Role, RouteError, Slots, Target};
+use crate::plan::{Columns, Plan, PlanError, Target};
 use crate::render::template::{Compiler, Lookups, Template, Text, base64};
 use crate::value::{Event, Fault, Part, ValueError};
 use crate::value::{json, time};
@@ -19,10 +19,10 @@ use crate::value::{json, time};
 const STRUCTURED: &[u8] = b"application/cloudevents+json; charset=UTF-8";
 const SPEC_VERSION: &[u8] = b"1.0";
 
-/// How a record is a CloudEvent.
+/// The rules for CloudEvents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CloudEvents {
-    /// Where the attributes are.
+    /// The place of the attributes.
     pub mode: CloudEventMode,
     /// `id`; `None` for the route's own event id.
     pub id: Option<Template>,
@@ -30,13 +30,12 @@ pub struct CloudEvents {
     pub source: Template,
     /// `type`.
     pub kind: Template,
-    /// `time`: a column of Postgres' date and time types, or what looks like one; `None` for the time
-    /// of the commit.
+    /// `time`: a text in the form of Postgres' dates and times; `None` for the commit time.
     pub time: Option<Template>,
-    /// `subject`; left out where it is NULL.
+    /// `subject`; left out if it is NULL.
     pub subject: Option<Template>,
-    /// `datacontenttype`: what the route's value is. It decides how a value stands in a structured
-    /// event: JSON as it is, text as a string, else in base64.
+    /// `datacontenttype`: the media type of the route's value. A structured event has JSON unchanged,
+    /// text as a string, other values in base64.
     pub content_type: String,
     /// Tables of the filter `lookup`.
     pub lookups: Lookups,
@@ -51,36 +50,30 @@ pub enum CloudEventMode {
     Structured,
 }
 
-/// The same for one table.
-#[derive(Debug)]
+/// [`CloudEvents`], compiled for one table.
 pub(crate) struct CloudPlan {
     mode: CloudEventMode,
-    slots: Slots,
-    id: Id,
-    source: Text,
-    kind: Text,
-    time: Option<Text>,
-    subject: Option<Text>,
-    content_type: Box<str>,
+    /// By [`ATTRIBUTES`].
+    attributes: [Attribute; ATTRIBUTES.len()],
+    content_type: Vec<u8>,
     data: Data,
 }
 
-#[derive(Debug)]
-enum Id {
+enum Attribute {
+    Absent,
     Text(Text),
     /// The column of the route's event id.
     Slot(usize),
+    CommitTime,
 }
 
-/// What the data is in a structured event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Data {
     Json,
     Text,
     Bytes,
 }
 
-/// The names of the headers, in their order.
 const BINARY: [&str; 7] = [
     "ce_specversion",
     "ce_id",
@@ -91,18 +84,25 @@ const BINARY: [&str; 7] = [
     CONTENT_TYPE,
 ];
 
-/// The attributes that events differ in, in the order of their headers.
-const ATTRIBUTES: [&str; 5] = ["id", "source", "type", "time", "subject"];
+/// The attributes in which events differ, in the order of their headers.
+const ATTRIBUTES: [&str; 5] = ["id", "source", "type", TIME, SUBJECT];
+const TIME: &str = "time";
+const SUBJECT: &str = "subject";
 
 /// The header of the media type, in both modes.
 const CONTENT_TYPE: &str = "content-type";
 
 impl CloudEvents {
+    /// The templates by [`ATTRIBUTES`].
+    fn templates(&self) -> [Option<&Template>; ATTRIBUTES.len()] {
+        let (source, kind) = (Some(&self.source), Some(&self.kind));
+        let [id, time, subject] = [&self.id, &self.time, &self.subject].map(Option::as_ref);
+        [id, source, kind, time, subject]
+    }
+
     /// The columns that its templates name.
     pub fn columns(&self) -> Vec<&str> {
-        let templates = [Some(&self.source), Some(&self.kind)];
-        let optional = [self.id.as_ref(), self.time.as_ref(), self.subject.as_ref()];
-        let templates = templates.into_iter().chain(optional).flatten();
+        let templates = self.templates().into_iter().flatten();
         templates.flat_map(Template::columns).collect()
     }
 
@@ -116,50 +116,28 @@ impl CloudEvents {
 
     pub(crate) fn compile(
         &self,
-        relation: &Relation<'_>,
+        columns: &mut Columns<'_>,
         plan: &Plan,
     ) -> Result<CloudPlan, PlanError> {
-        let mut columns = Columns::of(relation);
-        let id = match (&self.id, plan.event_id) {
-            (None, Some(slot)) => {
-                let name = plan.slots.names.get(slot).map_or("", |name| &**name);
-                columns.find(name).map(|found| Id::Slot(found.slot))
-            }
-            _ => None,
-        };
-        let mut compiler = Compiler {
-            columns: &mut columns,
-            lookups: &self.lookups,
-        };
-        let mut text = |template: &Template, attribute| {
-            compiler.text(template, &Target::CloudEvent(attribute))
-        };
-        let id = match (id, &self.id) {
-            (Some(id), _) => id,
-            (None, Some(template)) => Id::Text(text(template, "id")?),
-            (None, None) => {
-                let role = Role::Template(Target::CloudEvent("id"));
-                return Err(columns.missing("id", role));
-            }
-        };
-        let source = text(&self.source, "source")?;
-        let kind = text(&self.kind, "type")?;
-        let mut optional = |template: &Option<Template>, attribute| match template {
-            Some(template) => text(template, attribute).map(Some),
-            None => Ok(None),
-        };
-        let time = optional(&self.time, "time")?;
-        let subject = optional(&self.subject, "subject")?;
+        let lookups = &self.lookups;
+        let mut compiler = Compiler { columns, lookups };
+        let mut attributes = [const { Attribute::Absent }; ATTRIBUTES.len()];
+        let named = ATTRIBUTES.into_iter().zip(self.templates());
+        for ((name, template), attribute) in named.zip(&mut attributes) {
+            let target = Target::CloudEvent(name);
+            *attribute = match (template, plan.event_id) {
+                (Some(template), _) => Attribute::Text(compiler.text(template, &target)?),
+                (None, _) if name == TIME => Attribute::CommitTime,
+                (None, _) if name == SUBJECT => Attribute::Absent,
+                (None, Some(slot)) => Attribute::Slot(slot),
+                (None, None) => return Err(compiler.columns.missing(name, target.into())),
+            };
+        }
         Ok(CloudPlan {
             mode: self.mode,
-            id,
-            source,
-            kind,
-            time,
-            subject,
+            attributes,
             data: Data::of(&self.content_type),
-            content_type: self.content_type.as_str().into(),
-            slots: columns.finish(),
+            content_type: self.content_type.as_bytes().into(),
         })
     }
 }
@@ -180,14 +158,10 @@ impl Data {
     }
 }
 
-/// The values of the [`ATTRIBUTES`] of one event; absent is one that it has not.
-type Attributes<'t> = [Part<'t>; ATTRIBUTES.len()];
-
-/// The headers that come of an event: their names, by place in [`CloudPlan::header`], and values.
+/// The headers of an event, by place in [`CloudPlan::header`].
 pub(crate) type CloudHeaders<'t> = SmallVec<[Part<'t>; BINARY.len()]>;
 
 impl CloudPlan {
-    /// The name of the header at this place.
     pub(crate) fn header(&self, place: usize) -> &'static str {
         match self.mode {
             CloudEventMode::Binary => BINARY.get(place).copied().unwrap_or_default(),
@@ -195,78 +169,39 @@ impl CloudPlan {
         }
     }
 
-    /// Turns a route's value into an event's, and gives the headers that go with it.
+    /// Turns a route's value into an event's, and gives the headers of the event. On error gives the
+    /// part that the value at fault was for.
     pub(crate) fn apply<'t>(
         &self,
-        tuple: &Tuple<'t>,
+        values: &[Value<'t>],
         event: &Event,
         value: &mut Part<'t>,
         scratch: &mut Vec<u8>,
-    ) -> Result<CloudHeaders<'t>, RouteError> {
-        let mut values: SmallVec<[Value<'t>; 6]> = smallvec![Value::Null; self.slots.names.len()];
-        self.slots.values(tuple, &mut values);
-        let attributes = self.attributes(&values, event, scratch)?;
+    ) -> Result<CloudHeaders<'t>, (Fault, Target)> {
+        let mut attributes = [const { Part::Absent }; ATTRIBUTES.len()];
+        let named = ATTRIBUTES.into_iter().zip(&self.attributes);
+        for ((name, attribute), part) in named.zip(&mut attributes) {
+            *part = attribute
+                .render(name, values, event, scratch)
+                .map_err(|fault| (fault, Target::CloudEvent(name)))?;
+        }
         match self.mode {
             CloudEventMode::Binary => {
                 let mut headers = smallvec![Part::appended(SPEC_VERSION, scratch)];
                 headers.extend(attributes);
-                headers.push(Part::appended(self.content_type.as_bytes(), scratch));
+                headers.push(Part::appended(&self.content_type, scratch));
                 Ok(headers)
             }
             CloudEventMode::Structured => {
                 let data = self
                     .data(value, scratch)
-                    .map_err(|why| self.fault(Fault::new(usize::MAX, why), Target::Value))?;
+                    .map_err(|why| (Fault::new(usize::MAX, why), Target::Value))?;
                 *value = self.structured(&attributes, &data, scratch);
                 Ok(smallvec![Part::appended(STRUCTURED, scratch)])
             }
         }
     }
 
-    fn attributes<'t>(
-        &self,
-        values: &[Value<'t>],
-        event: &Event,
-        scratch: &mut Vec<u8>,
-    ) -> Result<Attributes<'t>, RouteError> {
-        let mut needed = |text: &Text, attribute| {
-            let part = text.render(values, scratch);
-            let part = part.and_then(|part| filled(part, text.slot(), scratch));
-            part.map_err(|fault| self.fault(fault, Target::CloudEvent(attribute)))
-        };
-        let source = needed(&self.source, "source")?;
-        let kind = needed(&self.kind, "type")?;
-        let id = match &self.id {
-            Id::Text(text) => needed(text, "id")?,
-            Id::Slot(slot) => {
-                let value = crate::value::value(values, *slot);
-                let part = value.map(|value| value.map_or(Part::Null, Part::Row));
-                let part = part.and_then(|part| filled(part, *slot, scratch));
-                part.map_err(|fault| self.fault(fault, Target::CloudEvent("id")))?
-            }
-        };
-        let subject = match &self.subject {
-            None => Part::Absent,
-            Some(text) => {
-                let fault = |fault| self.fault(fault, Target::CloudEvent("subject"));
-                let part = text.render(values, scratch).map_err(fault)?;
-                match part.resolve(scratch) {
-                    None => Part::Absent,
-                    Some(_) => filled(part, text.slot(), scratch).map_err(fault)?,
-                }
-            }
-        };
-        let time = match &self.time {
-            None => Part::printed(event.commit_time, scratch),
-            Some(text) => {
-                let fault = |fault| self.fault(fault, Target::CloudEvent("time"));
-                timestamp(text, values, scratch).map_err(fault)?
-            }
-        };
-        Ok([id, source, kind, time, subject])
-    }
-
-    /// The value as it stands in the object.
     fn data<'t>(&self, value: &Part<'t>, scratch: &mut Vec<u8>) -> Result<Part<'t>, ValueError> {
         let Some(bytes) = value.resolve(scratch) else {
             return Ok(Part::Absent);
@@ -281,7 +216,7 @@ impl CloudPlan {
 
     fn structured<'t>(
         &self,
-        attributes: &Attributes<'t>,
+        attributes: &[Part<'t>],
         data: &Part<'t>,
         scratch: &mut Vec<u8>,
     ) -> Part<'t> {
@@ -295,44 +230,51 @@ impl CloudPlan {
         }
         if !matches!(data, Part::Absent) {
             member("datacontenttype", scratch);
-            json::string(&Part::Row(self.content_type.as_bytes()), scratch);
+            json::string(&Part::Row(&self.content_type), scratch);
+            let name = if self.data == Data::Bytes {
+                "data_base64"
+            } else {
+                "data"
+            };
+            member(name, scratch);
             match self.data {
-                Data::Json => {
-                    member("data", scratch);
-                    data.copy(0..data.len(), scratch);
-                }
-                Data::Text => {
-                    member("data", scratch);
-                    json::string(data, scratch);
-                }
-                Data::Bytes => {
-                    member("data_base64", scratch);
-                    json::string(data, scratch);
-                }
+                Data::Json => data.copy(0..data.len(), scratch),
+                Data::Text | Data::Bytes => json::string(data, scratch),
             }
         }
         scratch.push(b'}');
         Part::since(start, scratch)
     }
+}
 
-    #[cold]
-    fn fault(&self, fault: Fault, target: Target) -> RouteError {
-        self.slots.error(fault, &Role::Template(target))
+impl Attribute {
+    fn render<'t>(
+        &self,
+        name: &str,
+        values: &[Value<'t>],
+        event: &Event,
+        scratch: &mut Vec<u8>,
+    ) -> Result<Part<'t>, Fault> {
+        match self {
+            Self::Absent => Ok(Part::Absent),
+            Self::CommitTime => Ok(Part::printed(event.commit_time, scratch)),
+            Self::Text(text) if name == TIME => timestamp(text, values, scratch),
+            Self::Text(text) => {
+                let part = text.render(values, scratch)?;
+                if name == SUBJECT && part.resolve(scratch).is_none() {
+                    return Ok(Part::Absent);
+                }
+                part.filled(text.slot(), scratch)
+            }
+            Self::Slot(slot) => {
+                let value = crate::value::value(values, *slot)?;
+                value.map_or(Part::Null, Part::Row).filled(*slot, scratch)
+            }
+        }
     }
 }
 
-/// An attribute is a text, and not an empty one.
-fn filled<'t>(part: Part<'t>, slot: usize, scratch: &[u8]) -> Result<Part<'t>, Fault> {
-    let why = match part.resolve(scratch) {
-        None => ValueError::Null,
-        Some([]) => ValueError::Empty,
-        Some(bytes) if str::from_utf8(bytes).is_err() => ValueError::NotUtf8,
-        Some(_) => return Ok(part),
-    };
-    Err(Fault::new(slot, why))
-}
-
-/// RFC 3339: with an offset, which is UTC where Postgres gives none.
+/// RFC 3339 with an offset: UTC if Postgres gives none.
 fn timestamp<'t>(
     text: &Text,
     values: &[Value<'t>],

@@ -1,162 +1,86 @@
 //! Postgres' text of an array: `{1,NULL,"a b"}`, nested and with bounds in front.
 
-use std::borrow::Cow;
-
+use super::codec::Codec;
+use super::schema::Data;
 use crate::value::Malformed;
-
-/// An element of an array.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Element<'a> {
-    Null,
-    Text(Cow<'a, str>),
-    Array(Vec<Element<'a>>),
-}
+use crate::value::cursor::Cursor;
 
 /// Postgres has no arrays of more dimensions.
 const MAX_DEPTH: usize = 6;
 
-pub(crate) fn parse(text: &str, delimiter: u8) -> Result<Vec<Element<'_>>, Malformed> {
+pub(super) fn parse<'t>(text: &'t str, codec: &Codec) -> Result<Data<'t>, Malformed> {
     let text = match text.strip_prefix('[') {
         // Bounds, where they do not begin at 1: `[2:3]={…}`.
         Some(_) => text.split_once('=').ok_or(Malformed)?.1,
         None => text,
     };
-    let mut parser = Parser {
-        text,
-        at: 0,
-        delimiter,
-    };
-    let elements = parser.array(MAX_DEPTH)?;
-    if parser.at == text.len() {
-        Ok(elements)
-    } else {
-        Err(Malformed)
-    }
+    let mut text = Cursor::new(text);
+    let items = array(&mut text, codec, MAX_DEPTH)?;
+    text.rest.is_empty().then_some(items).ok_or(Malformed)
 }
 
-struct Parser<'a> {
-    text: &'a str,
-    at: usize,
-    delimiter: u8,
-}
-
-impl<'a> Parser<'a> {
-    fn peek(&self) -> Option<u8> {
-        self.text.as_bytes().get(self.at).copied()
+fn array<'t>(text: &mut Cursor<'t>, codec: &Codec, depth: usize) -> Result<Data<'t>, Malformed> {
+    let mut items = Vec::new();
+    if depth == 0 || !text.take("{") {
+        return Err(Malformed);
     }
-
-    fn take(&mut self, wanted: u8) -> bool {
-        let found = self.peek() == Some(wanted);
-        if found {
-            self.at += 1;
-        }
-        found
-    }
-
-    fn array(&mut self, depth: usize) -> Result<Vec<Element<'a>>, Malformed> {
-        let mut elements = Vec::new();
-        if depth == 0 || !self.take(b'{') {
+    while !text.take("}") {
+        if !items.is_empty() && !text.take(",") {
             return Err(Malformed);
         }
-        if self.take(b'}') {
-            return Ok(elements);
-        }
-        loop {
-            elements.push(match self.peek() {
-                Some(b'{') => Element::Array(self.array(depth - 1)?),
-                Some(b'"') => Element::Text(self.quoted()?),
-                _ => self.bare()?,
-            });
-            if self.take(b'}') {
-                return Ok(elements);
-            }
-            if !self.take(self.delimiter) {
-                return Err(Malformed);
-            }
-        }
+        items.push(match text.peek() {
+            Some('{') => array(text, codec, depth - 1)?,
+            Some('"') => codec
+                .read(&text.backslashed().ok_or(Malformed)?)?
+                .into_owned(),
+            _ => match text.take_while(|c| !matches!(c, '{' | '}' | ',' | '"' | '\\')) {
+                "" => return Err(Malformed),
+                null if null.eq_ignore_ascii_case("NULL") => Data::Null,
+                element => codec.read(element)?,
+            },
+        });
     }
-
-    fn quoted(&mut self) -> Result<Cow<'a, str>, Malformed> {
-        self.at += 1;
-        let mut owned = String::new();
-        let mut from = self.at;
-        loop {
-            match self.peek().ok_or(Malformed)? {
-                b'"' => {
-                    let rest = self.text.get(from..self.at).ok_or(Malformed)?;
-                    self.at += 1;
-                    return Ok(if owned.is_empty() {
-                        Cow::Borrowed(rest)
-                    } else {
-                        owned.push_str(rest);
-                        Cow::Owned(owned)
-                    });
-                }
-                b'\\' => {
-                    owned.push_str(self.text.get(from..self.at).ok_or(Malformed)?);
-                    let escaped = self.text.get(self.at + 1..).ok_or(Malformed)?;
-                    let escaped = escaped.chars().next().ok_or(Malformed)?;
-                    owned.push(escaped);
-                    self.at += 1 + escaped.len_utf8();
-                    from = self.at;
-                }
-                _ => self.at += 1,
-            }
-        }
-    }
-
-    fn bare(&mut self) -> Result<Element<'a>, Malformed> {
-        let from = self.at;
-        while let Some(byte) = self.peek() {
-            match byte {
-                b'}' => break,
-                b'{' | b'"' | b'\\' => return Err(Malformed),
-                _ if byte == self.delimiter => break,
-                _ => self.at += 1,
-            }
-        }
-        let text = self.text.get(from..self.at).ok_or(Malformed)?;
-        if text.is_empty() {
-            return Err(Malformed);
-        }
-        Ok(if text.eq_ignore_ascii_case("NULL") {
-            Element::Null
-        } else {
-            Element::Text(Cow::Borrowed(text))
-        })
-    }
+    Ok(Data::List(items))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn text(text: &str) -> Element<'_> {
-        Element::Text(Cow::Borrowed(text))
+    fn text(text: &str) -> Data<'_> {
+        Data::Text(text.into())
+    }
+
+    fn texts(text: &str) -> Result<Data<'_>, Malformed> {
+        parse(text, &Codec::Text)
     }
 
     #[test]
     fn elements_quotes_nulls_and_nesting() {
-        assert_eq!(parse("{}", b','), Ok(Vec::new()));
-        assert_eq!(
-            parse(r#"{NULL,"NULL",a b,"a\"b","c\\d",""}"#, b','),
-            Ok(vec![
-                Element::Null,
-                text("NULL"),
-                text("a b"),
-                text("a\"b"),
-                text("c\\d"),
-                text("")
-            ])
-        );
-        assert_eq!(
-            parse("{{1,2},{3,NULL}}", b','),
-            Ok(vec![
-                Element::Array(vec![text("1"), text("2")]),
-                Element::Array(vec![text("3"), Element::Null])
-            ])
-        );
-        assert_eq!(parse("[2:3]={7,8}", b','), Ok(vec![text("7"), text("8")]));
+        for (input, expected) in [
+            ("{}", Vec::new()),
+            (
+                r#"{NULL,"NULL",a b,"a\"b","c\\d",""}"#,
+                vec![
+                    Data::Null,
+                    text("NULL"),
+                    text("a b"),
+                    text("a\"b"),
+                    text("c\\d"),
+                    text(""),
+                ],
+            ),
+            (
+                "{{1,2},{3,NULL}}",
+                vec![
+                    Data::List(vec![text("1"), text("2")]),
+                    Data::List(vec![text("3"), Data::Null]),
+                ],
+            ),
+            ("[2:3]={7,8}", vec![text("7"), text("8")]),
+        ] {
+            assert_eq!(texts(input), Ok(Data::List(expected)), "{input}");
+        }
     }
 
     #[test]
@@ -165,7 +89,7 @@ mod tests {
         for text in [
             "", "{", "{1", "{1,}", "{,1}", "{1}}", "1", "{\"a", "{\"a\\", "{a\"b}", "[1:2]", &deep,
         ] {
-            assert_eq!(parse(text, b','), Err(Malformed));
+            assert_eq!(texts(text), Err(Malformed));
         }
     }
 }

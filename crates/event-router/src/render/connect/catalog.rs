@@ -1,4 +1,4 @@
-//! What the catalogs say of a table beyond what pgoutput's Relation message does.
+//! The facts about a table that pgoutput's Relation message does not have.
 
 use walrelay_lsn::TypeOid;
 
@@ -35,11 +35,11 @@ pub struct TypeFacts {
     pub oid: TypeOid,
     /// `pg_type.typname`.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: TypeKind,
 }
 
-/// What a type is (`pg_type.typtype`, `typcategory`).
+/// The kind of a type (`pg_type.typtype`, `typcategory`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TypeKind {
@@ -47,7 +47,7 @@ pub enum TypeKind {
     Base,
     /// An enum, with its labels in their order.
     Enum(Vec<String>),
-    /// A domain over another type, with the modifier that it gives that.
+    /// A domain over another type, with that type's modifier.
     Domain(Box<TypeFacts>, i32),
     /// An array.
     Array(Box<TypeFacts>),
@@ -55,7 +55,7 @@ pub enum TypeKind {
     Other,
 }
 
-/// How deep domains and arrays may be nested in each other before it is too much.
+/// Of domains in each other.
 const MAX_DEPTH: usize = 16;
 
 impl TypeFacts {

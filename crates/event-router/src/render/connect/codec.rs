@@ -5,15 +5,13 @@ use std::borrow::Cow;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 
-use super::array::{self, Element};
 use super::interval::Interval;
 use super::options::BinaryHandling;
 use super::schema::Data;
-use super::{hstore, java, temporal};
+use super::{array, hstore, java, temporal};
 use crate::value::decimal::{self, Decimal, Numeric};
 use crate::value::{Malformed, hex_byte};
 
-/// How the text of a column is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Codec {
     Text,
@@ -45,7 +43,7 @@ pub(crate) enum Codec {
     Array(Box<Codec>),
 }
 
-/// What times are counted in.
+/// The unit or form of times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Clock {
     Millis,
@@ -60,7 +58,7 @@ fn text(text: String) -> Data<'static> {
 }
 
 impl Codec {
-    /// The value that `text` stands for; NULL where Debezium has none for it.
+    /// The value of a text; NULL if Debezium has no value for it.
     pub(crate) fn read<'t>(&self, input: &'t str) -> Result<Data<'t>, Malformed> {
         Ok(match self {
             Self::Text => Data::Text(Cow::Borrowed(input)),
@@ -98,8 +96,8 @@ impl Codec {
             }
             Self::Timestamp(clock) => timestamp(temporal::timestamp(input)?, *clock),
             Self::ZonedTimestamp { digits } => match temporal::timestamp(input)? {
-                temporal::Timestamp::Micros(micros) => text(temporal::iso_instant(micros, *digits)),
-                _ => Data::Text(Cow::Borrowed(input)),
+                timestamp if timestamp.infinite => Data::Text(Cow::Borrowed(input)),
+                timestamp => text(temporal::iso_instant(timestamp.micros, *digits)),
             },
             Self::IntervalMicros => Data::Int(Interval::parse(input)?.micros()),
             Self::IntervalText => text(Interval::parse(input)?.iso()),
@@ -113,20 +111,8 @@ impl Codec {
             Self::Point => point(input)?,
             Self::HstoreJson => text(hstore::json(&ordered(input)?)),
             Self::HstoreMap => Data::Map(ordered(input)?),
-            Self::Array(element) => Data::List(element.list(array::parse(input, b',')?)?),
+            Self::Array(element) => array::parse(input, element)?,
         })
-    }
-
-    fn list<'t>(&self, elements: Vec<Element<'t>>) -> Result<Vec<Data<'t>>, Malformed> {
-        elements
-            .into_iter()
-            .map(|element| match element {
-                Element::Null => Ok(Data::Null),
-                Element::Text(Cow::Borrowed(text)) => self.read(text),
-                Element::Text(Cow::Owned(text)) => Ok(self.read(&text)?.into_owned()),
-                Element::Array(elements) => Ok(Data::List(self.list(elements)?)),
-            })
-            .collect()
     }
 }
 
@@ -145,30 +131,19 @@ fn bytea(input: &str) -> Result<Cow<'_, [u8]>, Malformed> {
     }
     let mut bytes = Vec::with_capacity(input.len());
     let mut rest = input.as_bytes();
-    loop {
-        rest = match rest {
-            [] => return Ok(Cow::Owned(bytes)),
-            [b'\\', b'\\', rest @ ..] => {
-                bytes.push(b'\\');
-                rest
+    while let [first, tail @ ..] = rest {
+        let byte;
+        (byte, rest) = match (first, tail) {
+            (b'\\', [b'\\', rest @ ..]) => (b'\\', rest),
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', rest @ ..]) => {
+                ((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'), rest)
             }
-            [
-                b'\\',
-                a @ b'0'..=b'3',
-                b @ b'0'..=b'7',
-                c @ b'0'..=b'7',
-                rest @ ..,
-            ] => {
-                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-                rest
-            }
-            [b'\\', ..] => return Err(Malformed),
-            [byte, rest @ ..] => {
-                bytes.push(*byte);
-                rest
-            }
+            (b'\\', _) => return Err(Malformed),
+            (byte, rest) => (*byte, rest),
         };
+        bytes.push(byte);
     }
+    Ok(Cow::Owned(bytes))
 }
 
 fn bytes_text(bytes: &[u8], handling: BinaryHandling) -> String {
@@ -176,11 +151,9 @@ fn bytes_text(bytes: &[u8], handling: BinaryHandling) -> String {
         BinaryHandling::Bytes | BinaryHandling::Base64 => STANDARD.encode(bytes),
         BinaryHandling::Base64UrlSafe => URL_SAFE.encode(bytes),
         BinaryHandling::Hex => {
-            let nibble = |nibble: u8| char::from_digit(nibble.into(), 16).unwrap_or('0');
-            let pairs = bytes
-                .iter()
-                .map(|byte| [nibble(byte >> 4), nibble(byte & 0xf)]);
-            pairs.flatten().collect()
+            let digit = |nibble: u8| char::from_digit(nibble.into(), 16);
+            let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+            digits.filter_map(digit).collect()
         }
     }
 }
@@ -215,7 +188,7 @@ fn time(micros: i64, clock: Clock) -> Data<'static> {
 }
 
 fn timestamp(timestamp: temporal::Timestamp, clock: Clock) -> Data<'static> {
-    let micros = timestamp.micros();
+    let micros = timestamp.micros;
     let millis = micros.div_euclid(1000) as i64;
     let saturated = |count: i128| {
         let count = count.clamp(i64::MIN.into(), i64::MAX.into());
@@ -224,11 +197,11 @@ fn timestamp(timestamp: temporal::Timestamp, clock: Clock) -> Data<'static> {
     match clock {
         Clock::Millis => Data::Int(millis),
         Clock::Micros => saturated(micros),
-        Clock::Nanos => match (timestamp, i64::try_from(micros * 1000)) {
-            (_, Ok(nanos)) => Data::Int(nanos),
+        Clock::Nanos => match i64::try_from(micros * 1000) {
+            Ok(nanos) => Data::Int(nanos),
+            Err(_) if timestamp.infinite => saturated(micros * 1000),
             // Debezium has no value for a time that does not fit.
-            (temporal::Timestamp::Micros(_), _) => Data::Null,
-            _ => saturated(micros * 1000),
+            Err(_) => Data::Null,
         },
         Clock::Iso => text(temporal::iso_instant(micros, None)),
         Clock::Connect => Data::Instant(millis),
@@ -261,13 +234,12 @@ fn point(input: &str) -> Result<Data<'static>, Malformed> {
         .ok_or(Malformed)?;
     let (x, y): (f64, f64) = (x.parse()?, y.parse()?);
     // Well-known binary: little endian, a point.
-    let mut wkb = vec![1, 1, 0, 0, 0];
-    wkb.extend_from_slice(&x.to_le_bytes());
-    wkb.extend_from_slice(&y.to_le_bytes());
+    let wkb = [&[1, 1, 0, 0, 0], &x.to_le_bytes()[..], &y.to_le_bytes()[..]].concat();
+    let wkb = Data::Bytes(wkb.into());
     Ok(Data::Struct(vec![
         Data::Double(x),
         Data::Double(y),
-        Data::Bytes(Cow::Owned(wkb)),
+        wkb,
         Data::Null,
     ]))
 }

@@ -2,10 +2,10 @@
 
 use super::json::JsonOptions;
 use super::schema::{Data, Kind, Schema};
-use super::text;
+use super::text::Style;
 use crate::value::{Part, ValueError};
 
-/// How a key, a value or a header becomes bytes.
+/// Makes bytes of a key, a value or a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Converter {
     /// `StringConverter`.
@@ -26,7 +26,7 @@ impl Converter {
         matches!(self, Self::String | Self::Simple)
     }
 
-    /// What always stands before a value of this schema: written once per table.
+    /// The bytes before each value of this schema, made once per table.
     pub(crate) fn prefix(&self, schema: Option<&Schema>) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
@@ -52,11 +52,11 @@ impl Converter {
             (Self::String | Self::Simple, Data::Null) => return Ok(Part::Null),
             (Self::Json(options), data) => {
                 out.extend_from_slice(prefix);
-                options.value(schema, data, out);
+                Style::Json(*options).value(schema, data, true, out);
                 options.suffix(out);
             }
-            (Self::String, data) => text::to_string(schema, data, out),
-            (Self::Simple, data) => text::simple(schema, data, false, out),
+            (Self::String, data) => Style::Java.value(schema, data, false, out),
+            (Self::Simple, data) => Style::Simple.value(schema, data, false, out),
             (_, Data::Bytes(bytes)) => out.extend_from_slice(bytes),
             (_, Data::Null) if schema.is_some_and(|schema| schema.kind == Kind::Bytes) => {
                 return Ok(Part::Null);

@@ -4,6 +4,7 @@
 use super::catalog::{TypeFacts, TypeKind};
 use super::codec::Codec;
 use super::schema::{Data, Kind, Schema};
+use crate::value::cursor::Cursor;
 
 /// The default that a schema has, from `pg_get_expr`.
 pub(crate) fn parse(
@@ -47,7 +48,7 @@ pub(crate) fn parse(
     (!is_struct && !value.is_null()).then_some(value)
 }
 
-/// What stands for the value of a function, for the types whose defaults Debezium reads.
+/// Debezium's placeholder for the value of a function; `None`: it reads no defaults of this type.
 const fn placeholder(oid: u32) -> Option<&'static str> {
     Some(match oid {
         16 => "false",
@@ -63,7 +64,7 @@ const fn placeholder(oid: u32) -> Option<&'static str> {
     })
 }
 
-/// Whether it begins with the call of a function, or is one of the words for now.
+/// Whether it begins with a function call, or is a word for the current time.
 fn is_generated(expression: &str) -> bool {
     const NOW: [&str; 5] = [
         "current_timestamp",
@@ -83,22 +84,9 @@ fn is_generated(expression: &str) -> bool {
     })
 }
 
-/// What stands between the first quotes, or everything where there are none.
+/// The text in the first quotes, or everything if there are none.
 fn literal(expression: &str) -> String {
-    let Some((_, rest)) = expression.split_once('\'') else {
-        return expression.to_owned();
-    };
-    let mut value = String::new();
-    let mut chars = rest.chars().peekable();
-    while let Some(c) = chars.next() {
-        match c {
-            '\'' if chars.peek() == Some(&'\'') => {
-                chars.next();
-                value.push('\'');
-            }
-            '\'' => break,
-            c => value.push(c),
-        }
-    }
-    value
+    let quoted = expression.split_once('\'').map(|(_, rest)| rest);
+    let quoted = quoted.and_then(|rest| Cursor::new(rest).quoted('\''));
+    quoted.unwrap_or_else(|| expression.to_owned())
 }

@@ -5,13 +5,10 @@ use crate::value::Malformed;
 use crate::value::decimal::Decimal;
 
 /// The parts of an interval as the Postgres driver of Java reads them.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, PartialEq, Default)]
 pub(crate) struct Interval {
-    years: i64,
-    months: i64,
-    days: i64,
-    hours: i64,
-    minutes: i64,
+    /// Years, months, days, hours and minutes.
+    whole: [i64; 5],
     seconds: f64,
 }
 
@@ -26,13 +23,14 @@ impl Interval {
                 interval.clock(word)?;
                 continue;
             }
-            let count: i64 = word.parse().map_err(|_| Malformed)?;
-            *match words.next() {
-                Some("year" | "years") => &mut interval.years,
-                Some("mon" | "mons" | "month" | "months") => &mut interval.months,
-                Some("day" | "days") => &mut interval.days,
+            let count: i64 = word.parse()?;
+            let place = match words.next() {
+                Some("year" | "years") => 0,
+                Some("mon" | "mons" | "month" | "months") => 1,
+                Some("day" | "days") => 2,
                 _ => return Err(Malformed),
-            } = count;
+            };
+            interval.whole[place] = count;
         }
         if any { Ok(interval) } else { Err(Malformed) }
     }
@@ -42,16 +40,14 @@ impl Interval {
             Some(clock) => (-1, clock),
             None => (1, word.strip_prefix('+').unwrap_or(word)),
         };
-        let mut parts = clock.split(':');
-        let mut whole = || {
-            let part = parts.next().ok_or(Malformed)?;
-            part.parse::<i64>().map_err(|_| Malformed)
+        let parts: Vec<&str> = clock.split(':').collect();
+        let [hours, minutes, seconds] = parts.as_slice() else {
+            return Err(Malformed);
         };
-        self.hours = sign * whole()?;
-        self.minutes = sign * whole()?;
-        let seconds = parts.next().ok_or(Malformed)?;
-        let seconds: f64 = seconds.parse().map_err(|_| Malformed)?;
-        if parts.next().is_some() || !seconds.is_finite() {
+        self.whole[3] = sign * hours.parse::<i64>()?;
+        self.whole[4] = sign * minutes.parse::<i64>()?;
+        let seconds: f64 = seconds.parse()?;
+        if !seconds.is_finite() {
             return Err(Malformed);
         }
         // No negative zero: it would be written with its sign.
@@ -66,33 +62,22 @@ impl Interval {
     /// Microseconds, with months of 30.4375 days, computed in floating point as Debezium does.
     pub(crate) fn micros(&self) -> i64 {
         const DAYS_PER_MONTH: f64 = 365.25 / 12.0;
-        let months = self.years as f64 * 12.0 + self.months as f64;
-        let days = months * DAYS_PER_MONTH + self.days as f64;
-        let minutes = (days * 24.0 + self.hours as f64) * 60.0 + self.minutes as f64;
+        let [years, months, days, hours, minutes] = self.whole.map(|count| count as f64);
+        let months = years * 12.0 + months;
+        let days = months * DAYS_PER_MONTH + days;
+        let minutes = (days * 24.0 + hours) * 60.0 + minutes;
         let seconds = minutes * 60.0 + self.seconds;
         (seconds * 1e6) as i64
     }
 
     /// ISO 8601, every part written.
     pub(crate) fn iso(&self) -> String {
-        format!(
-            "P{}Y{}M{}DT{}H{}M{}S",
-            self.years,
-            self.months,
-            self.days,
-            self.hours,
-            self.minutes,
-            plain(self.seconds)
-        )
-    }
-}
-
-/// As `BigDecimal.valueOf` and then `stripTrailingZeros().toPlainString()` write it.
-fn plain(value: f64) -> String {
-    let text = java::double_text(value);
-    match text.parse::<Decimal>() {
-        Ok(decimal) => decimal.stripped().plain(),
-        Err(Malformed) => text,
+        let [years, months, days, hours, minutes] = self.whole;
+        // `BigDecimal.valueOf`, then `stripTrailingZeros().toPlainString()`.
+        let seconds = java::double_text(self.seconds);
+        let decimal = seconds.parse::<Decimal>();
+        let seconds = decimal.map_or(seconds, |decimal| decimal.stripped().plain());
+        format!("P{years}Y{months}M{days}DT{hours}H{minutes}M{seconds}S")
     }
 }
 

@@ -10,61 +10,43 @@ use num_bigint::BigUint;
 
 /// `Double.toString`.
 pub(crate) fn double_text(value: f64) -> String {
-    const SIGNIFICAND: u64 = (1 << 52) - 1;
-    let bits = value.to_bits();
-    let exponent = ((bits >> 52) & 0x7ff) as i32;
-    let mut fraction = bits & SIGNIFICAND;
-    if let Some(special) = special(
-        value.is_nan(),
-        value.is_infinite(),
-        value == 0.0,
-        bits >> 63,
-    ) {
-        return special.to_owned();
-    }
-    let (binary_exponent, significant) = if exponent == 0 {
-        let leading = fraction.leading_zeros() as i32;
-        fraction <<= leading - 11;
-        (1 - (leading - 11), 64 - leading)
-    } else {
-        fraction |= 1 << 52;
-        (exponent, 53)
-    };
-    text(value < 0.0, binary_exponent - 1023, fraction, significant)
+    number_text(value.to_bits(), 11, 52)
 }
 
 /// `Float.toString`.
 pub(crate) fn float_text(value: f32) -> String {
-    let bits = value.to_bits();
-    let exponent = ((bits >> 23) & 0xff) as i32;
-    let mut fraction = bits & ((1 << 23) - 1);
-    let sign = u64::from(bits >> 31);
-    if let Some(special) = special(value.is_nan(), value.is_infinite(), value == 0.0, sign) {
-        return special.to_owned();
-    }
-    let (binary_exponent, significant) = if exponent == 0 {
-        let leading = fraction.leading_zeros() as i32;
-        fraction <<= leading - 8;
-        (1 - (leading - 8), 32 - leading)
-    } else {
-        fraction |= 1 << 23;
-        (exponent, 24)
-    };
-    // The rest is made for the width of a double.
-    let fraction = u64::from(fraction) << 29;
-    text(value < 0.0, binary_exponent - 127, fraction, significant)
+    number_text(value.to_bits().into(), 8, 23)
 }
 
-fn special(nan: bool, infinite: bool, zero: bool, sign: u64) -> Option<&'static str> {
-    Some(match (nan, infinite, zero, sign) {
-        (true, ..) => "NaN",
-        (_, true, _, 0) => "Infinity",
-        (_, true, ..) => "-Infinity",
-        (_, _, true, 0) => "0.0",
-        (_, _, true, _) => "-0.0",
-        _ => return None,
-    })
+/// A number of IEEE 754 with so many bits for its exponent and its fraction.
+fn number_text(bits: u64, exponent_bits: i32, fraction_bits: i32) -> String {
+    let negative = bits >> (exponent_bits + fraction_bits) != 0;
+    let most = (1 << exponent_bits) - 1;
+    let exponent = (bits >> fraction_bits) as i32 & most;
+    let fraction = bits & ((1 << fraction_bits) - 1);
+    let special = match (exponent, fraction) {
+        (0, 0) => "0.0",
+        (exponent, 0) if exponent == most => "Infinity",
+        (exponent, _) if exponent == most => return "NaN".to_owned(),
+        _ => "",
+    };
+    if !special.is_empty() {
+        let sign = if negative { "-" } else { "" };
+        return [sign, special].concat();
+    }
+    let (exponent, fraction, significant) = if exponent == 0 {
+        let significant = 64 - fraction.leading_zeros() as i32;
+        let shift = fraction_bits + 1 - significant;
+        (1 - shift, fraction << shift, significant)
+    } else {
+        (exponent, fraction | 1 << fraction_bits, fraction_bits + 1)
+    };
+    // The rest is made for the width of a double.
+    let fraction = fraction << (EXP_SHIFT - fraction_bits);
+    text(negative, exponent - most / 2, fraction, significant)
 }
+
+const EXP_SHIFT: i32 = 52;
 
 /// Decimal digits, and how many of them stand before the point.
 struct Digits {
@@ -79,35 +61,31 @@ fn text(negative: bool, binary_exponent: i32, fraction: u64, significant: i32) -
     if negative {
         out.push('-');
     }
-    if exponent > 0 && exponent < 8 {
-        let whole = exponent as usize;
-        if let Some((whole, rest)) = digits.split_at_checked(whole) {
-            out.push_str(whole);
-            out.push('.');
-            out.push_str(if rest.is_empty() { "0" } else { rest });
-        } else {
-            out.push_str(&digits);
-            out.extend(std::iter::repeat_n('0', whole - digits.len()));
-            out.push_str(".0");
-        }
-    } else if exponent <= 0 && exponent > -3 {
+    let (whole, power) = match exponent {
+        1..8 => (exponent as usize, None),
+        -2..=0 => (0, None),
+        _ => (1, Some(exponent - 1)),
+    };
+    if whole == 0 {
         out.push_str("0.");
         out.extend(std::iter::repeat_n('0', exponent.unsigned_abs() as usize));
         out.push_str(&digits);
-    } else {
-        let (first, rest) = digits.split_at(1);
-        out.push_str(first);
-        out.push('.');
-        out.push_str(if rest.is_empty() { "0" } else { rest });
+        return out;
+    }
+    let (before, after) = digits.split_at(whole.min(digits.len()));
+    out.push_str(before);
+    out.extend(std::iter::repeat_n('0', whole - before.len()));
+    out.push('.');
+    out.push_str(if after.is_empty() { "0" } else { after });
+    if let Some(power) = power {
         out.push('E');
-        out.push_str(&(exponent - 1).to_string());
+        out.push_str(&power.to_string());
     }
     out
 }
 
 /// `FloatingDecimal.BinaryToASCIIBuffer.dtoa`, names as there.
 fn digits(binary_exponent: i32, fraction: u64, significant: i32) -> Digits {
-    const EXP_SHIFT: i32 = 52;
     let tail_zeros = fraction.trailing_zeros() as i32;
     let fraction_bits = EXP_SHIFT + 1 - tail_zeros;
     let tiny_bits = (fraction_bits - binary_exponent - 1).max(0);
@@ -239,7 +217,7 @@ fn power_bits(five: i32) -> i32 {
     }
 }
 
-/// As it is written in Java, with a digit less than there could be.
+/// Java's literal, which is not the nearest number.
 #[expect(
     clippy::approx_constant,
     reason = "the estimate must come out as it does in Java"
@@ -286,8 +264,7 @@ fn round_up(digits: &mut [u8], exponent: &mut i32) {
     *exponent += 1;
 }
 
-/// Sorts entries that were put into a `java.util.HashMap` in this order as that gives them. Their keys are
-/// different from each other.
+/// Sorts entries in the order of a `java.util.HashMap`. No key occurs twice.
 pub(crate) fn sort_as_hash_map<V>(entries: &mut [(String, V)]) {
     let mut capacity: usize = 16;
     while entries.len() > capacity / 4 * 3 {

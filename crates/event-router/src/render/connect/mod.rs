@@ -2,7 +2,7 @@
 //! bytes of it.
 //!
 //! ```text
-//!  type oid, modifier, facts ──▶ ColumnType: a schema, and a codec that reads the column's text
+//!  type oid, modifier, facts ──▶ Column: a schema, and a codec that reads the column's text
 //!  text ──▶ codec ──▶ Data ──▶ converter ──▶ bytes
 //! ```
 //!
@@ -26,7 +26,7 @@ mod text;
 
 pub use catalog::{ColumnFacts, TableFacts, TypeFacts, TypeKind};
 pub(crate) use codec::{Clock, Codec};
-pub(crate) use column::ColumnType;
+pub(crate) use column::Column;
 pub use converter::Converter;
 pub use json::JsonOptions;
 pub use options::{

@@ -1,12 +1,12 @@
-//! Options of Debezium's Postgres connector that decide what column values become.
+//! Options of Debezium's Postgres connector for the handling of column values.
 
 /// `time.precision.mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TimePrecision {
-    /// Milliseconds or microseconds, as the column is precise.
+    /// Milliseconds or microseconds, by the precision of the column.
     #[default]
     Adaptive,
-    /// As before, but times always in microseconds.
+    /// Like `Adaptive`, but times always in microseconds.
     AdaptiveTimeMicroseconds,
     /// Kafka Connect's own types, in milliseconds.
     Connect,
@@ -64,7 +64,7 @@ pub enum HstoreHandling {
     Map,
 }
 
-/// What column values become.
+/// The handling of column values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handling {
     /// `time.precision.mode`.

@@ -13,7 +13,7 @@ pub(crate) struct Schema {
     pub(crate) version: Option<i32>,
     pub(crate) doc: Option<&'static str>,
     pub(crate) parameters: Vec<(&'static str, String)>,
-    /// Takes the place of null, as Connect's structs have it.
+    /// Replaces null, as in Connect's structs.
     pub(crate) default: Option<Data<'static>>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) enum Kind {
     String,
     Bytes,
     Array(Box<Schema>),
-    /// From strings to optional strings: there is no other.
+    /// From strings to optional strings; Debezium makes no other.
     Map,
     Struct(Vec<(String, Schema)>),
 }
@@ -39,7 +39,7 @@ pub(crate) enum Kind {
 pub(crate) enum Data<'a> {
     Null,
     Boolean(bool),
-    /// Of the width that the schema says.
+    /// Of the width in the schema.
     Int(i64),
     Float(f32),
     Double(f64),
@@ -49,29 +49,16 @@ pub(crate) enum Data<'a> {
     /// A `java.util.Date`, in milliseconds.
     Instant(i64),
     List(Vec<Data<'a>>),
-    /// In the order in which it is written.
+    /// In the order of the output.
     Map(Vec<(String, Option<String>)>),
-    /// As many as the schema has fields.
+    /// One for each field of the schema.
     Struct(Vec<Data<'a>>),
 }
 
-/// What kind of value, without the value.
+/// Without the value, which is a row's.
 impl std::fmt::Debug for Data<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Data::Null => "Null",
-            Data::Boolean(_) => "Boolean",
-            Data::Int(_) => "Int",
-            Data::Float(_) => "Float",
-            Data::Double(_) => "Double",
-            Data::Text(_) => "Text",
-            Data::Bytes(_) => "Bytes",
-            Data::Decimal(_) => "Decimal",
-            Data::Instant(_) => "Instant",
-            Data::List(_) => "List",
-            Data::Map(_) => "Map",
-            Data::Struct(_) => "Struct",
-        })
+        f.write_str("Data")
     }
 }
 
@@ -92,11 +79,12 @@ impl Schema {
     }
 
     /// A semantic type, version 1.
-    pub(crate) fn named(kind: Kind, name: &'static str) -> Self {
-        let mut schema = Self::of(kind);
-        schema.name = Some(Cow::Borrowed(name));
-        schema.version = Some(1);
-        schema
+    pub(crate) fn named(kind: Kind, name: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            name: Some(name.into()),
+            version: Some(1),
+            ..Self::of(kind)
+        }
     }
 
     #[must_use]
@@ -106,8 +94,8 @@ impl Schema {
     }
 
     #[must_use]
-    pub(crate) fn parameter(mut self, name: &'static str, value: impl Into<String>) -> Self {
-        self.parameters.push((name, value.into()));
+    pub(crate) fn parameter(mut self, name: &'static str, value: &impl ToString) -> Self {
+        self.parameters.push((name, value.to_string()));
         self
     }
 
@@ -117,7 +105,7 @@ impl Schema {
 }
 
 impl Data<'_> {
-    /// The same on its own.
+    /// A copy that borrows nothing.
     pub(crate) fn into_owned(self) -> Data<'static> {
         match self {
             Data::Null => Data::Null,

@@ -1,13 +1,12 @@
 //! Dates and times: from Postgres' ISO texts to counts, and from counts to Java's texts.
 
 use crate::value::Malformed;
-use crate::value::time::{self, Clock, Offset, gregorian, julian};
+use crate::value::time::{self, Clock, gregorian, julian};
 
 pub(crate) const DAY_MILLIS: i64 = 86_400_000;
 pub(crate) const DAY_MICROS: i64 = 86_400_000_000;
 
-/// The microseconds that Debezium takes infinity for: the milliseconds of the Postgres driver of
-/// Java.
+/// Debezium's infinity, in microseconds: the milliseconds of the Postgres driver of Java.
 const POSITIVE_INFINITY: i128 = 9_223_372_036_825_200_000;
 const NEGATIVE_INFINITY: i128 = -9_223_372_036_832_400_000;
 /// Infinite dates: `-5877611-06-21` and the day after, where the count of days wraps around.
@@ -19,30 +18,26 @@ pub(crate) fn date(text: &str) -> Result<i64, Malformed> {
     match text {
         "infinity" => Ok(POSITIVE_INFINITY_DAY),
         "-infinity" => Ok(NEGATIVE_INFINITY_DAY),
-        _ => match time::parse(text.as_bytes()) {
-            Some(printed) if printed.clock.is_none() => Ok(printed.date.days()),
-            _ => Err(Malformed),
-        },
+        _ => {
+            let printed = time::parse(text.as_bytes()).filter(|printed| printed.clock.is_none());
+            printed.map(|printed| printed.date.days()).ok_or(Malformed)
+        }
     }
 }
 
 /// Microseconds since midnight; `24:00:00` is one day.
 pub(crate) fn time(text: &str) -> Result<i64, Malformed> {
-    match clock(text)? {
-        (clock, None) => micros(clock),
+    match time::clock(text.as_bytes()) {
+        Some((clock, None)) => micros(clock),
         _ => Err(Malformed),
     }
 }
 
 /// A `timetz`, in microseconds since midnight UTC, within the day.
 pub(crate) fn time_with_offset(text: &str) -> Result<i64, Malformed> {
-    let (clock, offset) = clock(text)?;
+    let (clock, offset) = time::clock(text.as_bytes()).ok_or(Malformed)?;
     let east = offset.map_or(0, |offset| offset.seconds);
     Ok((micros(clock)? - east * 1_000_000).rem_euclid(DAY_MICROS))
-}
-
-fn clock(text: &str) -> Result<(Clock<'_>, Option<Offset<'_>>), Malformed> {
-    time::clock(text.as_bytes()).ok_or(Malformed)
 }
 
 /// Postgres prints six digits of a second at most.
@@ -53,37 +48,27 @@ fn micros(clock: Clock<'_>) -> Result<i64, Malformed> {
     Ok(clock.seconds * 1_000_000 + clock.nanos / 1000)
 }
 
-/// A timestamp without or with its offset, in microseconds since 1970-01-01 UTC: the last of
-/// Postgres' are beyond 64 bits.
+/// A timestamp without or with its offset, in microseconds since 1970-01-01 UTC: the last ones of
+/// Postgres need more than 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Timestamp {
-    Micros(i128),
-    Infinity,
-    NegativeInfinity,
-}
-
-impl Timestamp {
-    /// With what Debezium takes infinity for.
-    pub(crate) fn micros(self) -> i128 {
-        match self {
-            Self::Micros(micros) => micros,
-            Self::Infinity => POSITIVE_INFINITY,
-            Self::NegativeInfinity => NEGATIVE_INFINITY,
-        }
-    }
+pub(crate) struct Timestamp {
+    pub(crate) micros: i128,
+    pub(crate) infinite: bool,
 }
 
 pub(crate) fn timestamp(text: &str) -> Result<Timestamp, Malformed> {
-    match text {
-        "infinity" => return Ok(Timestamp::Infinity),
-        "-infinity" => return Ok(Timestamp::NegativeInfinity),
-        _ => {}
-    }
-    let printed = time::parse(text.as_bytes()).ok_or(Malformed)?;
-    let clock = printed.clock.filter(|clock| clock.digits <= 6);
-    let micros = clock.ok_or(Malformed)?.nanos / 1000;
-    let seconds = i128::from(printed.seconds());
-    Ok(Timestamp::Micros(seconds * 1_000_000 + i128::from(micros)))
+    let (micros, infinite) = match text {
+        "infinity" => (POSITIVE_INFINITY, true),
+        "-infinity" => (NEGATIVE_INFINITY, true),
+        _ => {
+            let printed = time::parse(text.as_bytes()).ok_or(Malformed)?;
+            let clock = printed.clock.filter(|clock| clock.digits <= 6);
+            let micros = clock.ok_or(Malformed)?.nanos / 1000;
+            let micros = i128::from(printed.seconds()) * 1_000_000 + i128::from(micros);
+            (micros, false)
+        }
+    };
+    Ok(Timestamp { micros, infinite })
 }
 
 /// `DateTimeFormatter.ISO_LOCAL_DATE`.
@@ -97,8 +82,8 @@ pub(crate) fn iso_date(days: i64) -> String {
     format!("{year}-{month:02}-{day:02}")
 }
 
-/// `DateTimeFormatter.ISO_LOCAL_TIME` of microseconds since midnight, with as many digits of a
-/// second as are needed, or as many as are asked for.
+/// `DateTimeFormatter.ISO_LOCAL_TIME` of microseconds since midnight, with as few digits of a second as
+/// possible or with `digits`.
 pub(crate) fn iso_time(micros: i64, digits: Option<usize>) -> String {
     let (seconds, fraction) = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -131,11 +116,12 @@ pub(crate) fn date_text(millis: i64) -> String {
     ];
     const FIRST_GREGORIAN_DAY: i64 = -141_427;
     let days = millis.div_euclid(DAY_MILLIS);
-    let (year, month, day) = if days < FIRST_GREGORIAN_DAY {
-        julian(days)
+    let calendar = if days < FIRST_GREGORIAN_DAY {
+        julian
     } else {
-        gregorian(days)
+        gregorian
     };
+    let (year, month, day) = calendar(days);
     let year = if year > 0 { year } else { 1 - year };
     let week_day = DAYS.get(days.rem_euclid(7) as usize).unwrap_or(&"");
     let month = MONTHS.get((month - 1) as usize).unwrap_or(&"");
@@ -143,8 +129,8 @@ pub(crate) fn date_text(millis: i64) -> String {
     format!("{week_day} {month} {day:02} {clock} UTC {year}")
 }
 
-/// What Kafka Connect's `Values` makes of a `java.util.Date`: a clock within the first day and
-/// before it, a day at midnight, else both.
+/// A `java.util.Date` by Kafka Connect's `Values`: a clock up to the first day, a day at midnight, else
+/// both.
 pub(crate) fn connect_text(millis: i64) -> String {
     let clock = iso_time(millis.rem_euclid(DAY_MILLIS) * 1000, Some(3));
     let day = iso_date(millis.div_euclid(DAY_MILLIS));
@@ -225,19 +211,20 @@ mod tests {
 
     #[test]
     fn timestamps_with_offset_and_era() {
-        use Timestamp::{Infinity, Micros, NegativeInfinity};
-        for (text, expected) in [
-            ("2024-02-29 10:34:56.789012", Micros(1_709_202_896_789_012)),
+        for (text, micros, infinite) in [
+            ("2024-02-29 10:34:56.789012", 1_709_202_896_789_012, false),
             (
                 "2024-02-29 12:34:56.789012+02",
-                Micros(1_709_202_896_789_012),
+                1_709_202_896_789_012,
+                false,
             ),
-            ("1969-12-31 23:59:59.999999", Micros(-1)),
-            ("0044-03-15 00:00:00 BC", Micros(-63_517_824_000_000_000)),
-            ("0044-03-15 00:00:00+00 BC", Micros(-63_517_824_000_000_000)),
-            ("infinity", Infinity),
-            ("-infinity", NegativeInfinity),
+            ("1969-12-31 23:59:59.999999", -1, false),
+            ("0044-03-15 00:00:00 BC", -63_517_824_000_000_000, false),
+            ("0044-03-15 00:00:00+00 BC", -63_517_824_000_000_000, false),
+            ("infinity", POSITIVE_INFINITY, true),
+            ("-infinity", NEGATIVE_INFINITY, true),
         ] {
+            let expected = Timestamp { micros, infinite };
             assert_eq!(timestamp(text), Ok(expected), "{text}");
         }
         assert_eq!(

@@ -1,83 +1,89 @@
 //! From options to a plan.
 
-use walrelay_pgoutput::Relation;
-
-use super::field::{ConnectField, Literal, PartitionColumn, TimestampColumn};
-use super::options::{Additional, ID_HEADER, Options, Placement};
-use super::payload::{Envelope, Payload};
-use crate::plan::{Columns, Field, HeaderField, Piece, Plan, PlanError, Role, Topic};
+use super::field::{Envelope, PayloadRules};
+use super::options::{ID_HEADER, Options, Placement};
+use crate::plan::{Columns, Field, Made, Plan, PlanError, Role, Topic};
 use crate::render::connect::schema::{Data, Kind, Schema};
-use crate::render::connect::{Codec, ColumnFacts, ColumnType, Converter, TableFacts};
-use crate::value::types::Reading;
+use crate::render::connect::{Codec, Column, TableFacts};
+use crate::value::Part;
 
 impl Options {
-    /// The plan of a table by these options, with what the catalogs say of it.
+    /// The plan of a table by these options; `facts` are from the catalogs.
     pub(crate) fn compile(
         &self,
-        relation: &Relation<'_>,
+        columns: &mut Columns<'_>,
         facts: Option<&TableFacts>,
     ) -> Result<Plan, PlanError> {
         let mut table = Table {
             options: self,
-            columns: Columns::of(relation),
+            columns,
             facts,
         };
         let id = table.needed(&self.event_id, Role::EventId)?;
         let key = table.needed(&self.event_key, Role::EventKey)?;
         let payload = table.needed(&self.payload, Role::Payload)?;
         let routed_by = table.needed(&self.route_by, Role::RouteBy)?;
-        if !(routed_by.column.codec == Codec::Text && routed_by.column.schema.kind == Kind::String)
-        {
+        if !(routed_by.codec == Codec::Text && routed_by.schema.kind == Kind::String) {
             return Err(table.unsupported(&self.route_by, &routed_by, Role::RouteBy));
         }
-        let default = match &routed_by.column.schema.default {
+        let default = match &routed_by.schema.default {
             Some(Data::Text(text)) => Some(Box::from(&**text)),
             _ => None,
         };
-        let timestamp = table.timestamp()?;
+        let timestamp = match &self.event_timestamp {
+            Some(name) => Some(table.needed(name, Role::EventTimestamp)?.into_timestamp()),
+            None => None,
+        };
 
-        let mut headers = table.context_headers();
+        let mut headers = self.context_headers();
         let event_id = id.slot;
-        headers.push(HeaderField {
-            name: ID_HEADER.into(),
-            field: id.into_field(&self.header_converter, Role::EventId),
-        });
+        let id = id.into_field(&self.header_converter, Role::EventId);
+        headers.push((ID_HEADER.into(), id));
         let mut envelope = Vec::new();
         let mut partition = None;
         for additional in &self.additional {
-            let Some(found) = table.additional(additional)? else {
-                continue;
+            let name = &additional.column;
+            let found = match table.find(name) {
+                // Debezium has no column of an unknown type in its events.
+                Some(found) if !(found.unknown && self.ignore_missing) => found,
+                _ if self.ignore_missing => continue,
+                _ => return Err(table.columns.missing(name, Role::Additional)),
             };
             match additional.placement {
-                Placement::Header => headers.push(HeaderField {
-                    name: additional.alias.as_str().into(),
-                    field: found.into_field(&self.header_converter, Role::Additional),
-                }),
-                Placement::Envelope => {
-                    envelope.push((found.slot, additional.alias.clone(), found.column));
+                Placement::Header => {
+                    let header = found.into_field(&self.header_converter, Role::Additional);
+                    headers.push((additional.alias.as_str().into(), header));
                 }
-                Placement::Partition => partition = Some(table.partition(additional, &found)?),
+                Placement::Envelope => envelope.push((additional.alias.clone(), found)),
+                Placement::Partition => {
+                    let found = table.integer(name, found, Role::Additional)?;
+                    partition = Some(found.into_partition());
+                }
             }
         }
         let envelope = if self.has_envelope() {
+            let role = Role::SchemaVersion;
             Some(Envelope {
-                name: format!(
-                    "{}.{}.{}.",
-                    self.topic_prefix, relation.namespace, relation.name
-                )
-                .into(),
+                name: format!("{}.{}.", self.topic_prefix, table.columns.table()),
                 routed_by: (routed_by.slot, default.clone()),
-                version: table.version()?,
+                version: match &self.schema_version {
+                    Some(name) => {
+                        let found = table.needed(name, role.clone())?;
+                        Some(table.integer(name, found, role)?)
+                    }
+                    None => None,
+                },
                 fields: envelope,
             })
         } else {
             None
         };
+        let topic = self.topic.clone();
         Ok(Plan {
             topic: Topic::Routed {
                 slot: routed_by.slot,
                 default,
-                name: Some(Box::new(self.topic.clone())),
+                name: Some(Box::new(move |value, into| topic.render(value, into))),
             },
             key: Some(key.into_field(&self.key_converter, Role::EventKey)),
             value: Some(self.value(payload, envelope)),
@@ -85,149 +91,70 @@ impl Options {
             partition,
             timestamp,
             event_id: Some(event_id),
-            slots: table.columns.finish(),
         })
     }
 
-    fn value(&self, payload: Found, envelope: Option<Envelope>) -> Field {
+    fn value(&self, payload: Column, envelope: Option<Envelope>) -> Field {
         if envelope.is_none() && self.expand.is_none() && !self.tombstone_on_empty {
             return payload.into_field(&self.value_converter, Role::Payload);
         }
-        let converter = &self.value_converter;
-        let payload = Payload {
-            slot: payload.slot,
-            name: self.payload.as_str().into(),
-            prefix: converter.prefix(Some(&payload.column.schema)),
-            column: payload.column,
-            converter: converter.clone(),
+        let rules = PayloadRules {
+            name: self.payload.clone(),
             tombstone_on_empty: self.tombstone_on_empty,
             expand: self.expand,
             envelope,
         };
-        Field::made(Role::Payload, payload)
+        payload.into_connected(&self.value_converter, Role::Payload, Some(rules))
+    }
+
+    /// The same texts for each row. A converter that cannot write texts leaves them out.
+    fn context_headers(&self) -> Vec<(Box<str>, Field)> {
+        let converter = &self.header_converter;
+        let schema = Schema::of(Kind::String);
+        let headers = self.context_headers.iter().map(|(name, text)| {
+            let mut bytes = Vec::new();
+            let prefix = converter.prefix(Some(&schema));
+            let data = Data::Text(text.as_str().into());
+            let converted = converter.convert(&prefix, Some(&schema), &data, &mut bytes);
+            let literal = converted.is_ok().then_some(bytes);
+            let made = Made::new(0, move |_, scratch| {
+                let bytes = literal.as_ref();
+                Ok(bytes.map_or(Part::Absent, |bytes| Part::appended(bytes, scratch)))
+            });
+            (name.as_str().into(), made.field(Role::Additional))
+        });
+        headers.collect()
     }
 }
 
 /// A table while its plan is made.
-struct Table<'a> {
+struct Table<'a, 'r> {
     options: &'a Options,
-    columns: Columns<'a>,
+    columns: &'a mut Columns<'r>,
     facts: Option<&'a TableFacts>,
 }
 
-/// A column that was found.
-struct Found {
-    slot: usize,
-    type_oid: u32,
-    column: ColumnType,
-}
-
-impl Found {
-    /// The column, converted; as it stands in the row where that is the same.
-    fn into_field(self, converter: &Converter, role: Role) -> Field {
-        let slot = self.slot;
-        let reading = match self.column.codec {
-            _ if !converter.is_plain() || self.column.schema.default.is_some() => None,
-            Codec::Text | Codec::Integer => Some(Reading::Verbatim),
-            Codec::Boolean => Some(Reading::Boolean),
-            _ => None,
-        };
-        match reading {
-            Some(reading) => Field {
-                role,
-                piece: Piece::Column { slot, reading },
-            },
-            None => Field::made(role, ConnectField::new(slot, self.column, converter)),
-        }
-    }
-}
-
-impl Table<'_> {
-    fn find(&mut self, name: &str) -> Option<Found> {
-        let found = self.columns.find(name)?;
-        let facts: Option<&ColumnFacts> = self
-            .facts
-            .and_then(|facts| facts.columns.iter().find(|column| column.name == name));
-        let type_oid = found.column.type_oid.get();
-        let modifier = found.column.type_modifier;
-        Some(Found {
-            slot: found.slot,
-            type_oid,
-            column: ColumnType::of(type_oid, modifier, facts, self.options.handling),
-        })
+impl Table<'_, '_> {
+    fn find(&mut self, name: &str) -> Option<Column> {
+        let (slot, column) = self.columns.find(name)?;
+        let mut facts = self.facts.iter().flat_map(|facts| &facts.columns);
+        let facts = facts.find(|column| column.name == name);
+        Some(Column::of(slot, &column, facts, self.options.handling))
     }
 
-    fn needed(&mut self, name: &str, role: Role) -> Result<Found, PlanError> {
+    fn needed(&mut self, name: &str, role: Role) -> Result<Column, PlanError> {
         let found = self.find(name);
         found.ok_or_else(|| self.columns.missing(name, role))
     }
 
-    fn unsupported(&self, name: &str, found: &Found, role: Role) -> PlanError {
+    fn integer(&self, name: &str, found: Column, role: Role) -> Result<Column, PlanError> {
+        if found.codec == Codec::Integer {
+            return Ok(found);
+        }
+        Err(self.unsupported(name, &found, role))
+    }
+
+    fn unsupported(&self, name: &str, found: &Column, role: Role) -> PlanError {
         self.columns.unsupported(name, found.type_oid, role)
-    }
-
-    /// An additional column, or nothing where it is to be passed over.
-    fn additional(&mut self, additional: &Additional) -> Result<Option<Found>, PlanError> {
-        let found = self.find(&additional.column);
-        match found {
-            // Debezium has no such column in its events.
-            Some(found) if found.column.unknown && self.options.ignore_missing => Ok(None),
-            Some(found) => Ok(Some(found)),
-            None if self.options.ignore_missing => Ok(None),
-            None => Err(self.columns.missing(&additional.column, Role::Additional)),
-        }
-    }
-
-    fn partition(&self, additional: &Additional, found: &Found) -> Result<Field, PlanError> {
-        if found.column.codec != Codec::Integer {
-            return Err(self.unsupported(&additional.column, found, Role::Additional));
-        }
-        let default = match found.column.schema.default {
-            Some(Data::Int(number)) => Some(number),
-            _ => None,
-        };
-        let slot = found.slot;
-        Ok(Field::made(
-            Role::Additional,
-            PartitionColumn { slot, default },
-        ))
-    }
-
-    fn timestamp(&mut self) -> Result<Option<Field>, PlanError> {
-        let Some(name) = &self.options.event_timestamp else {
-            return Ok(None);
-        };
-        let Found { slot, column, .. } = self.needed(name, Role::EventTimestamp)?;
-        let made = TimestampColumn { slot, column };
-        Ok(Some(Field::made(Role::EventTimestamp, made)))
-    }
-
-    fn version(&mut self) -> Result<Option<(usize, ColumnType)>, PlanError> {
-        let Some(name) = &self.options.schema_version else {
-            return Ok(None);
-        };
-        let found = self.needed(name, Role::SchemaVersion)?;
-        if found.column.codec != Codec::Integer {
-            return Err(self.unsupported(name, &found, Role::SchemaVersion));
-        }
-        Ok(Some((found.slot, found.column)))
-    }
-
-    fn context_headers(&self) -> Vec<HeaderField> {
-        let converter = &self.options.header_converter;
-        let schema = Schema::of(Kind::String);
-        let headers = self.options.context_headers.iter().map(|(name, text)| {
-            let mut bytes = Vec::new();
-            let prefix = converter.prefix(Some(&schema));
-            let data = Data::Text(text.as_str().into());
-            // Texts are no bytes: such a converter cannot write them.
-            let converted = converter.convert(&prefix, Some(&schema), &data, &mut bytes);
-            let literal = Literal(converted.is_ok().then_some(bytes));
-            HeaderField {
-                name: name.as_str().into(),
-                field: Field::made(Role::Additional, literal),
-            }
-        });
-        headers.collect()
     }
 }

@@ -1,10 +1,12 @@
 //! `table.expand.json.payload`: a JSON text becomes a Connect value with a schema inferred from it.
 //!
-//! Types are Debezium's: 32 bits or 64 as the number is large, doubles for all else; objects are
-//! structs named by their path. What has no schema keeps the form of a text, and that is decided
-//! before anything is replaced: Debezium replaces the schema first and then dies of the value.
+//! Types are Debezium's: 32 or 64 bits by the size of the number, doubles for other numbers; objects are
+//! structs named by their path. A value without a schema stays a text. Debezium replaces the schema
+//! before it fails at such a value; here nothing is replaced.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::mem::discriminant;
 
 use crate::render::connect::schema::{Data, Kind, Schema};
 use crate::value::json::tree::{self, Tree};
@@ -15,13 +17,13 @@ pub enum NameAdjustment {
     /// Names stay as they are.
     #[default]
     None,
-    /// What Avro does not allow in a name becomes `_`.
+    /// Characters that Avro does not allow in a name become `_`.
     Avro,
-    /// What Avro does not allow in a name, and `_`, becomes its code unit in hex, as in `_u002d`.
+    /// Such characters, and `_`, become their code units in hex, as in `_u002d`.
     AvroUnicode,
 }
 
-/// How JSON payloads are expanded.
+/// The options of expanded JSON payloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Expand {
     /// Whether null members stay, as optional bytes
@@ -34,9 +36,7 @@ pub struct Expand {
     pub names: NameAdjustment,
 }
 
-/// What became of a text.
 pub(crate) enum Expanded {
-    /// A value, and its schema.
     Value(Schema, Data<'static>),
     /// `[]`: the text stays, without a schema.
     NoSchema,
@@ -44,14 +44,13 @@ pub(crate) enum Expanded {
     Text,
 }
 
-/// There is no schema for it: it stays a text.
+/// The value has no schema, so the whole text stays.
 struct NoSchema;
 
-/// Half of what Jackson takes: what is nested deeper stays a text.
+/// Half of Jackson's limit. A deeper text stays a text.
 const MAX_DEPTH: u16 = 500;
 
 /// A number as Jackson reads it.
-#[derive(Clone, Copy)]
 enum Number {
     Int(i32),
     Long(i64),
@@ -73,7 +72,7 @@ impl Number {
     }
 }
 
-/// Of several members by one name, leaves the last value at the first place.
+/// Keeps the last of several members by one name, at the place of the first.
 fn keep_last(tree: &mut Tree<'_>) {
     match tree {
         Tree::Array(items) => items.iter_mut().for_each(keep_last),
@@ -92,10 +91,8 @@ fn keep_last(tree: &mut Tree<'_>) {
     }
 }
 
-/// Whether an array of both is one of a kind.
+/// Whether both values may stand in one array.
 fn is_like(left: &Tree<'_>, right: &Tree<'_>) -> bool {
-    use std::mem::discriminant;
-
     match (left, right) {
         (Tree::Number(a), Tree::Number(b)) => {
             discriminant(&Number::of(a)) == discriminant(&Number::of(b))
@@ -128,7 +125,7 @@ impl Expand {
         }
     }
 
-    /// The schema of a value, or none for one that is left out.
+    /// The schema of a value; `None` if the value is left out.
     fn schema(self, path: Option<&str>, tree: &Tree<'_>) -> Result<Option<Schema>, NoSchema> {
         let kind = match tree {
             Tree::Null if self.keep_nulls => Kind::Bytes,
@@ -142,10 +139,8 @@ impl Expand {
                 Number::Double(_) => Kind::Float64,
             },
             Tree::String(_) => Kind::String,
+            Tree::Array(items) if items.is_empty() && !self.keep_empty_arrays => return Ok(None),
             Tree::Array(items) if items.is_empty() => {
-                if !self.keep_empty_arrays {
-                    return Ok(None);
-                }
                 Kind::Array(Box::new(Schema::of(Kind::String).optional()))
             }
             Tree::Array(items) => Kind::Array(Box::new(self.item_schema(path, items)?)),
@@ -175,7 +170,7 @@ impl Expand {
         Ok(Some(Schema::of(kind).optional()))
     }
 
-    /// What all items of an array have in common.
+    /// The common schema of an array's items.
     fn item_schema(self, path: Option<&str>, items: &[Tree<'_>]) -> Result<Schema, NoSchema> {
         let set = || items.iter().filter(|item| !matches!(item, Tree::Null));
         let Some(first) = set().next() else {
@@ -204,7 +199,7 @@ impl Expand {
         Ok(merged)
     }
 
-    /// The value by its schema: Connect checks each against it, and so does this.
+    /// The value by its schema, checked like Connect does.
     fn data(self, tree: &Tree<'_>, schema: &Schema) -> Result<Data<'static>, NoSchema> {
         Ok(match (tree, &schema.kind) {
             (Tree::Null, _) if schema.optional => Data::Null,
@@ -221,27 +216,22 @@ impl Expand {
                 Data::List(items.collect::<Result<_, _>>()?)
             }
             (Tree::Object(members), Kind::Struct(fields)) => {
-                let values = fields.iter().map(|(field, schema)| {
-                    let member = members
-                        .iter()
-                        .find(|(name, _)| self.names.adjust(name) == *field);
-                    match member {
-                        Some((_, tree)) => self.data(tree, schema),
-                        None => Ok(Data::Null),
-                    }
-                });
-                let data = Data::Struct(values.collect::<Result<_, _>>()?);
                 // Members that the common schema does not know would be lost.
                 if self.loses(members, fields) {
                     return Err(NoSchema);
                 }
-                data
+                let values = fields.iter().map(|(field, schema)| {
+                    let mut members = members.iter();
+                    let member = members.find(|(name, _)| self.names.adjust(name) == *field);
+                    member.map_or(Ok(Data::Null), |(_, tree)| self.data(tree, schema))
+                });
+                Data::Struct(values.collect::<Result<_, _>>()?)
             }
             _ => return Err(NoSchema),
         })
     }
 
-    /// Whether a member that is to be kept has no field.
+    /// Whether a member has no field and is not left out.
     fn loses(self, members: &[(Cow<'_, str>, Tree<'_>)], fields: &[(String, Schema)]) -> bool {
         members.iter().any(|(name, tree)| {
             let left_out = match tree {
@@ -255,15 +245,13 @@ impl Expand {
     }
 }
 
-/// The schema that has room for the values of both: the fields of both objects, and the other schema
-/// where one stands for a null or for an empty array. Where they contradict each other, the left one:
-/// the values of the right one do not fit it then.
+/// The schema for the values of both: the fields of both objects; the other schema if one is of a null
+/// or of an empty array; the left one if they contradict each other.
 ///
-/// Debezium takes the schemas in the order of their hash codes, which differs from one start to the
-/// next. Of an object or an array within the objects it takes the first schema as it is.
+/// Debezium takes the schemas in the order of their hash codes, which differs between starts. It does
+/// not merge the schemas of inner objects and arrays: it takes the first.
 fn merge(left: Schema, right: Schema) -> Schema {
-    let Schema { kind, .. } = right;
-    let kind = match (left.kind, kind) {
+    let kind = match (left.kind, right.kind) {
         (Kind::Struct(mut fields), Kind::Struct(more)) => {
             for (name, schema) in more {
                 match fields.iter_mut().find(|(known, _)| *known == name) {
@@ -299,16 +287,12 @@ impl NameAdjustment {
                 continue;
             }
             for unit in c.encode_utf16(&mut [0; 2]) {
-                match self {
-                    Self::AvroUnicode => {
-                        let hex = format!("{unit:x}");
-                        let zeros = if hex.len() <= 2 { "00" } else { "" };
-                        adjusted.push_str("_u");
-                        adjusted.push_str(zeros);
-                        adjusted.push_str(&hex);
-                    }
-                    _ => adjusted.push('_'),
-                }
+                // Writing to a String does not fail.
+                let _ = match (self, *unit) {
+                    (Self::AvroUnicode, unit @ ..=0xff) => write!(adjusted, "_u00{unit:x}"),
+                    (Self::AvroUnicode, unit) => write!(adjusted, "_u{unit:x}"),
+                    _ => adjusted.write_char('_'),
+                };
             }
             if at == 0 && self == Self::Avro && c.is_numeric() {
                 adjusted.push(c);

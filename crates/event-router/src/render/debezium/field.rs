@@ -1,185 +1,269 @@
-//! A column of a row as a key, a header, the partition or the timestamp.
+//! A column of a row as a key, a header, the value, the partition or the timestamp.
 
 use std::borrow::Cow;
 use std::str;
 
 use walrelay_pgoutput::Value;
 
-use crate::plan::Render;
-use crate::render::connect::schema::Data;
-use crate::render::connect::{Clock, Codec, ColumnType, Converter, temporal};
+use super::expand::{Expand, Expanded};
+use crate::plan::{Field, Made, Role};
+use crate::render::connect::schema::{Data, Kind, Schema};
+use crate::render::connect::{Clock, Codec, Column, Converter, temporal};
+use crate::value::types::Reading;
 use crate::value::{Fault, Part, ValueError, value};
 
 /// A column, converted.
-#[derive(Debug)]
-pub(crate) struct ConnectField {
-    slot: usize,
-    column: ColumnType,
+struct Connected {
+    column: Column,
     converter: Converter,
-    /// What stands before each value.
+    /// The converter writes it before each value of the column's schema.
     prefix: Vec<u8>,
+    rules: Option<PayloadRules>,
 }
 
-impl ConnectField {
-    pub(crate) fn new(slot: usize, column: ColumnType, converter: &Converter) -> Self {
-        Self {
-            slot,
-            prefix: converter.prefix(Some(&column.schema)),
-            column,
-            converter: converter.clone(),
+/// How the record's value differs from the payload column.
+pub(super) struct PayloadRules {
+    /// The column's name, which is that of the root of an expanded value.
+    pub(super) name: String,
+    pub(super) tombstone_on_empty: bool,
+    pub(super) expand: Option<Expand>,
+    pub(super) envelope: Option<Envelope>,
+}
+
+/// A struct of the payload and other columns.
+pub(super) struct Envelope {
+    /// `<topic.prefix>.<schema>.<table>.`, before the routing value.
+    pub(super) name: String,
+    /// Slot and default of the routing value.
+    pub(super) routed_by: (usize, Option<Box<str>>),
+    /// The version of the schema.
+    pub(super) version: Option<Column>,
+    pub(super) fields: Vec<(String, Column)>,
+}
+
+impl Column {
+    /// The column, converted; taken from the row if the converter leaves the text unchanged.
+    pub(super) fn into_field(self, converter: &Converter, role: Role) -> Field {
+        let reading = match self.codec {
+            _ if !converter.is_plain() || self.schema.default.is_some() => None,
+            Codec::Text | Codec::Integer => Some(Reading::Verbatim),
+            Codec::Boolean => Some(Reading::Boolean),
+            _ => None,
+        };
+        match reading {
+            Some(reading) => Field::column(role, self.slot, reading),
+            None => self.into_connected(converter, role, None),
         }
     }
-}
 
-impl Render for ConnectField {
-    fn slot(&self) -> usize {
-        self.slot
+    pub(super) fn into_connected(
+        self,
+        converter: &Converter,
+        role: Role,
+        rules: Option<PayloadRules>,
+    ) -> Field {
+        let slot = self.slot;
+        let connected = Connected {
+            prefix: converter.prefix(Some(&self.schema)),
+            column: self,
+            converter: converter.clone(),
+            rules,
+        };
+        Made::new(slot, move |values, scratch| {
+            connected.render(values, scratch)
+        })
+        .field(role)
     }
 
+    /// A whole number as the partition.
+    pub(super) fn into_partition(self) -> Field {
+        let default = match self.schema.default {
+            Some(Data::Int(number)) => Some(number),
+            _ => None,
+        };
+        let slot = self.slot;
+        Made::new(slot, move |values, scratch| {
+            let number = match value(values, slot)? {
+                None => default,
+                Some(text) => Some(str::from_utf8(text).map_or(-1, |it| it.parse().unwrap_or(-1))),
+            };
+            match number {
+                None => Ok(Part::Null),
+                Some(number @ 0..=2_147_483_647) => Ok(Part::printed(number, scratch)),
+                Some(_) => Err(Fault::new(slot, ValueError::NotANumber)),
+            }
+        })
+        .field(Role::Additional)
+    }
+
+    /// A point in time as the timestamp.
+    pub(super) fn into_timestamp(self) -> Field {
+        Made::new(self.slot, move |values, scratch| {
+            let millis = self.timestamp(values)?;
+            Ok(millis.map_or(Part::Null, |millis| Part::printed(millis, scratch)))
+        })
+        .field(Role::EventTimestamp)
+    }
+
+    fn fault(&self, why: ValueError) -> Fault {
+        Fault::new(self.slot, why)
+    }
+
+    /// The Connect value: the default replaces NULL, as in Connect's structs.
+    fn read<'a>(&'a self, values: &[Value<'a>]) -> Result<Data<'a>, Fault> {
+        let data = match value(values, self.slot)? {
+            None => Data::Null,
+            Some(text) => {
+                let text = str::from_utf8(text).map_err(|_| self.fault(ValueError::NotUtf8))?;
+                let data = self.codec.read(text);
+                data.map_err(|_| self.fault(ValueError::Malformed))?
+            }
+        };
+        Ok(match (&data, &self.schema.default) {
+            (Data::Null, Some(default)) => default.clone(),
+            _ => data,
+        })
+    }
+
+    /// Milliseconds since 1970; NULL is none.
+    fn timestamp(&self, values: &[Value<'_>]) -> Result<Option<i64>, Fault> {
+        let fault = || self.fault(ValueError::NotATime);
+        let Some(text) = value(values, self.slot)? else {
+            // A default is a count by the column's own clock.
+            return Ok(match (&self.schema.default, &self.codec) {
+                (Some(Data::Int(count)), Codec::Timestamp(clock)) => Some(match clock {
+                    Clock::Micros => count / 1000,
+                    Clock::Nanos => count / 1_000_000,
+                    _ => *count,
+                }),
+                _ => None,
+            });
+        };
+        let text = str::from_utf8(text).map_err(|_| fault())?;
+        let micros = || temporal::timestamp(text).map(|it| it.micros);
+        let millis = match self.codec {
+            // Java divides towards zero.
+            Codec::Timestamp(Clock::Micros | Clock::Nanos) => micros().map(|micros| micros / 1000),
+            Codec::Timestamp(_) | Codec::ZonedTimestamp { .. } => {
+                micros().map(|micros| micros.div_euclid(1000))
+            }
+            Codec::Date(_) => {
+                temporal::date(text).map(|days| i128::from(days) * i128::from(temporal::DAY_MILLIS))
+            }
+            // A number has no unit.
+            _ => return Err(fault()),
+        };
+        let millis = millis.ok().and_then(|millis| i64::try_from(millis).ok());
+        millis
+            .filter(|millis| *millis >= 0)
+            .ok_or_else(fault)
+            .map(Some)
+    }
+}
+
+impl Connected {
     fn render<'t>(&self, values: &[Value<'t>], scratch: &mut Vec<u8>) -> Result<Part<'t>, Fault> {
-        let data = read(values, self.slot, &self.column)?;
-        if let Data::Text(Cow::Borrowed(text)) = &data
+        let data = self.column.read(values)?;
+        let Some(rules) = &self.rules else {
+            let schema = Some(&self.column.schema);
+            return self.convert(&self.prefix, schema, &data, values, scratch);
+        };
+        let Some((schema, data)) = rules.apply(&self.column.schema, data, values)? else {
+            return Ok(Part::Null);
+        };
+        let prefix = match &schema {
+            Some(Cow::Borrowed(_)) => Cow::Borrowed(&self.prefix),
+            schema => Cow::Owned(self.converter.prefix(schema.as_deref())),
+        };
+        self.convert(&prefix, schema.as_deref(), &data, values, scratch)
+    }
+
+    fn convert<'t>(
+        &self,
+        prefix: &[u8],
+        schema: Option<&Schema>,
+        data: &Data<'_>,
+        values: &[Value<'t>],
+        scratch: &mut Vec<u8>,
+    ) -> Result<Part<'t>, Fault> {
+        // A borrowed text is the row's.
+        if matches!(data, Data::Text(Cow::Borrowed(_)))
             && self.converter.is_plain()
-            && matches!(self.column.codec, Codec::Text)
-            && let Some(row) = value(values, self.slot)?
-            && row.len() == text.len()
+            && let Some(row) = value(values, self.column.slot)?
         {
             return Ok(Part::Row(row));
         }
-        let schema = Some(&self.column.schema);
-        let part = self.converter.convert(&self.prefix, schema, &data, scratch);
-        part.map_err(|why| Fault::new(self.slot, why))
+        let part = self.converter.convert(prefix, schema, data, scratch);
+        part.map_err(|why| self.column.fault(why))
     }
 }
 
-/// A column's whole number as the partition.
-#[derive(Debug)]
-pub(crate) struct PartitionColumn {
-    pub(crate) slot: usize,
-    /// What NULL stands for.
-    pub(crate) default: Option<i64>,
-}
+/// A value with its schema, if it has one.
+type Described<'a> = (Option<Cow<'a, Schema>>, Data<'a>);
 
-impl Render for PartitionColumn {
-    fn slot(&self) -> usize {
-        self.slot
-    }
-
-    fn render<'t>(&self, values: &[Value<'t>], scratch: &mut Vec<u8>) -> Result<Part<'t>, Fault> {
-        let number = match value(values, self.slot)? {
-            None => self.default,
-            Some(text) => {
-                let text = str::from_utf8(text).ok();
-                let number = text.and_then(|text| text.parse().ok());
-                // What is no number is none that a partition has.
-                Some(number.unwrap_or(-1))
-            }
+impl PayloadRules {
+    /// `None` is a tombstone.
+    fn apply<'a>(
+        &'a self,
+        schema: &'a Schema,
+        data: Data<'a>,
+        values: &[Value<'a>],
+    ) -> Result<Option<Described<'a>>, Fault> {
+        let is_empty = match &data {
+            Data::Null => true,
+            // `String.trim` takes away all controls.
+            Data::Text(text) => text.chars().all(|c| c <= ' '),
+            _ => false,
         };
-        match number {
-            None => Ok(Part::Null),
-            Some(number @ 0..=2_147_483_647) => Ok(Part::printed(number, scratch)),
-            Some(_) => Err(Fault::new(self.slot, ValueError::NotANumber)),
+        if is_empty && self.tombstone_on_empty {
+            return Ok(None);
         }
-    }
-}
-
-/// A column's point in time as the timestamp.
-#[derive(Debug)]
-pub(crate) struct TimestampColumn {
-    pub(crate) slot: usize,
-    pub(crate) column: ColumnType,
-}
-
-impl Render for TimestampColumn {
-    fn slot(&self) -> usize {
-        self.slot
-    }
-
-    fn render<'t>(&self, values: &[Value<'t>], scratch: &mut Vec<u8>) -> Result<Part<'t>, Fault> {
-        let ColumnType { schema, codec, .. } = &self.column;
-        Ok(
-            match timestamp(values, self.slot, codec, schema.default.as_ref())? {
-                Some(millis) => Part::printed(millis, scratch),
-                None => Part::Null,
-            },
-        )
-    }
-}
-
-/// The same text for each row; one that cannot be written is left out.
-#[derive(Debug)]
-pub(crate) struct Literal(pub(crate) Option<Vec<u8>>);
-
-impl Render for Literal {
-    fn slot(&self) -> usize {
-        0
-    }
-
-    fn render<'t>(&self, _: &[Value<'t>], scratch: &mut Vec<u8>) -> Result<Part<'t>, Fault> {
-        let Self(bytes) = self;
-        Ok(bytes
-            .as_ref()
-            .map_or(Part::Absent, |bytes| Part::appended(bytes, scratch)))
-    }
-}
-
-/// The Connect value of a column: its default where it is NULL, as Connect's structs have it.
-pub(crate) fn read<'a>(
-    values: &[Value<'a>],
-    slot: usize,
-    column: &'a ColumnType,
-) -> Result<Data<'a>, Fault> {
-    let data = match value(values, slot)? {
-        None => Data::Null,
-        Some(text) => {
-            let fault = |why| Fault::new(slot, why);
-            let text = str::from_utf8(text).map_err(|_| fault(ValueError::NotUtf8))?;
-            let data = column.codec.read(text);
-            data.map_err(|_| fault(ValueError::Malformed))?
-        }
-    };
-    Ok(match (&data, &column.schema.default) {
-        (Data::Null, Some(default)) => default.clone(),
-        _ => data,
-    })
-}
-
-/// The record's timestamp in milliseconds; NULL is none.
-fn timestamp(
-    values: &[Value<'_>],
-    slot: usize,
-    codec: &Codec,
-    default: Option<&Data<'static>>,
-) -> Result<Option<i64>, Fault> {
-    let fault = || Fault::new(slot, ValueError::NotATime);
-    let Some(text) = value(values, slot)? else {
-        // A default is a count by the column's own clock.
-        return match (default, codec) {
-            (Some(Data::Int(count)), Codec::Timestamp(Clock::Micros)) => Ok(Some(count / 1000)),
-            (Some(Data::Int(count)), Codec::Timestamp(Clock::Nanos)) => Ok(Some(count / 1_000_000)),
-            (Some(Data::Int(count)), Codec::Timestamp(_)) => Ok(Some(*count)),
-            _ => Ok(None),
+        let expanded = match (&self.expand, &data) {
+            (Some(expand), Data::Text(text)) => expand.expand(&self.name, text),
+            _ => Expanded::Text,
         };
-    };
-    let text = str::from_utf8(text).map_err(|_| fault())?;
-    let millis = match codec {
-        Codec::Timestamp(_) | Codec::ZonedTimestamp { .. } => {
-            let micros = temporal::timestamp(text).map_err(|_| fault())?.micros();
-            match codec {
-                // Java divides towards zero.
-                Codec::Timestamp(Clock::Micros | Clock::Nanos) => micros / 1000,
-                _ => micros.div_euclid(1000),
-            }
+        let (schema, data) = match expanded {
+            Expanded::Value(schema, data) => (Cow::Owned(schema), data),
+            // Connect has no fields without a schema: in an envelope the text keeps its own.
+            Expanded::NoSchema if self.envelope.is_none() => return Ok(Some((None, data))),
+            Expanded::NoSchema | Expanded::Text => (Cow::Borrowed(schema), data),
+        };
+        let (schema, data) = match &self.envelope {
+            Some(envelope) => envelope.wrap(values, &schema, data)?,
+            None => (schema, data),
+        };
+        Ok(Some((Some(schema), data)))
+    }
+}
+
+impl Envelope {
+    fn wrap<'a>(
+        &'a self,
+        values: &[Value<'a>],
+        payload_schema: &Schema,
+        payload: Data<'a>,
+    ) -> Result<(Cow<'a, Schema>, Data<'a>), Fault> {
+        let mut fields = vec![("payload".to_owned(), payload_schema.clone())];
+        let mut data = vec![payload];
+        for (name, column) in &self.fields {
+            fields.push((name.clone(), column.schema.clone()));
+            data.push(column.read(values)?);
         }
-        Codec::Date(_) => {
-            let days = temporal::date(text).map_err(|_| fault())?;
-            i128::from(days) * i128::from(temporal::DAY_MILLIS)
+        let mut schema = Schema::of(Kind::Struct(fields));
+        let (slot, default) = &self.routed_by;
+        let fault = |why| Fault::new(*slot, why);
+        let routed_by = match (value(values, *slot)?, default) {
+            (Some(text), _) => str::from_utf8(text).map_err(|_| fault(ValueError::NotUtf8))?,
+            (None, Some(default)) => default,
+            (None, None) => return Err(fault(ValueError::Null)),
+        };
+        schema.name = Some(Cow::Owned(format!("{}{routed_by}.Value", self.name)));
+        if let Some(column) = &self.version
+            && let Data::Int(version) = column.read(values)?
+        {
+            let version = i32::try_from(version);
+            schema.version = Some(version.map_err(|_| column.fault(ValueError::NotANumber))?);
         }
-        // A number says nothing of its unit.
-        _ => return Err(fault()),
-    };
-    match i64::try_from(millis) {
-        Ok(millis) if millis >= 0 => Ok(Some(millis)),
-        _ => Err(fault()),
+        Ok((Cow::Owned(schema), Data::Struct(data)))
     }
 }

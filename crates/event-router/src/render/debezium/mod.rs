@@ -5,7 +5,6 @@ mod expand;
 mod field;
 mod java_regex;
 mod options;
-mod payload;
 mod topic_template;
 
 pub use expand::{Expand, NameAdjustment};

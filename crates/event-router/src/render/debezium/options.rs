@@ -7,9 +7,8 @@ use crate::render::connect::{Converter, Handling};
 /// The header that carries the event's id. Debezium names it so whatever the column is called.
 pub(crate) const ID_HEADER: &str = "id";
 
-/// What of an outbox table means what, where its rows go, and what bytes they become: the options of
-/// Debezium's outbox event router, of its Postgres connector as far as they decide bytes, and Kafka
-/// Connect's converters.
+/// The options of Debezium's outbox event router, those of its Postgres connector that decide bytes,
+/// and Kafka Connect's converters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// Column of the event's id, sent as the header `id` (`table.field.event.id`).
@@ -36,7 +35,7 @@ pub struct Options {
     pub ignore_missing: bool,
     /// Whether an empty payload makes a tombstone (`route.tombstone.on.empty.payload`).
     pub tombstone_on_empty: bool,
-    /// Whether and how a JSON payload becomes a structure (`table.expand.json.payload`).
+    /// Makes a structure of a JSON payload (`table.expand.json.payload`).
     pub expand: Option<Expand>,
     /// Debezium's `topic.prefix`, with which the schemas of envelopes begin.
     pub topic_prefix: String,
@@ -85,13 +84,13 @@ impl Default for Options {
 pub struct Additional {
     /// The column.
     pub column: String,
-    /// Where it goes.
+    /// Its place.
     pub placement: Placement,
-    /// Under which name.
+    /// Its name there.
     pub alias: String,
 }
 
-/// Where an additional column goes.
+/// The place of an additional column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
     /// A header.
@@ -106,29 +105,20 @@ pub enum Placement {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlacementError {
-    /// Nothing between two commas, or nothing at all.
+    /// An entry is empty.
     #[error(
         "there is an empty entry; write column:placement or column:placement:alias, separated by commas"
     )]
     Empty,
     /// An entry of one part, or of more than three.
-    #[error("{entry:?} is not column:placement or column:placement:alias")]
-    Parts {
-        /// The entry.
-        entry: String,
-    },
-    /// A placement that there is not.
-    #[error("{word:?} is no placement; there are header, envelope and partition")]
-    Unknown {
-        /// What was written.
-        word: String,
-    },
+    #[error("{0:?} is not column:placement or column:placement:alias")]
+    Parts(String),
+    /// The placement does not exist.
+    #[error("{0:?} is no placement; there are header, envelope and partition")]
+    Unknown(String),
     /// Two fields of the envelope with one name.
-    #[error("the envelope would have two fields named {name:?}")]
-    Twice {
-        /// The name.
-        name: String,
-    },
+    #[error("the envelope would have two fields named {0:?}")]
+    Twice(String),
     /// Two columns for the one partition.
     #[error("more than one column is placed as the partition")]
     Partitions,
@@ -138,54 +128,36 @@ impl Additional {
     /// Reads `table.fields.additional.placement`.
     pub fn parse(text: &str) -> Result<Vec<Self>, PlacementError> {
         let mut all: Vec<Self> = Vec::new();
-        for entry in text.split(',') {
-            let entry = entry.trim();
-            if entry.is_empty() {
-                return Err(PlacementError::Empty);
-            }
+        for entry in text.split(',').map(str::trim) {
             let parts: Vec<&str> = entry.split(':').map(str::trim).collect();
             let (column, word, alias) = match parts.as_slice() {
-                // An alias of nothing is none: this is how Java splits.
-                [column, word] | [column, word, ""] => (*column, *word, *column),
-                [column, word, alias] => (*column, *word, *alias),
-                _ => {
-                    return Err(PlacementError::Parts {
-                        entry: entry.to_owned(),
-                    });
-                }
+                [""] => return Err(PlacementError::Empty),
+                // Java's `split` drops an empty alias.
+                [column, word] | [column, word, ""] if !column.is_empty() => (column, word, column),
+                [column, word, alias] if !column.is_empty() => (column, word, alias),
+                _ => return Err(PlacementError::Parts(entry.to_owned())),
             };
-            if column.is_empty() {
-                return Err(PlacementError::Parts {
-                    entry: entry.to_owned(),
-                });
-            }
             let placement = match word.to_ascii_lowercase().as_str() {
                 "header" => Placement::Header,
                 "envelope" => Placement::Envelope,
                 "partition" => Placement::Partition,
-                _ => {
-                    return Err(PlacementError::Unknown {
-                        word: word.to_owned(),
-                    });
+                _ => return Err(PlacementError::Unknown((*word).to_owned())),
+            };
+            let twice = all.iter().any(|other| {
+                let alike = other.alias == *alias || placement == Placement::Partition;
+                other.placement == placement && alike
+            });
+            match placement {
+                Placement::Envelope if twice || *alias == "payload" => {
+                    return Err(PlacementError::Twice((*alias).to_owned()));
                 }
-            };
-            let of = |wanted| {
-                all.iter()
-                    .filter(move |other: &&Self| other.placement == wanted)
-            };
-            let twice = of(Placement::Envelope).any(|other| other.alias == alias);
-            if placement == Placement::Envelope && (twice || alias == "payload") {
-                return Err(PlacementError::Twice {
-                    name: alias.to_owned(),
-                });
-            }
-            if placement == Placement::Partition && of(Placement::Partition).next().is_some() {
-                return Err(PlacementError::Partitions);
+                Placement::Partition if twice => return Err(PlacementError::Partitions),
+                _ => {}
             }
             all.push(Self {
-                column: column.to_owned(),
+                column: (*column).to_owned(),
                 placement,
-                alias: alias.to_owned(),
+                alias: (*alias).to_owned(),
             });
         }
         Ok(all)
@@ -218,9 +190,11 @@ impl Options {
 
     /// Whether there is an envelope around the payload.
     pub fn has_envelope(&self) -> bool {
-        self.additional
+        let mut placements = self
+            .additional
             .iter()
-            .any(|additional| additional.placement == Placement::Envelope)
+            .map(|additional| additional.placement);
+        placements.any(|placement| placement == Placement::Envelope)
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::java_regex::{JavaRegex, JavaRegexError};
-use crate::plan::TopicName;
+use crate::value::cursor::Cursor;
 
 /// The group that Debezium's default `route.topic.regex` has.
 const PLACEHOLDER: &str = "routedByValue";
@@ -12,18 +12,18 @@ const PLACEHOLDER: &str = "routedByValue";
 /// Debezium's default `route.topic.regex`.
 const DEFAULT_REGEX: &str = "(?<routedByValue>.*)";
 
-/// A topic name with the routing column's text in it: `outbox.event.${routedByValue}`; or, with a
-/// regular expression, with what that found in the text.
+/// A topic name with the routing column's text, `outbox.event.${routedByValue}`, or with the groups of
+/// a regular expression in that text.
 ///
-/// The grammar is that of a Java replacement string, as Debezium's `route.topic.replacement` is one:
-/// `${name}` and `$1` stand for groups, a backslash takes the next character literally, anything
-/// else is itself. A text that the expression does not match as a whole is the topic.
+/// The grammar is that of a Java replacement string, as in Debezium's `route.topic.replacement`:
+/// `${name}` and `$1` are groups, a backslash takes the next character literally. A text that the
+/// expression does not match as a whole is the topic.
 ///
-/// The value goes in as it is. A name that Kafka does not allow is for the broker to refuse.
+/// The text goes in unchanged; the broker refuses names that Kafka does not allow.
 #[derive(Clone)]
 pub struct TopicTemplate {
     pattern: String,
-    /// None for the default one, which matches what has no line terminator in it.
+    /// `None` for the default one, which matches texts without line terminators.
     regex: Option<JavaRegex>,
     pieces: Vec<Piece>,
 }
@@ -38,23 +38,17 @@ enum Piece {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopicTemplateError {
-    /// There is no topic without a name.
+    /// The text is empty.
     #[error("topic template: it is empty")]
     Empty,
     /// A `$` that begins no reference.
     #[error(
-        "topic template, character {position}: a $ begins ${{routedByValue}} or $1; write \\$ for a dollar sign"
+        "topic template, character {0}: a $ begins ${{routedByValue}} or $1; write \\$ for a dollar sign"
     )]
-    Dollar {
-        /// Where the `$` is.
-        position: usize,
-    },
+    Dollar(usize),
     /// `${` without its `}`.
-    #[error("topic template, character {position}: ${{ is not closed by a }}")]
-    Unclosed {
-        /// Where the `$` is.
-        position: usize,
-    },
+    #[error("topic template, character {0}: ${{ is not closed by a }}")]
+    Unclosed(usize),
     /// `${…}` with a name that no group of the expression has.
     #[error(
         "topic template, character {position}: unknown placeholder ${{{name}}}; there is {}",
@@ -63,9 +57,9 @@ pub enum TopicTemplateError {
     Unknown {
         /// Where the `$` is.
         position: usize,
-        /// What stands between the braces.
+        /// The name between the braces.
         name: String,
-        /// The names that there are.
+        /// The names of the groups.
         groups: Vec<String>,
     },
     /// `$1` with a number that no group of the expression has.
@@ -77,30 +71,27 @@ pub enum TopicTemplateError {
         position: usize,
         /// The number.
         number: usize,
-        /// How many there are.
+        /// The number of groups.
         groups: usize,
     },
     /// A backslash with nothing after it.
-    #[error("topic template, character {position}: nothing follows the backslash")]
-    Backslash {
-        /// Where the backslash is.
-        position: usize,
-    },
-    /// The expression is not one.
+    #[error("topic template, character {0}: nothing follows the backslash")]
+    Backslash(usize),
+    /// The expression is not understood.
     #[error(transparent)]
     Regex(#[from] JavaRegexError),
 }
 
 fn placeholders(groups: &[String]) -> String {
-    if groups.is_empty() {
-        return "none".to_owned();
-    }
     let groups: Vec<String> = groups.iter().map(|name| format!("${{{name}}}")).collect();
-    groups.join(", ")
+    match groups.as_slice() {
+        [] => "none".to_owned(),
+        groups => groups.join(", "),
+    }
 }
 
 impl TopicTemplate {
-    /// A template for what `pattern`, a Java regular expression, finds (`route.topic.regex` and
+    /// A template for the groups of `pattern`, a Java regular expression (`route.topic.regex` and
     /// `route.topic.replacement`).
     pub fn with_regex(pattern: &str, replacement: &str) -> Result<Self, TopicTemplateError> {
         let regex = match pattern {
@@ -116,7 +107,7 @@ impl TopicTemplate {
         Ok(template)
     }
 
-    /// What stands in every topic, between what stands for the value.
+    /// The texts that stand in every topic, between the groups.
     pub fn literals(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().filter_map(|piece| match piece {
             Piece::Literal(text) => Some(text.as_str()),
@@ -125,118 +116,104 @@ impl TopicTemplate {
     }
 
     fn read(&mut self, text: &str) -> Result<(), TopicTemplateError> {
+        use TopicTemplateError::{Backslash, Dollar, Empty, Unclosed};
+
         if text.is_empty() {
-            return Err(TopicTemplateError::Empty);
+            return Err(Empty);
         }
-        let mut chars = (1..).zip(text.chars()).peekable();
-        while let Some((position, c)) = chars.next() {
-            match c {
-                '\\' => match chars.next() {
-                    Some((_, escaped)) => self.push_char(escaped),
-                    None => return Err(TopicTemplateError::Backslash { position }),
-                },
-                '$' => match chars.next() {
-                    Some((_, '{')) => {
-                        let mut name = String::new();
-                        loop {
-                            match chars.next() {
-                                Some((_, '}')) => break,
-                                Some((_, c)) => name.push(c),
-                                None => return Err(TopicTemplateError::Unclosed { position }),
-                            }
-                        }
-                        let Some(group) = self.group(&name) else {
-                            let groups = self.names();
-                            return Err(TopicTemplateError::Unknown {
-                                position,
-                                name,
-                                groups,
-                            });
-                        };
-                        self.pieces.push(Piece::Group(group));
-                    }
-                    Some((_, first @ '0'..='9')) => {
-                        let digit = |c: char| c.to_digit(10).map_or(0, |digit| digit as usize);
-                        let groups = self.groups();
-                        let mut number = digit(first);
-                        if number > groups {
-                            return Err(TopicTemplateError::NoGroup {
-                                position,
-                                number,
-                                groups,
-                            });
-                        }
-                        // As many digits as there are groups for, as in Java.
-                        while let Some((_, c @ '0'..='9')) = chars.peek() {
-                            let longer = number.saturating_mul(10).saturating_add(digit(*c));
-                            if longer > groups {
-                                break;
-                            }
-                            number = longer;
-                            chars.next();
-                        }
-                        self.pieces.push(Piece::Group(number));
-                    }
-                    _ => return Err(TopicTemplateError::Dollar { position }),
-                },
-                _ => self.push_char(c),
+        let mut text = Cursor::new(text);
+        while let Some(c) = text.next() {
+            let position = text.position - 1;
+            let c = match c {
+                '\\' => text.next().ok_or(Backslash(position))?,
+                '$' => {
+                    let group = if text.take("{") {
+                        let name = text.take_while(|c| c != '}');
+                        text.next().ok_or(Unclosed(position))?;
+                        self.named(name, position)?
+                    } else {
+                        let first = text.next().and_then(|c| c.to_digit(10));
+                        let first = first.ok_or(Dollar(position))?;
+                        self.numbered(first as usize, &mut text, position)?
+                    };
+                    self.pieces.push(Piece::Group(group));
+                    continue;
+                }
+                c => c,
+            };
+            match self.pieces.last_mut() {
+                Some(Piece::Literal(text)) => text.push(c),
+                _ => self.pieces.push(Piece::Literal(c.to_string())),
             }
         }
         Ok(())
     }
 
-    fn groups(&self) -> usize {
-        self.regex.as_ref().map_or(1, JavaRegex::groups)
-    }
-
-    fn group(&self, name: &str) -> Option<usize> {
-        match &self.regex {
-            None => (name == PLACEHOLDER).then_some(1),
-            Some(regex) => regex.group(name),
-        }
-    }
-
-    fn names(&self) -> Vec<String> {
-        match &self.regex {
-            None => vec![PLACEHOLDER.to_owned()],
+    fn named(&self, name: &str, position: usize) -> Result<usize, TopicTemplateError> {
+        let names = match &self.regex {
+            None => vec![None, Some(PLACEHOLDER)],
             Some(regex) => regex.names(),
-        }
-    }
-
-    fn push_char(&mut self, c: char) {
-        if let Some(Piece::Literal(text)) = self.pieces.last_mut() {
-            text.push(c);
-        } else {
-            self.pieces.push(Piece::Literal(c.to_string()));
-        }
-    }
-}
-
-impl TopicName for TopicTemplate {
-    fn render(&self, value: &str, topic: &mut String) {
-        topic.clear();
-        let Some(regex) = &self.regex else {
-            if value.contains(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']) {
-                topic.push_str(value);
-                return;
-            }
-            for piece in &self.pieces {
-                topic.push_str(match piece {
-                    Piece::Literal(text) => text,
-                    Piece::Group(_) => value,
-                });
-            }
-            return;
         };
-        let Some((before, captures, after)) = regex.captures(value) else {
+        let group = names.iter().position(|known| *known == Some(name));
+        group.ok_or_else(|| TopicTemplateError::Unknown {
+            position,
+            name: name.to_owned(),
+            groups: names.into_iter().flatten().map(str::to_owned).collect(),
+        })
+    }
+
+    /// Takes as many digits as there are groups for, as Java does.
+    fn numbered(
+        &self,
+        first: usize,
+        text: &mut Cursor<'_>,
+        position: usize,
+    ) -> Result<usize, TopicTemplateError> {
+        let groups = self
+            .regex
+            .as_ref()
+            .map_or(1, |regex| regex.names().len() - 1);
+        let mut number = first;
+        if number > groups {
+            return Err(TopicTemplateError::NoGroup {
+                position,
+                number,
+                groups,
+            });
+        }
+        while let Some(digit) = text.peek().and_then(|c| c.to_digit(10)) {
+            let longer = number.saturating_mul(10).saturating_add(digit as usize);
+            if longer > groups {
+                break;
+            }
+            number = longer;
+            text.next();
+        }
+        Ok(number)
+    }
+
+    /// Replaces `topic` by the topic for `value`.
+    pub(crate) fn render(&self, value: &str, topic: &mut String) {
+        topic.clear();
+        let captures = match &self.regex {
+            None if value.contains(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']) => None,
+            None => Some(("", None, "")),
+            Some(regex) => regex
+                .captures(value)
+                .map(|(before, captures, after)| (before, Some(captures), after)),
+        };
+        let Some((before, captures, after)) = captures else {
             topic.push_str(value);
             return;
         };
         topic.push_str(before);
         for piece in &self.pieces {
-            topic.push_str(match piece {
-                Piece::Literal(text) => text,
-                Piece::Group(number) => captures.get(*number).map_or("", |group| group.as_str()),
+            topic.push_str(match (piece, &captures) {
+                (Piece::Literal(text), _) => text,
+                (Piece::Group(_), None) => value,
+                (Piece::Group(number), Some(captures)) => {
+                    captures.get(*number).map_or("", |group| group.as_str())
+                }
             });
         }
         topic.push_str(after);
@@ -301,12 +278,8 @@ impl fmt::Display for TopicTemplate {
 
 impl fmt::Debug for TopicTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "TopicTemplate({:?} of {:?})",
-            self.to_string(),
-            self.pattern
-        )
+        let text = self.to_string();
+        write!(f, "TopicTemplate({text:?} of {:?})", self.pattern)
     }
 }
 
@@ -379,16 +352,16 @@ mod tests {
         use TopicTemplateError as E;
         let parse = |text: &str| text.parse::<TopicTemplate>().unwrap_err();
         assert_eq!(parse(""), E::Empty);
-        assert_eq!(parse("a.$x"), E::Dollar { position: 3 });
+        assert_eq!(parse("a.$x"), E::Dollar(3));
         let no_group = E::NoGroup {
             position: 3,
             number: 2,
             groups: 1,
         };
         assert_eq!(parse("a.$2"), no_group);
-        assert_eq!(parse("é$"), E::Dollar { position: 2 });
-        assert_eq!(parse("a.${routedByValue"), E::Unclosed { position: 3 });
-        assert_eq!(parse("trailing\\"), E::Backslash { position: 9 });
+        assert_eq!(parse("é$"), E::Dollar(2));
+        assert_eq!(parse("a.${routedByValue"), E::Unclosed(3));
+        assert_eq!(parse("trailing\\"), E::Backslash(9));
         let unknown = parse("ab${type}");
         assert_eq!(
             unknown,

@@ -1,40 +1,39 @@
 //! Values in Confluent's wire format: a zero byte, the id of the schema, the body.
 //!
 //! Source: "Wire format" and "Subject name strategy" in Confluent's documentation of Schema Registry.
-//! The body of a JSON Schema value is the JSON that the route makes, as it is; that of an Avro value is
-//! the same JSON in Avro's binary encoding, by the schema ([`avro`]).
+//! The body of a JSON Schema value is the route's JSON; the body of an Avro value is the same JSON in
+//! Avro's binary encoding ([`avro`]).
 //!
-//! Schemas come from outside: a router that meets a subject of which it knows none says so with
-//! [`RouteError::UnknownSchema`](crate::RouteError::UnknownSchema), and goes on when it was told with
-//! [`Router::learn`](crate::Router::learn).
+//! Schemas come from outside. For a subject without one the router returns
+//! [`RouteError::UnknownSchema`](crate::RouteError::UnknownSchema);
+//! [`Router::learn`](crate::Router::learn) gives it the schema.
 
 mod avro;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::str;
+use std::sync::Arc;
 
-use smallvec::{SmallVec, smallvec};
-use walrelay_pgoutput::{Relation, Tuple, Value};
+use walrelay_pgoutput::Value;
 
 pub use avro::SchemaProblem;
 
 use crate::plan::{
-    Columns, PlanError, Render as _, Role, RouteError, SchemaMismatch, SchemaMismatchAt, Slots,
-    Target,
+    Columns, PlanError, RouteError, SchemaMismatch, SchemaMismatchAt, Slots, Target,
 };
 use crate::render::template::{Compiler, Lookups, Template, Text};
+use crate::value::Part;
 use crate::value::json;
-use crate::value::{Fault, Part, ValueError};
 
-/// How values are encoded.
+/// The encoding of values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WireFormat {
     /// The format of the body.
     pub format: ValueFormat,
-    /// What the subjects of schemas are called.
+    /// The names of the schemas' subjects.
     pub subjects: SubjectNames,
-    /// The template of the record's name, for those subjects that have it.
+    /// The template of the record's name, if the subjects contain that name.
     pub record: Option<Template>,
     /// Tables of the filter `lookup`.
     pub lookups: Lookups,
@@ -43,7 +42,7 @@ pub struct WireFormat {
 /// The format of a value's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueFormat {
-    /// JSON, as the route makes it. It is not compared with the schema.
+    /// The route's JSON, not compared with the schema.
     Json,
     /// Avro's binary encoding.
     Avro,
@@ -66,49 +65,13 @@ impl WireFormat {
         self.record.iter().flat_map(Template::columns).collect()
     }
 
-    pub(crate) fn compile(&self, relation: &Relation<'_>) -> Result<Option<RecordName>, PlanError> {
-        let Some(template) = &self.record else {
-            return Ok(None);
-        };
-        let mut columns = Columns::of(relation);
-        let mut compiler = Compiler {
-            columns: &mut columns,
-            lookups: &self.lookups,
-        };
-        let text = compiler.text(template, &Target::RecordName)?;
-        Ok(Some(RecordName {
-            text,
-            slots: columns.finish(),
-        }))
-    }
-}
-
-/// What makes the name of a record, for one table.
-#[derive(Debug)]
-pub(crate) struct RecordName {
-    text: Text,
-    slots: Slots,
-}
-
-impl RecordName {
-    /// Appends the name.
-    fn render(
-        &self,
-        tuple: &Tuple<'_>,
-        scratch: &mut Vec<u8>,
-        subject: &mut String,
-    ) -> Result<(), RouteError> {
-        let mut values: SmallVec<[Value<'_>; 4]> = smallvec![Value::Null; self.slots.names.len()];
-        self.slots.values(tuple, &mut values);
-        let fault = |fault| self.slots.error(fault, &Role::Template(Target::RecordName));
-        let part = self.text.render(&values, scratch).map_err(fault)?;
-        let why = |why| fault(Fault::new(self.text.slot(), why));
-        let text = part.resolve(scratch).ok_or_else(|| why(ValueError::Null))?;
-        if text.is_empty() {
-            return Err(why(ValueError::Empty));
-        }
-        subject.push_str(str::from_utf8(text).map_err(|_| why(ValueError::NotUtf8))?);
-        Ok(())
+    /// Makes the name of the record, if subjects contain that name.
+    pub(crate) fn compile(&self, columns: &mut Columns<'_>) -> Result<Option<Text>, PlanError> {
+        let lookups = &self.lookups;
+        let mut compiler = Compiler { columns, lookups };
+        let record = self.record.as_ref();
+        let record = record.map(|record| compiler.text(record, &Target::RecordName));
+        record.transpose()
     }
 }
 
@@ -123,11 +86,11 @@ pub struct ValueSchema {
 #[derive(Clone)]
 enum Body {
     Json,
-    Avro(avro::Encoder),
+    Avro(Arc<avro::Plan>),
 }
 
 impl ValueSchema {
-    /// Of JSON values.
+    /// For JSON values.
     pub fn json(id: u32) -> Self {
         Self {
             id,
@@ -136,30 +99,22 @@ impl ValueSchema {
         }
     }
 
-    /// Of Avro values; `schema` is the schema's JSON. Compiles it.
+    /// Compiles `schema`, a schema's JSON, for Avro values.
     ///
     /// # Errors
-    /// It is no schema that can be encoded by.
+    /// The schema cannot be used.
     pub fn avro(id: u32, schema: &str) -> Result<Self, SchemaProblem> {
         Ok(Self {
             id,
             may_change: false,
-            body: Body::Avro(avro::Encoder::compile(schema)?),
+            body: Body::Avro(Arc::new(avro::plan(schema)?)),
         })
     }
 
-    /// It was the latest of its subject, and there may be a later one by now: a value that does not fit
-    /// may fit that.
+    /// Marks it as the latest of its subject: a value that does not fit may fit a later one.
     #[must_use]
     pub fn latest(mut self) -> Self {
         self.may_change = true;
-        self
-    }
-
-    /// With another id.
-    #[must_use]
-    pub fn with_id(mut self, id: u32) -> Self {
-        self.id = id;
         self
     }
 
@@ -172,7 +127,7 @@ impl ValueSchema {
     pub fn name(&self) -> Option<&str> {
         match &self.body {
             Body::Json => None,
-            Body::Avro(encoder) => encoder.name(),
+            Body::Avro(plan) => plan.name(),
         }
     }
 }
@@ -186,17 +141,17 @@ impl fmt::Debug for ValueSchema {
     }
 }
 
-/// What a router knows of schemas.
+/// The schemas that a router knows.
 pub(crate) struct Encoding {
     format: WireFormat,
-    schemas: Vec<ValueSchema>,
+    /// Subjects and the schemas of their values.
+    schemas: Vec<(String, ValueSchema)>,
     /// Places in `schemas`.
-    subjects: HashMap<Box<str>, usize>,
-    /// The subject of the row that is read; kept so that its memory is.
+    subjects: HashMap<String, usize>,
+    /// The place of the last row's schema.
+    last: usize,
+    /// The subject of the row that was read last, or nothing.
     subject: String,
-    /// That of the row before, and the place of its schema.
-    before: String,
-    place: Option<usize>,
 }
 
 impl Encoding {
@@ -205,9 +160,8 @@ impl Encoding {
             format,
             schemas: Vec::new(),
             subjects: HashMap::new(),
+            last: 0,
             subject: String::new(),
-            before: String::new(),
-            place: None,
         }
     }
 
@@ -215,19 +169,18 @@ impl Encoding {
         &self.format
     }
 
-    /// The schema of a subject is this one from now on.
+    /// Sets the schema of a subject's values.
     pub(crate) fn learn(&mut self, subject: &str, schema: ValueSchema) {
         let known = self.subjects.get(subject).copied();
         let place = known.unwrap_or(self.schemas.len());
         match self.schemas.get_mut(place) {
-            Some(known) => *known = schema,
-            None => self.schemas.push(schema),
+            Some((_, known)) => *known = schema,
+            None => self.schemas.push((subject.to_owned(), schema)),
         }
-        self.subjects.insert(subject.into(), place);
-        self.place = None;
+        self.subjects.insert(subject.to_owned(), place);
     }
 
-    /// The subject that was looked at last.
+    /// The subject of the row that was read last, or nothing.
     pub(crate) fn subject(&self) -> &str {
         &self.subject
     }
@@ -236,100 +189,83 @@ impl Encoding {
     pub(crate) fn apply<'t>(
         &mut self,
         topic: &str,
-        record: Option<&RecordName>,
-        (tuple, table): (&Tuple<'t>, &str),
+        record: Option<&Text>,
+        (values, slots): (&[Value<'t>], &Slots),
         value: &mut Part<'t>,
-        scratch: &mut Vec<u8>,
-    ) -> Result<(), RouteError> {
-        if matches!(value, Part::Null | Part::Absent) {
-            self.subject.clear();
-            return Ok(());
-        }
-        self.name(topic, record, tuple, scratch)?;
-        let schema = match self.place {
-            Some(place) if self.subject == self.before => self.schemas.get(place),
-            _ => {
-                self.place = self.subjects.get(self.subject.as_str()).copied();
-                self.before.clone_from(&self.subject);
-                self.place.and_then(|place| self.schemas.get(place))
-            }
-        };
-        let Some(schema) = schema else {
-            return Err(RouteError::UnknownSchema {
-                subject: self.subject.clone(),
-            });
-        };
-        let schema_mismatch = |schema_mismatch: SchemaMismatch| RouteError::SchemaMismatch {
-            table: table.to_owned(),
-            subject: self.subject.clone(),
-            schema_mismatch,
-            may_change: schema.may_change,
-        };
-        *value = encode(schema, value, scratch).map_err(schema_mismatch)?;
-        Ok(())
-    }
-
-    fn name(
-        &mut self,
-        topic: &str,
-        record: Option<&RecordName>,
-        tuple: &Tuple<'_>,
         scratch: &mut Vec<u8>,
     ) -> Result<(), RouteError> {
         let subject = &mut self.subject;
         subject.clear();
+        if matches!(value, Part::Null | Part::Absent) {
+            return Ok(());
+        }
         if self.format.subjects != SubjectNames::Record {
             subject.push_str(topic);
             subject.push('-');
         }
         match record {
-            Some(record) => record.render(tuple, scratch, subject)?,
+            Some(record) => {
+                let part = record.render(values, scratch);
+                let part = part.and_then(|part| part.filled(record.slot(), scratch));
+                let part = part.map_err(|fault| slots.error(fault, &Target::RecordName.into()))?;
+                let name = part.resolve(scratch).map(str::from_utf8);
+                subject.push_str(name.and_then(Result::ok).unwrap_or_default());
+            }
             None => subject.push_str("value"),
         }
+        // Rows of one subject often follow each other.
+        if self
+            .schemas
+            .get(self.last)
+            .is_none_or(|(known, _)| known != subject)
+        {
+            self.last = self.subjects.get(subject).copied().unwrap_or(usize::MAX);
+        }
+        let subject = || self.subject.clone();
+        let Some((_, schema)) = self.schemas.get(self.last) else {
+            return Err(RouteError::UnknownSchema { subject: subject() });
+        };
+        let encoded = encode(schema, value, scratch);
+        *value = encoded.map_err(|schema_mismatch| RouteError::SchemaMismatch {
+            table: slots.table.clone(),
+            subject: subject(),
+            schema_mismatch,
+            may_change: schema.may_change,
+        })?;
         Ok(())
     }
 }
 
-/// Appends what a JSON text is by the schema. For fuzzing.
-pub(crate) fn encode_json(
-    schema: &ValueSchema,
-    json: &[u8],
-    out: &mut Vec<u8>,
-) -> Result<(), SchemaMismatch> {
-    encode(schema, &Part::Row(json), out).map(drop)
-}
-
-fn encode<'t>(
+/// Appends the value's form by the schema.
+pub(crate) fn encode<'t>(
     schema: &ValueSchema,
     value: &Part<'t>,
     scratch: &mut Vec<u8>,
 ) -> Result<Part<'t>, SchemaMismatch> {
-    if let (Body::Avro(encoder), Part::Row(bytes)) = (&schema.body, value) {
+    if let (Body::Avro(plan), Part::Row(bytes)) = (&schema.body, value) {
         let text = str::from_utf8(bytes).map_err(|_| SchemaMismatchAt::NotJson)?;
         let start = begin(schema, scratch);
-        encoder.encode(text, scratch)?;
+        plan.encode(text, scratch)?;
         return Ok(Part::since(start, scratch));
     }
     let text = value.resolve(scratch).unwrap_or_default();
     let text = str::from_utf8(text).map_err(|_| SchemaMismatchAt::NotJson)?;
-    // A value that was rendered lies in the buffer that is written to.
-    let mut out = Vec::new();
     match &schema.body {
-        Body::Json if !json::is_json(text.as_bytes()) => {
-            return Err(SchemaMismatchAt::NotJson.into());
+        Body::Json if json::is_json(text.as_bytes()) => {
+            let start = begin(schema, scratch);
+            value.copy(0..value.len(), scratch);
+            Ok(Part::since(start, scratch))
         }
-        Body::Json => {}
-        Body::Avro(encoder) => {
-            out.reserve(text.len());
-            encoder.encode(text, &mut out)?;
+        Body::Json => Err(SchemaMismatchAt::NotJson.into()),
+        Body::Avro(plan) => {
+            // The text lies in the scratch buffer, to which the encoder cannot write meanwhile.
+            let mut out = Vec::with_capacity(text.len());
+            plan.encode(text, &mut out)?;
+            let start = begin(schema, scratch);
+            scratch.extend_from_slice(&out);
+            Ok(Part::since(start, scratch))
         }
     }
-    let start = begin(schema, scratch);
-    match &schema.body {
-        Body::Json => value.copy(0..value.len(), scratch),
-        Body::Avro(_) => scratch.extend_from_slice(&out),
-    }
-    Ok(Part::since(start, scratch))
 }
 
 /// The head of a value: a zero byte, the id. Gives its place.

@@ -3,21 +3,19 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::value::json::Step;
-
 /// A text with columns in it: `{aggregate_type | lower}.events`.
 ///
-/// The grammar is that at the head of `render/template/mod.rs`. What is written back by
-/// `Display` reads as the same template.
+/// The grammar is at the head of `render/template/mod.rs`. `Display` writes a text that reads as the
+/// same template.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Template {
     pub(super) pieces: Vec<Piece>,
 }
 
-/// Tables that the filter `lookup` knows: by name, what each value becomes.
+/// The tables of the filter `lookup`, by name.
 pub type Lookups = BTreeMap<String, BTreeMap<String, String>>;
 
-/// What a template is for. It decides what NULL means there.
+/// The part of a record that a template makes, which gives NULL its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Place {
     /// The topic. NULL: the row is unroutable.
@@ -39,58 +37,24 @@ pub enum Place {
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Piece {
     Literal(String),
-    Value(Expression),
+    /// A column and its filters.
+    Column(String, Vec<Filter>),
 }
 
-/// A column and what is done to its value.
+/// A filter as it is written; [`Op::of`](super::filter::Op::of) gives its arguments a meaning.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Expression {
-    pub(super) source: Source,
-    pub(super) filters: Vec<(At, Filter)>,
+pub(super) struct Filter {
+    /// One of [`FILTERS`].
+    pub(super) name: &'static str,
+    pub(super) arguments: Vec<Argument>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
-pub(super) enum Source {
-    Column(String),
+pub(super) enum Argument {
     Text(String),
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Filter {
-    Lower,
-    Upper,
-    Before(String),
-    After(String),
-    Replace(String, String),
-    Default(String),
-    Json(Vec<Step>),
-    Lookup { table: String, otherwise: Otherwise },
-    Text,
-    Optional,
-}
-
-/// What becomes of a value that a lookup table does not have.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Otherwise {
-    /// The row is unroutable.
-    Refuse,
-    /// It stays as it is.
+    Number(usize),
     Keep,
-    /// This.
-    Text(String),
 }
-
-/// Where something stands in the text. Says nothing of what it is: equal to any other.
-#[derive(Clone, Copy)]
-pub(super) struct At(pub(super) usize);
-
-impl PartialEq for At {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for At {}
 
 /// All filters and how they are written, in the order of the documentation.
 pub(super) const FILTERS: [(&str, &str); 10] = [
@@ -112,63 +76,38 @@ pub(super) const FILTERS: [(&str, &str); 10] = [
     ("optional", "optional"),
 ];
 
-// === impl Template ===
-
 impl Template {
     /// The columns that it names, in order, repeated where they are.
     pub fn columns(&self) -> impl Iterator<Item = &str> {
-        self.expressions()
-            .filter_map(|expression| match &expression.source {
-                Source::Column(name) => Some(name.as_str()),
-                Source::Text(_) => None,
-            })
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Column(name, _) => Some(name.as_str()),
+            Piece::Literal(_) => None,
+        })
     }
 
     /// The one column that it is, as it stands in the row.
     pub(crate) fn column(&self) -> Option<&str> {
         match self.pieces.as_slice() {
-            [
-                Piece::Value(Expression {
-                    source: Source::Column(name),
-                    filters,
-                }),
-            ] if filters
-                .iter()
-                .all(|(_, filter)| *filter == Filter::Optional) =>
-            {
-                Some(name)
-            }
+            [Piece::Column(name, filters)] if filters.iter().all(Filter::is_optional) => Some(name),
             _ => None,
         }
     }
 
     /// Whether it is an empty text, whatever the row.
     pub(super) fn is_empty(&self) -> bool {
-        self.pieces.iter().all(|piece| match piece {
-            Piece::Literal(text) => text.is_empty(),
-            Piece::Value(expression) => match &expression.source {
-                Source::Text(text) => text.is_empty(),
-                Source::Column(_) => false,
-            },
-        })
-    }
-
-    pub(super) fn expressions(&self) -> impl Iterator<Item = &Expression> {
-        self.pieces.iter().filter_map(|piece| match piece {
-            Piece::Literal(_) => None,
-            Piece::Value(expression) => Some(expression),
-        })
+        let empty = |piece: &Piece| matches!(piece, Piece::Literal(text) if text.is_empty());
+        self.pieces.iter().all(empty)
     }
 }
 
 impl Filter {
-    pub(super) const fn lookup(table: String, otherwise: Otherwise) -> Self {
-        Self::Lookup { table, otherwise }
+    pub(super) fn is_optional(&self) -> bool {
+        self.name == "optional"
     }
 }
 
 impl Place {
-    /// What stands there, where it cannot be left out.
+    /// The part, if it cannot be left out.
     pub(super) const fn always_there(self) -> Option<&'static str> {
         match self {
             Self::Topic => Some("the topic"),
@@ -180,30 +119,37 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Topic => "the topic",
-            Self::Key => "the key",
-            Self::Value => "the value",
-            Self::Member => "a member of the value",
-            Self::Header => "a header",
-            Self::Partition => "the partition",
-            Self::Timestamp => "the timestamp",
-        })
-    }
-}
-
 // === Display ===
 
 impl fmt::Display for Template {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for piece in &self.pieces {
+        let mut pieces = self.pieces.iter().peekable();
+        while let Some(piece) = pieces.next() {
             match piece {
+                Piece::Literal(text) if text.is_empty() => f.write_str("{''}")?,
                 Piece::Literal(text) => {
-                    f.write_str(&text.replace('{', "{{").replace('}', "}}"))?;
+                    let text = text.replace('{', "{{").replace('}', "}}");
+                    let plain = text.trim_end_matches('$');
+                    let dollars = text.get(plain.len()..).unwrap_or_default();
+                    // A column behind them would read as `${name}`.
+                    if !dollars.is_empty() && pieces.peek().is_some() {
+                        write!(f, "{plain}{{'{dollars}'}}")?;
+                    } else {
+                        f.write_str(&text)?;
+                    }
                 }
-                Piece::Value(expression) => write!(f, "{{{expression}}}")?,
+                Piece::Column(name, filters) => {
+                    // A name needs no quotes if the grammar takes it as one.
+                    if name.starts_with(begins_name) && name.chars().all(continues_name) {
+                        write!(f, "{{{name}")?;
+                    } else {
+                        write!(f, "{{\"{}\"", name.replace('"', "\"\""))?;
+                    }
+                    for filter in filters {
+                        write!(f, " | {filter}")?;
+                    }
+                    f.write_str("}")?;
+                }
             }
         }
         Ok(())
@@ -216,53 +162,24 @@ impl fmt::Debug for Template {
     }
 }
 
-impl fmt::Display for Expression {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.source {
-            Source::Column(name) if is_plain(name) => f.write_str(name)?,
-            Source::Column(name) => write!(f, "\"{}\"", name.replace('"', "\"\""))?,
-            Source::Text(text) => write!(f, "{}", Quoted(text))?,
-        }
-        for (_, filter) in &self.filters {
-            write!(f, " | {filter}")?;
-        }
-        Ok(())
-    }
-}
-
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Lower => f.write_str("lower"),
-            Self::Upper => f.write_str("upper"),
-            Self::Before(separator) => write!(f, "before({})", Quoted(separator)),
-            Self::After(separator) => write!(f, "after({})", Quoted(separator)),
-            Self::Replace(old, new) => write!(f, "replace({}, {})", Quoted(old), Quoted(new)),
-            Self::Default(text) => write!(f, "default({})", Quoted(text)),
-            Self::Json(steps) if steps.is_empty() => f.write_str("json"),
-            Self::Json(steps) => {
-                let steps = steps.iter().map(|step| match step {
-                    Step::Member(name) => Quoted(name).to_string(),
-                    Step::Item(item) => item.to_string(),
-                });
-                write!(f, "json({})", steps.collect::<Vec<_>>().join(", "))
-            }
-            Self::Lookup { table, otherwise } => match otherwise {
-                Otherwise::Refuse => write!(f, "lookup({})", Quoted(table)),
-                Otherwise::Keep => write!(f, "lookup({}, keep)", Quoted(table)),
-                Otherwise::Text(text) => write!(f, "lookup({}, {})", Quoted(table), Quoted(text)),
-            },
-            Self::Text => f.write_str("text"),
-            Self::Optional => f.write_str("optional"),
+        f.write_str(self.name)?;
+        if self.arguments.is_empty() {
+            return Ok(());
         }
+        let arguments: Vec<String> = self.arguments.iter().map(ToString::to_string).collect();
+        write!(f, "({})", arguments.join(", "))
     }
 }
 
-struct Quoted<'a>(&'a str);
-
-impl fmt::Display for Quoted<'_> {
+impl fmt::Display for Argument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "'{}'", self.0.replace('\'', "''"))
+        match self {
+            Self::Text(text) => write!(f, "'{}'", text.replace('\'', "''")),
+            Self::Number(number) => number.fmt(f),
+            Self::Keep => f.write_str("keep"),
+        }
     }
 }
 
@@ -270,19 +187,14 @@ pub(super) fn begins_name(c: char) -> bool {
     c.is_ascii_alphabetic() || c == '_' || (!c.is_ascii() && c.is_alphabetic())
 }
 
-/// As Postgres has its identifiers, but for the folding to lower case.
+/// Like Postgres' identifiers, without folding to lower case.
 pub(super) fn continues_name(c: char) -> bool {
     begins_name(c) || c.is_ascii_digit() || c == '$'
 }
 
-/// Whether a column's name needs no quotes.
-fn is_plain(name: &str) -> bool {
-    name.starts_with(begins_name) && name.chars().all(continues_name)
-}
-
 // === Objects ===
 
-/// What a value is made of.
+/// The template of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ValueTemplate {
     /// A text, or a column as it is.
@@ -301,7 +213,7 @@ pub struct Object {
 /// A member of an [`Object`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Member {
-    /// Of the row.
+    /// A template.
     Template(Template),
     /// The same for all rows.
     Literal(Scalar),

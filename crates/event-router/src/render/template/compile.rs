@@ -2,86 +2,65 @@
 
 use walrelay_pgoutput::Value;
 
-use super::ast::{self, At, Filter, Lookups, Member, Object, Source, Template};
+use super::ast::{self, Filter, Lookups, Member, Object, Template};
 use super::filter::Op;
-use crate::plan::{Columns, PlanError, Render, Role, Target};
+use crate::plan::{Columns, Field, Made, PlanError, Role, Target};
 use crate::value::json;
 use crate::value::time;
 use crate::value::{Fault, Part, ValueError, value};
 
 /// A template whose columns are slots.
-#[derive(Debug)]
 pub(crate) struct Text {
-    pieces: Box<[Piece]>,
+    pieces: Vec<Piece>,
 }
 
-#[derive(Debug)]
 enum Piece {
-    Literal(Box<str>),
+    Literal(String),
     Column(Column),
 }
 
-/// A column's value and what is done to it.
-#[derive(Debug)]
+/// A column's value and the operations on it.
 struct Column {
     slot: usize,
-    ops: Box<[Op]>,
+    ops: Vec<Op>,
     kind: Kind,
     optional: bool,
 }
 
-/// What a value is, where JSON is built of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The kind of a value, which decides its JSON.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Text,
     Number,
     Boolean,
     /// A column of JSON: its text is its JSON.
     Json,
-    /// What the filter `json` has found: the text of a string is its content.
+    /// Found by the filter `json`: the text of a string is its content.
     Found,
     Timestamp,
     Bytes,
 }
 
-/// Whether a value ends as text, as it is, or in JSON.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Whether a value ends as a part by itself, as text, or in JSON.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// A part by itself.
     Part,
-    /// Of a text with other parts.
     Text,
-    /// A member of an object.
     Json,
 }
 
-/// What a part of a record is made of.
-#[derive(Debug)]
-pub(crate) enum Compiled {
-    /// The text. NULL is Kafka's null, or left out where it is optional.
-    Text(Text),
-    /// A JSON object.
-    Object(Built),
-    /// A number of a partition. NULL is a fault, unless it is optional.
-    Partition(Text),
-    /// Milliseconds since 1970. NULL is none.
-    Timestamp(Text),
-}
-
 /// A JSON object to be built: `"name":`, and what follows.
-#[derive(Debug)]
-pub(crate) struct Built(Box<[(Box<str>, BuiltValue)]>);
+pub(super) struct Built(Vec<(String, BuiltValue)>);
 
-#[derive(Debug)]
 enum BuiltValue {
-    Literal(Box<str>),
+    Literal(String),
     Text(Text),
     Object(Built),
 }
 
 // === Compiling ===
 
-/// What compiling needs, and where it notes which columns are needed.
+/// Compiles templates, and notes the columns that they need.
 pub(crate) struct Compiler<'c, 'r> {
     pub(crate) columns: &'c mut Columns<'r>,
     pub(crate) lookups: &'c Lookups,
@@ -89,81 +68,81 @@ pub(crate) struct Compiler<'c, 'r> {
 
 impl Compiler<'_, '_> {
     pub(crate) fn text(&mut self, template: &Template, target: &Target) -> Result<Text, PlanError> {
-        let lone = template.pieces.len() == 1;
         let using = match target {
-            _ if !lone => Use::Text,
+            _ if template.pieces.len() != 1 => Use::Text,
             Target::Member(_) => Use::Json,
             Target::Key | Target::Value | Target::Header(_) | Target::CloudEvent(_) => Use::Part,
-            Target::Id
-            | Target::Topic
-            | Target::Partition
-            | Target::Timestamp
-            | Target::RecordName => Use::Text,
+            _ => Use::Text,
         };
-        let mut pieces = Vec::with_capacity(template.pieces.len());
-        for piece in &template.pieces {
-            pieces.push(match piece {
-                ast::Piece::Literal(text) => Piece::Literal(text.as_str().into()),
-                ast::Piece::Value(expression) => match &expression.source {
-                    Source::Text(text) => Piece::Literal(text.as_str().into()),
-                    Source::Column(name) => {
-                        Piece::Column(self.column(name, &expression.filters, using, target)?)
-                    }
-                },
-            });
-        }
+        let pieces = template.pieces.iter().map(|piece| {
+            Ok(match piece {
+                ast::Piece::Literal(text) => Piece::Literal(text.clone()),
+                ast::Piece::Column(name, filters) => {
+                    Piece::Column(self.column(name, filters, using, target)?)
+                }
+            })
+        });
         Ok(Text {
-            pieces: pieces.into(),
+            pieces: pieces.collect::<Result<_, _>>()?,
         })
     }
 
+    pub(super) fn field(
+        &mut self,
+        template: &Template,
+        target: Target,
+        make: fn(Text) -> Made,
+    ) -> Result<Field, PlanError> {
+        let made = make(self.text(template, &target)?);
+        Ok(made.field(Role::Template(target)))
+    }
+
     pub(super) fn object(&mut self, object: &Object, path: &str) -> Result<Built, PlanError> {
-        let mut members = Vec::with_capacity(object.members.len());
-        for (name, member) in &object.members {
-            let path = if path.is_empty() {
-                name.clone()
-            } else {
-                format!("{path}.{name}")
+        let members = object.members.iter().map(|(name, member)| {
+            let path = match path {
+                "" => name.clone(),
+                path => format!("{path}.{name}"),
             };
             let value = match member {
-                Member::Literal(scalar) => BuiltValue::Literal(scalar.to_string().into()),
+                Member::Literal(scalar) => BuiltValue::Literal(scalar.to_string()),
                 Member::Object(inner) => BuiltValue::Object(self.object(inner, &path)?),
                 Member::Template(template) => {
                     BuiltValue::Text(self.text(template, &Target::Member(path.into()))?)
                 }
             };
-            members.push(([&quoted(name), ":"].concat().into(), value));
-        }
-        Ok(Built(members.into()))
+            Ok((quoted(name) + ":", value))
+        });
+        Ok(Built(members.collect::<Result<_, _>>()?))
     }
 
     fn column(
         &mut self,
         name: &str,
-        filters: &[(At, Filter)],
+        filters: &[Filter],
         using: Use,
         target: &Target,
     ) -> Result<Column, PlanError> {
         let role = || Role::Template(target.clone());
-        let found = self.columns.needed(name, role)?;
-        let type_oid = found.column.type_oid.get();
-        let of_column = kind(type_oid);
+        let (slot, column) = self.columns.needed(name, role)?;
+        let type_oid = column.type_oid.get();
         let mut ops = Ops {
-            kind: of_column,
+            kind: kind(type_oid),
             list: Vec::new(),
             optional: false,
         };
-        match of_column {
+        match ops.kind {
+            Kind::Boolean | Kind::Bytes if *target == Target::Timestamp && filters.is_empty() => {
+                return Err(self.columns.unsupported(name, type_oid, role()));
+            }
             Kind::Boolean => ops.list.push(Op::Boolean),
             Kind::Bytes => ops.list.push(Op::Unhex),
             _ => {}
         }
-        let no_time = matches!(of_column, Kind::Boolean | Kind::Bytes);
-        if *target == Target::Timestamp && no_time && filters.is_empty() {
-            return Err(self.columns.unsupported(name, type_oid, role()));
-        }
-        for (_, filter) in filters {
-            if !ops.filter(filter, self.lookups, using) {
+        for op in filters
+            .iter()
+            .filter_map(|filter| Op::of(filter, self.lookups))
+        {
+            if !ops.push(op, using) {
                 return Err(PlanError::Default {
                     table: self.columns.table().to_owned(),
                     column: name.to_owned(),
@@ -173,58 +152,54 @@ impl Compiler<'_, '_> {
             }
         }
         match using {
-            Use::Text => ops.become_text(),
-            Use::Part if ops.kind != Kind::Bytes => ops.become_text(),
-            Use::Json if ops.kind == Kind::Bytes => ops.become_text(),
-            Use::Part | Use::Json => {}
+            Use::Part if ops.kind == Kind::Bytes => {}
+            Use::Json if ops.kind != Kind::Bytes => {}
+            _ => ops.become_text(),
         }
         Ok(Column {
-            slot: found.slot,
-            ops: ops.list.into(),
+            slot,
+            ops: ops.list,
             kind: ops.kind,
             optional: ops.optional,
         })
     }
 }
 
-/// What is done to a column, filter by filter.
+/// The operations on a column, added filter by filter.
 struct Ops {
-    /// What the value is by now.
+    /// Of the value behind the operations so far.
     kind: Kind,
     list: Vec<Op>,
     optional: bool,
 }
 
 impl Ops {
-    /// One filter more; `false` where its default would break what is built of the value.
-    fn filter(&mut self, filter: &Filter, lookups: &Lookups, using: Use) -> bool {
-        match filter {
-            Filter::Text => self.become_text(),
-            Filter::Json(_) => {
-                if self.kind != Kind::Json {
-                    self.become_text();
-                }
-                self.list.push(Op::Filter(filter.clone()));
-                self.kind = Kind::Found;
+    /// One operation more; `false` if it is a default that would break the JSON around the value.
+    fn push(&mut self, op: Op, using: Use) -> bool {
+        match &op {
+            Op::Text => {
+                self.become_text();
+                return true;
             }
-            Filter::Lookup { table, otherwise } => {
-                let table = lookups.get(table).cloned().unwrap_or_default();
-                self.text(Op::Lookup(table, otherwise.clone()));
+            Op::Optional => {
+                self.optional = true;
+                return true;
             }
-            Filter::Default(text) => match self.default(text, using) {
-                Some(op) => self.list.push(op),
-                None => return false,
-            },
-            Filter::Optional => self.optional = true,
-            filter => self.text(Op::Filter(filter.clone())),
+            Op::Default(text) => {
+                let Some(text) = self.default(text, using) else {
+                    return false;
+                };
+                self.list.push(Op::Default(text));
+                return true;
+            }
+            Op::Json(_) if self.kind == Kind::Json => {}
+            _ => self.become_text(),
         }
-        true
-    }
-
-    /// An operation on text, with text for a result.
-    fn text(&mut self, op: Op) {
-        self.become_text();
+        if matches!(op, Op::Json(_)) {
+            self.kind = Kind::Found;
+        }
         self.list.push(op);
+        true
     }
 
     fn become_text(&mut self) {
@@ -236,8 +211,8 @@ impl Ops {
         self.kind = Kind::Text;
     }
 
-    /// Instead of NULL; `None` where such a text would break what is built of it.
-    fn default(&self, text: &str, using: Use) -> Option<Op> {
+    /// What replaces NULL; `None` if it would break the JSON around the value.
+    fn default(&self, text: &str, using: Use) -> Option<String> {
         let fits = match self.kind {
             _ if using != Use::Json => true,
             Kind::Number => json::is_number(text.as_bytes()),
@@ -246,11 +221,11 @@ impl Ops {
             Kind::Text | Kind::Found | Kind::Timestamp | Kind::Bytes => true,
         };
         let text = match self.kind {
-            // What `json` finds is JSON until it is used.
+            // The result of `json` is JSON until it is used.
             Kind::Found => quoted(text),
             _ => text.to_owned(),
         };
-        fits.then_some(Op::Filter(Filter::Default(text)))
+        fits.then_some(text)
     }
 }
 
@@ -278,51 +253,44 @@ const fn kind(type_oid: u32) -> Kind {
 
 // === Rendering ===
 
-impl Render for Compiled {
-    fn slot(&self) -> usize {
-        match self {
-            Self::Text(text) | Self::Partition(text) | Self::Timestamp(text) => text.slot(),
-            Self::Object(_) => usize::MAX,
-        }
+impl Text {
+    /// The text as it is. NULL is Kafka's null, or left out if it is optional.
+    pub(super) fn into_part(self) -> Made {
+        Made::new(self.slot(), move |values, scratch| {
+            self.render(values, scratch)
+        })
     }
 
-    fn render<'t>(&self, values: &[Value<'t>], scratch: &mut Vec<u8>) -> Result<Part<'t>, Fault> {
-        match self {
-            Self::Text(text) => text.render(values, scratch),
-            Self::Object(object) => {
-                let start = scratch.len();
-                object.render(values, scratch)?;
-                Ok(Part::since(start, scratch))
-            }
-            Self::Partition(text) => {
-                let part = text.render(values, scratch)?;
-                match &part {
-                    Part::Absent => return Ok(Part::Null),
-                    Part::Null => return Err(Fault::new(text.slot(), ValueError::Null)),
-                    Part::Row(_) | Part::Scratch(_) => {}
-                }
+    /// The number of a partition. NULL is a fault, unless it is optional.
+    pub(super) fn into_partition(self) -> Made {
+        let slot = self.slot();
+        Made::new(slot, move |values, scratch| {
+            let part = self.render(values, scratch)?;
+            match (&part, part.resolve(scratch)) {
+                (Part::Absent, _) => Ok(Part::Null),
+                (_, None) => Err(Fault::new(slot, ValueError::Null)),
                 // librdkafka takes -1 for a partition of its own choice.
-                match part.resolve(scratch) {
-                    Some([b'-' | b'+', ..]) => Err(Fault::new(text.slot(), ValueError::NotANumber)),
-                    _ => Ok(part),
-                }
+                (_, Some([b'-' | b'+', ..])) => Err(Fault::new(slot, ValueError::NotANumber)),
+                _ => Ok(part),
             }
-            Self::Timestamp(text) => {
-                let part = text.render(values, scratch)?;
-                let Some(bytes) = part.resolve(scratch) else {
-                    return Ok(Part::Null);
-                };
-                let millis = time::millis(bytes)
-                    .ok_or_else(|| Fault::new(text.slot(), ValueError::NotATime))?;
-                Ok(Part::printed(millis, scratch))
-            }
-        }
+        })
     }
-}
 
-impl Render for Text {
-    /// The first column that has a part in it.
-    fn slot(&self) -> usize {
+    /// Milliseconds since 1970. NULL is none.
+    pub(super) fn into_timestamp(self) -> Made {
+        let slot = self.slot();
+        Made::new(slot, move |values, scratch| {
+            let part = self.render(values, scratch)?;
+            match part.resolve(scratch).map(time::millis) {
+                None => Ok(Part::Null),
+                Some(None) => Err(Fault::new(slot, ValueError::NotATime)),
+                Some(Some(millis)) => Ok(Part::printed(millis, scratch)),
+            }
+        })
+    }
+
+    /// Its first column.
+    pub(crate) fn slot(&self) -> usize {
         let mut slots = self.pieces.iter().filter_map(|piece| match piece {
             Piece::Literal(_) => None,
             Piece::Column(column) => Some(column.slot),
@@ -330,9 +298,12 @@ impl Render for Text {
         slots.next().unwrap_or(usize::MAX)
     }
 
-    /// Where only a column stands there, what is made of it, which may be null; else a text, of
-    /// which no part may be.
-    fn render<'t>(&self, values: &[Value<'t>], scratch: &mut Vec<u8>) -> Result<Part<'t>, Fault> {
+    /// A lone column may be null. No part of a longer text may be.
+    pub(crate) fn render<'t>(
+        &self,
+        values: &[Value<'t>],
+        scratch: &mut Vec<u8>,
+    ) -> Result<Part<'t>, Fault> {
         if let [Piece::Column(column)] = &*self.pieces {
             return column.render(values, scratch);
         }
@@ -352,10 +323,8 @@ impl Render for Text {
         }
         Ok(Part::since(start, scratch))
     }
-}
 
-impl Text {
-    /// Appends it as JSON; `false` where it is to be left out.
+    /// Appends it as JSON; `false` if it is left out.
     fn json(&self, values: &[Value<'_>], scratch: &mut Vec<u8>) -> Result<bool, Fault> {
         let mark = scratch.len();
         let part = self.render(values, scratch)?;
@@ -419,6 +388,14 @@ impl Column {
 }
 
 impl Built {
+    pub(super) fn into_part(self) -> Made {
+        Made::new(usize::MAX, move |values, scratch| {
+            let start = scratch.len();
+            self.render(values, scratch)?;
+            Ok(Part::since(start, scratch))
+        })
+    }
+
     fn render(&self, values: &[Value<'_>], scratch: &mut Vec<u8>) -> Result<(), Fault> {
         let start = scratch.len();
         scratch.push(b'{');
@@ -443,8 +420,7 @@ impl Built {
     }
 }
 
-/// Brings a part to `mark`, the end of what is to stay of the buffer, and clears away what else was
-/// appended meanwhile.
+/// Moves a part to `mark`, and drops everything else behind `mark`.
 fn settle(part: &Part<'_>, mark: usize, scratch: &mut Vec<u8>) {
     match part {
         Part::Scratch(range) => {

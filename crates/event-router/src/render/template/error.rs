@@ -1,4 +1,4 @@
-//! Why a text is no template.
+//! The errors of templates.
 
 use super::ast::FILTERS;
 use crate::plan::did_you_mean;
@@ -19,7 +19,7 @@ pub struct TemplateError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TemplateProblem {
-    /// Nothing in it, where something must be.
+    /// The text is empty.
     #[error("it is empty")]
     Empty,
     /// `{` without its `}`.
@@ -36,15 +36,15 @@ pub enum TemplateProblem {
     /// A quote that is not closed.
     #[error("the quote is not closed by another {0}")]
     Quote(char),
-    /// Something else was to come.
+    /// Something else comes next.
     #[error("expected {0}")]
     Expected(&'static str),
-    /// A filter that there is not.
+    /// The filter does not exist.
     #[error("there is no filter {name:?}{}; filters are {}", did_you_mean(nearest.as_deref()), FILTERS.map(|(name, _)| name).join(", "))]
     UnknownFilter {
         /// As written.
         name: String,
-        /// The filter that is nearest in spelling, where one is near.
+        /// A filter of similar spelling.
         nearest: Option<String>,
     },
     /// The wrong number or kind of arguments.
@@ -55,7 +55,7 @@ pub enum TemplateProblem {
         /// How it is written.
         usage: &'static str,
     },
-    /// A lookup table that the configuration does not have.
+    /// The configuration does not have the lookup table.
     #[error(
         "there is no lookup table {name:?}{}; {}",
         did_you_mean(nearest.as_deref()),
@@ -64,15 +64,15 @@ pub enum TemplateProblem {
     UnknownTable {
         /// As written.
         name: String,
-        /// The table that is nearest in spelling, where one is near.
+        /// A table of similar spelling.
         nearest: Option<String>,
-        /// The tables that there are.
+        /// The tables of the configuration.
         known: Vec<String>,
     },
     /// `optional` somewhere before the end.
     #[error("optional must be the last filter")]
     OptionalNotLast,
-    /// `optional` where nothing can be left out.
+    /// `optional` in a part that cannot be left out.
     #[error("optional leaves out what is NULL; {0} cannot be left out")]
     NothingToLeaveOut(&'static str),
     /// `optional` in a text with other parts.
@@ -81,9 +81,8 @@ pub enum TemplateProblem {
 }
 
 fn tables(known: &[String]) -> String {
-    if known.is_empty() {
-        "none is configured".to_owned()
-    } else {
-        format!("tables are {}", known.join(", "))
+    match known {
+        [] => "none is configured".to_owned(),
+        known => format!("tables are {}", known.join(", ")),
     }
 }

@@ -1,19 +1,31 @@
-//! What filters do to a value. Each takes a part and gives one: bytes of the row stay where they are
-//! as long as they can, everything else is appended to the scratch buffer. What a filter leaves
-//! behind there is the caller's to clear away.
+//! The operations on a value. Each takes a part and gives one. Bytes of the row are copied only if they
+//! change; a result is appended to the scratch buffer. The caller removes intermediate results.
 
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use smallvec::SmallVec;
 
-use super::ast::{Filter, Otherwise};
-use crate::value::json;
+use super::ast::{Argument as A, Filter, Lookups};
+use crate::value::json::{self, Step};
 use crate::value::{Part, ValueError, hex_byte};
 
-/// A filter, ready to run.
-#[derive(Debug)]
+/// An operation on a value: a filter, or one that the type of a column needs.
+#[derive(Debug, Clone)]
 pub(super) enum Op {
+    Lower,
+    Upper,
+    Before(String),
+    After(String),
+    Replace(String, String),
+    Default(String),
+    Json(Vec<Step>),
+    Lookup(BTreeMap<String, String>, Otherwise),
+    /// The value as text; compiled to [`Unquote`](Self::Unquote), [`Base64`](Self::Base64) or nothing.
+    Text,
+    /// Leaves out NULL; not an operation on a value.
+    Optional,
     /// Postgres' `t` and `f` to `true` and `false`.
     Boolean,
     /// Postgres' `\x…` to the bytes it stands for.
@@ -22,13 +34,48 @@ pub(super) enum Op {
     Base64,
     /// From JSON to text: a string to its content.
     Unquote,
-    /// By a table.
-    Lookup(BTreeMap<String, String>, Otherwise),
-    /// As it is written.
-    Filter(Filter),
+}
+
+/// Replaces a value that a lookup table does not have.
+#[derive(Debug, Clone)]
+pub(super) enum Otherwise {
+    Refuse,
+    Keep,
+    Text(String),
 }
 
 impl Op {
+    /// `None`: these are no arguments of this filter.
+    pub(super) fn of(filter: &Filter, lookups: &Lookups) -> Option<Self> {
+        let table = |table| lookups.get(table).cloned().unwrap_or_default();
+        Some(match (filter.name, filter.arguments.as_slice()) {
+            ("lower", []) => Self::Lower,
+            ("upper", []) => Self::Upper,
+            ("text", []) => Self::Text,
+            ("optional", []) => Self::Optional,
+            ("before", [A::Text(at)]) if !at.is_empty() => Self::Before(at.clone()),
+            ("after", [A::Text(at)]) if !at.is_empty() => Self::After(at.clone()),
+            ("default", [A::Text(text)]) => Self::Default(text.clone()),
+            ("replace", [A::Text(old), A::Text(new)]) if !old.is_empty() => {
+                Self::Replace(old.clone(), new.clone())
+            }
+            ("lookup", [A::Text(name)]) => Self::Lookup(table(name), Otherwise::Refuse),
+            ("lookup", [A::Text(name), A::Keep]) => Self::Lookup(table(name), Otherwise::Keep),
+            ("lookup", [A::Text(name), A::Text(text)]) => {
+                Self::Lookup(table(name), Otherwise::Text(text.clone()))
+            }
+            ("json", path) => {
+                let step = |argument: &A| match argument {
+                    A::Text(name) => Some(Step::Member(name.clone())),
+                    A::Number(item) => Some(Step::Item(*item)),
+                    A::Keep => None,
+                };
+                Self::Json(path.iter().map(step).collect::<Option<_>>()?)
+            }
+            _ => return None,
+        })
+    }
+
     pub(super) fn apply<'t>(
         &self,
         part: Part<'t>,
@@ -36,62 +83,47 @@ impl Op {
     ) -> Result<Part<'t>, ValueError> {
         let Some(bytes) = part.resolve(scratch) else {
             return Ok(match (self, part) {
-                (Self::Filter(Filter::Default(text)), Part::Null) => {
-                    Part::appended(text.as_bytes(), scratch)
-                }
+                (Self::Default(text), Part::Null) => Part::appended(text.as_bytes(), scratch),
                 (_, part) => part,
             });
         };
-        let filter = match self {
-            Self::Filter(filter) => filter,
-            Self::Boolean => {
-                return match bytes {
-                    b"t" => Ok(Part::Row(b"true")),
-                    b"f" => Ok(Part::Row(b"false")),
-                    _ => Err(ValueError::NotBoolean),
-                };
-            }
-            Self::Unhex => return unhex(&part, scratch),
-            Self::Base64 => return Ok(base64(&part, scratch)),
-            Self::Unquote => return unquote(part, scratch),
+        Ok(match self {
+            Self::Boolean => match bytes {
+                b"t" => Part::Row(b"true"),
+                b"f" => Part::Row(b"false"),
+                _ => return Err(ValueError::NotBoolean),
+            },
+            Self::Unhex => unhex(&part, scratch)?,
+            Self::Base64 => base64(&part, scratch),
+            Self::Unquote => unquote(part, scratch)?,
             Self::Lookup(table, otherwise) => {
                 let found = str::from_utf8(bytes).ok().and_then(|text| table.get(text));
-                return match (found, otherwise) {
+                match (found, otherwise) {
                     (Some(text), _) | (None, Otherwise::Text(text)) => {
-                        Ok(Part::appended(text.as_bytes(), scratch))
+                        Part::appended(text.as_bytes(), scratch)
                     }
-                    (None, Otherwise::Keep) => Ok(part),
-                    (None, Otherwise::Refuse) => Err(ValueError::NotInTable),
-                };
+                    (None, Otherwise::Keep) => part,
+                    (None, Otherwise::Refuse) => return Err(ValueError::NotInTable),
+                }
             }
-        };
-        match filter {
-            Filter::Lower => case(part, scratch, Case::Lower),
-            Filter::Upper => case(part, scratch, Case::Upper),
-            Filter::Before(separator) => {
+            Self::Lower => case(part, scratch, Case::Lower)?,
+            Self::Upper => case(part, scratch, Case::Upper)?,
+            Self::Before(separator) => {
                 let end = find(bytes, separator.as_bytes()).unwrap_or(bytes.len());
-                Ok(part.sub(0..end))
+                part.sub(0..end)
             }
-            Filter::After(separator) => {
+            Self::After(separator) => {
                 let length = bytes.len();
                 let found = find(bytes, separator.as_bytes());
-                let start = found.map_or(0, |at| at + separator.len());
-                Ok(part.sub(start..length))
+                part.sub(found.map_or(0, |at| at + separator.len())..length)
             }
-            Filter::Replace(old, new) => Ok(replace(part, scratch, old.as_bytes(), new.as_bytes())),
-            Filter::Json(path) => {
-                let found = json::find(bytes, path).map_err(|_| ValueError::NotJson)?;
-                Ok(match found {
-                    Some(range) if bytes.get(range.clone()) == Some(b"null") => Part::Null,
-                    Some(range) => part.sub(range),
-                    None => Part::Null,
-                })
-            }
-            // A default of what is there, and those that are compiled to other operations or to none.
-            Filter::Default(_) | Filter::Lookup { .. } | Filter::Text | Filter::Optional => {
-                Ok(part)
-            }
-        }
+            Self::Replace(old, new) => replace(part, scratch, old.as_bytes(), new.as_bytes()),
+            Self::Json(path) => match json::find(bytes, path).map_err(|_| ValueError::NotJson)? {
+                Some(range) if bytes.get(range.clone()) != Some(b"null") => part.sub(range),
+                _ => Part::Null,
+            },
+            Self::Default(_) | Self::Text | Self::Optional => part,
+        })
     }
 }
 
@@ -126,12 +158,7 @@ fn unhex<'t>(part: &Part<'_>, scratch: &mut Vec<u8>) -> Result<Part<'t>, ValueEr
     let made = fill(part, digits / 2, scratch, |text, made| {
         let (pairs, _) = text.get(2..).unwrap_or_default().as_chunks::<2>();
         let mut pairs = pairs.iter().copied().map(hex_byte).zip(made);
-        pairs.all(|(read, byte)| {
-            read.is_some_and(|read| {
-                *byte = read;
-                true
-            })
-        })
+        pairs.all(|(read, byte)| read.map(|read| *byte = read).is_some())
     });
     made.ok_or(ValueError::NotHex)
 }
@@ -176,40 +203,22 @@ fn case<'t>(part: Part<'t>, scratch: &mut Vec<u8>, case: Case) -> Result<Part<'t
         }
         return Ok(copy);
     }
-    let length = std::str::from_utf8(bytes)
-        .map_err(|_| ValueError::NotUtf8)?
-        .len();
+    // A copy: the text may lie in the buffer that is appended to.
+    let copy: SmallVec<[u8; 64]> = SmallVec::from_slice(bytes);
+    let text = str::from_utf8(&copy).map_err(|_| ValueError::NotUtf8)?;
     let start = scratch.len();
-    let mut at = 0;
-    while at < length {
-        let rest = part.resolve(scratch).and_then(|bytes| bytes.get(at..));
-        let Some(c) = rest.and_then(first_char) else {
-            return Err(ValueError::NotUtf8);
-        };
-        at += c.len_utf8();
-        let mut push = |c: char| {
-            scratch.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
-        };
-        match case {
-            Case::Lower => c.to_lowercase().for_each(&mut push),
-            Case::Upper => c.to_uppercase().for_each(&mut push),
-        }
+    let mut push = |c: char| scratch.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+    match case {
+        Case::Lower => text
+            .chars()
+            .flat_map(char::to_lowercase)
+            .for_each(&mut push),
+        Case::Upper => text
+            .chars()
+            .flat_map(char::to_uppercase)
+            .for_each(&mut push),
     }
     Ok(Part::since(start, scratch))
-}
-
-/// The first character of a UTF-8 text, without a look at the rest.
-fn first_char(bytes: &[u8]) -> Option<char> {
-    let length = match bytes.first()? {
-        0..0x80 => 1,
-        0x80..0xe0 => 2,
-        0xe0..0xf0 => 3,
-        0xf0.. => 4,
-    };
-    std::str::from_utf8(bytes.get(..length)?)
-        .ok()?
-        .chars()
-        .next()
 }
 
 fn replace<'t>(part: Part<'t>, scratch: &mut Vec<u8>, old: &[u8], new: &[u8]) -> Part<'t> {
@@ -283,7 +292,7 @@ mod tests {
     #[test]
     fn each_does_what_it_says() {
         texts(
-            &Op::Filter(Filter::Lower),
+            &Op::Lower,
             &[
                 ("OrderPlaced", "orderplaced"),
                 ("ÄÖ-İ", "äö-i\u{307}"),
@@ -291,14 +300,14 @@ mod tests {
             ],
         );
         texts(
-            &Op::Filter(Filter::Upper),
+            &Op::Upper,
             &[
                 ("order", "ORDER"),
                 ("straße", "STRASSE"),
                 ("ORDER", "ORDER"),
             ],
         );
-        let before = Op::Filter(Filter::Before(".".into()));
+        let before = Op::Before(".".into());
         texts(
             &before,
             &[
@@ -308,9 +317,9 @@ mod tests {
                 ("", ""),
             ],
         );
-        let after = Op::Filter(Filter::After("::".into()));
+        let after = Op::After("::".into());
         texts(&after, &[("a::b::c", "b::c"), ("a:b", "a:b"), ("a::", "")]);
-        let replace = Op::Filter(Filter::Replace("ab".into(), "abab".into()));
+        let replace = Op::Replace("ab".into(), "abab".into());
         texts(
             &replace,
             &[
@@ -320,13 +329,10 @@ mod tests {
                 ("", ""),
             ],
         );
-        let gone = Op::Filter(Filter::Replace(".".into(), String::new()));
+        let gone = Op::Replace(".".into(), String::new());
         texts(&gone, &[("a.b.c", "abc"), (".", "")]);
         texts(&Op::Boolean, &[("t", "true"), ("f", "false")]);
-        texts(
-            &Op::Filter(Filter::Default("x".into())),
-            &[("", ""), ("a", "a")],
-        );
+        texts(&Op::Default("x".into()), &[("", ""), ("a", "a")]);
         texts(&Op::Unhex, &[("\\x", ""), ("\\x616Bc3a9", "aké")]);
         texts(
             &Op::Base64,
@@ -347,7 +353,7 @@ mod tests {
                 ("1.5", "1.5"),
             ],
         );
-        let json = Op::Filter(Filter::Json([Step::Member("a".to_owned())].into()));
+        let json = Op::Json([Step::Member("a".to_owned())].into());
         texts(
             &json,
             &[
@@ -364,18 +370,18 @@ mod tests {
     fn null_stays_null_but_for_the_default() {
         let mut scratch = Vec::new();
         for op in [
-            Op::Filter(Filter::Lower),
+            Op::Lower,
             Op::Unhex,
             Op::Boolean,
-            Op::Filter(Filter::Json([].into())),
-            Op::Filter(Filter::Before(".".into())),
+            Op::Json([].into()),
+            Op::Before(".".into()),
         ] {
             assert!(
                 matches!(op.apply(Part::Null, &mut scratch), Ok(Part::Null)),
                 "{op:?}"
             );
         }
-        let part = Op::Filter(Filter::Default("x".into()))
+        let part = Op::Default("x".into())
             .apply(Part::Null, &mut scratch)
             .unwrap();
         assert_eq!(part.resolve(&scratch), Some(b"x".as_slice()));
@@ -403,10 +409,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_a_fault() {
-        assert_eq!(
-            applied(&Op::Filter(Filter::Lower), b"\xff"),
-            Err(ValueError::NotUtf8)
-        );
+        assert_eq!(applied(&Op::Lower, b"\xff"), Err(ValueError::NotUtf8));
         assert_eq!(applied(&Op::Boolean, b"yes"), Err(ValueError::NotBoolean));
         for text in ["", "616b", "\\x6", "\\x6g", "\\y"] {
             assert_eq!(
@@ -427,20 +430,20 @@ mod tests {
             let made = |op: Op| String::from_utf8(applied(&op, text.as_bytes()).unwrap().unwrap()).unwrap();
             // str::to_lowercase knows that a sigma at the end of a word is another letter.
             if !text.contains('Σ') {
-                prop_assert_eq!(made(Op::Filter(Filter::Lower)), text.to_lowercase());
+                prop_assert_eq!(made(Op::Lower), text.to_lowercase());
             }
-            prop_assert_eq!(made(Op::Filter(Filter::Upper)), text.to_uppercase());
-            prop_assert_eq!(made(Op::Filter(Filter::Replace(old.as_str().into(), new.as_str().into()))), text.replace(&old, &new));
+            prop_assert_eq!(made(Op::Upper), text.to_uppercase());
+            prop_assert_eq!(made(Op::Replace(old.as_str().into(), new.as_str().into())), text.replace(&old, &new));
             let (before, after) = text.split_once(&old).unwrap_or((&text, &text));
-            prop_assert_eq!(made(Op::Filter(Filter::Before(old.as_str().into()))), before);
-            prop_assert_eq!(made(Op::Filter(Filter::After(old.as_str().into()))), after);
+            prop_assert_eq!(made(Op::Before(old.as_str().into())), before);
+            prop_assert_eq!(made(Op::After(old.as_str().into())), after);
         }
 
         #[test]
         fn any_bytes_are_taken(bytes: Vec<u8>) {
             let ops = [
-                Op::Filter(Filter::Lower), Op::Filter(Filter::Upper), Op::Unhex, Op::Base64, Op::Unquote, Op::Boolean,
-                Op::Filter(Filter::Json([Step::Item(0)].into())), Op::Filter(Filter::Replace("a".into(), "b".into())),
+                Op::Lower, Op::Upper, Op::Unhex, Op::Base64, Op::Unquote, Op::Boolean,
+                Op::Json([Step::Item(0)].into()), Op::Replace("a".into(), "b".into()),
             ];
             for op in ops {
                 let _ = applied(&op, &bytes);

@@ -13,10 +13,10 @@
 //! ```
 //!
 //! A template is read once ([`Template`]), compiled to slots once per table (`compile`) and rendered
-//! into the router's scratch buffer for each row; what stands in the row as it is to be is not copied.
+//! into the router's scratch buffer for each row.
 //!
-//! What NULL means is a matter of the [`Place`]. Within a text with other parts it is a fault there,
-//! unless the filter `default` gives something else.
+//! The [`Place`] gives NULL its meaning. Within a longer text NULL is a fault, unless the filter
+//! `default` replaces it.
 
 mod ast;
 mod compile;

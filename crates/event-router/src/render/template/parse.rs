@@ -3,323 +3,217 @@
 use std::str::FromStr;
 
 use super::ast::{
-    At, Expression, FILTERS, Filter, Lookups, Otherwise, Piece, Place, Source, Template,
-    begins_name, continues_name,
+    Argument, FILTERS, Filter, Lookups, Piece, Place, Template, begins_name, continues_name,
 };
 use super::error::{TemplateError, TemplateProblem as P};
+use super::filter::Op;
 use crate::plan::nearest;
-use crate::value::json::Step;
+use crate::value::cursor::Cursor;
 
 type Result<T> = std::result::Result<T, TemplateError>;
 
 impl Template {
-    /// Reads a template for a place.
+    /// Reads a template for a place. All its lookup tables must exist.
     pub fn parse(text: &str, place: Place, lookups: &Lookups) -> Result<Self> {
-        let template: Self = text.parse()?;
-        template.check(place, lookups)?;
-        Ok(template)
-    }
-
-    /// Whether it can stand in this place, and all its lookup tables exist.
-    pub fn check(&self, place: Place, lookups: &Lookups) -> Result<()> {
-        let error = |position, problem| Err(TemplateError { position, problem });
-        let needed = matches!(place, Place::Topic | Place::Partition | Place::Timestamp);
-        if needed && self.is_empty() {
-            return error(1, P::Empty);
-        }
-        for expression in self.expressions() {
-            let last = expression.filters.len().saturating_sub(1);
-            for (index, (At(position), filter)) in expression.filters.iter().enumerate() {
-                match filter {
-                    Filter::Lookup { table, .. } if !lookups.contains_key(table) => {
-                        let known: Vec<String> = lookups.keys().cloned().collect();
-                        let problem = P::UnknownTable {
-                            name: table.clone(),
-                            nearest: nearest(table, known.iter().map(String::as_str), 0.75),
-                            known,
-                        };
-                        return error(*position, problem);
-                    }
-                    Filter::Optional if index < last => {
-                        return error(*position, P::OptionalNotLast);
-                    }
-                    Filter::Optional => {
-                        if let Some(what) = place.always_there() {
-                            let problem = P::NothingToLeaveOut(what);
-                            return error(*position, problem);
-                        }
-                        if self.pieces.len() > 1 {
-                            return error(*position, P::OptionalInText);
-                        }
-                    }
-                    _ => {}
-                }
-            }
-        }
-        Ok(())
+        Parser::read(text, Some((place, lookups)))
     }
 }
 
 impl FromStr for Template {
     type Err = TemplateError;
 
-    /// By the grammar alone; [`check`](Template::check) looks at the rest.
+    /// By the grammar alone: for any place, with any lookup tables.
     fn from_str(text: &str) -> Result<Self> {
-        template(text)
+        Parser::read(text, None)
     }
 }
 
-fn template(text: &str) -> Result<Template> {
-    let mut reader = Reader {
-        rest: text,
-        position: 1,
-    };
-    let mut pieces = Vec::new();
-    let mut literal = String::new();
-    while let Some(c) = reader.next() {
-        match c {
-            '{' if reader.take('{') => literal.push('{'),
-            '}' if reader.take('}') => literal.push('}'),
-            '}' => return reader.before(P::Stray),
-            '$' if reader.peek() == Some('{') && !reader.rest.starts_with("{{") => {
-                return reader.before(P::Dollar);
-            }
-            '{' => {
-                if !literal.is_empty() {
-                    pieces.push(Piece::Literal(std::mem::take(&mut literal)));
-                }
-                let open = reader.position - 1;
-                pieces.push(Piece::Value(expression(&mut reader, open)?));
-            }
-            c => literal.push(c),
-        }
-    }
-    if !literal.is_empty() {
-        pieces.push(Piece::Literal(literal));
-    }
-    Ok(Template { pieces })
-}
-
-/// What follows a `{`, with the `}`.
-fn expression(reader: &mut Reader<'_>, open: usize) -> Result<Expression> {
-    reader.blanks();
-    let source = match reader.peek() {
-        Some('"') => Source::Column(reader.quoted('"')?),
-        Some('\'') => Source::Text(reader.quoted('\'')?),
-        Some(c) if begins_name(c) => Source::Column(reader.name().to_owned()),
-        None => return unclosed(open),
-        Some(_) => return reader.here(P::Expected("the name of a column")),
-    };
-    if source == Source::Column(String::new()) {
-        return reader.before(P::Expected("the name of a column"));
-    }
-    let mut filters = Vec::new();
-    loop {
-        reader.blanks();
-        match reader.peek() {
-            Some('}') => {
-                reader.next();
-                return Ok(Expression { source, filters });
-            }
-            Some('|') if matches!(source, Source::Text(_)) => {
-                return reader.here(P::Expected("}; filters are for columns"));
-            }
-            Some('|') => {
-                reader.next();
-                reader.blanks();
-                let at = At(reader.position);
-                filters.push((at, filter(reader)?));
-            }
-            None => return unclosed(open),
-            Some(_) => return reader.here(P::Expected("| and a filter, or }")),
-        }
+impl P {
+    fn at<T>(self, position: usize) -> Result<T> {
+        let problem = self;
+        Err(TemplateError { position, problem })
     }
 }
 
-fn unclosed<T>(position: usize) -> Result<T> {
-    let problem = P::Unclosed;
-    Err(TemplateError { position, problem })
+struct Parser<'t> {
+    text: Cursor<'t>,
+    /// What the template is for, if that is known.
+    place: Option<(Place, &'t Lookups)>,
+    /// Where the first filter `optional` is.
+    optional: Option<usize>,
 }
 
-/// One argument of a filter.
-enum Argument {
-    Text(String),
-    Number(usize),
-    Keep,
-}
-
-fn filter(reader: &mut Reader<'_>) -> Result<Filter> {
-    let position = reader.position;
-    let name = reader.name();
-    if name.is_empty() {
-        return reader.here(P::Expected("the name of a filter"));
-    }
-    let Some((filter, usage)) = FILTERS.into_iter().find(|(known, _)| *known == name) else {
-        let problem = P::UnknownFilter {
-            name: name.to_owned(),
-            nearest: nearest(name, FILTERS.into_iter().map(|(known, _)| known), 0.75),
+impl<'t> Parser<'t> {
+    fn read(text: &'t str, place: Option<(Place, &'t Lookups)>) -> Result<Template> {
+        let mut parser = Self {
+            text: Cursor::new(text),
+            place,
+            optional: None,
         };
-        return Err(TemplateError { position, problem });
-    };
-    let arguments = arguments(reader)?;
-    let problem = P::Arguments { filter, usage };
-    understood(name, arguments).ok_or(TemplateError { position, problem })
-}
+        let template = parser.template()?;
+        let Some((place, _)) = place else {
+            return Ok(template);
+        };
+        let needed = matches!(place, Place::Topic | Place::Partition | Place::Timestamp);
+        match (parser.optional, place.always_there()) {
+            _ if needed && template.is_empty() => P::Empty.at(1),
+            (Some(position), Some(what)) => P::NothingToLeaveOut(what).at(position),
+            (Some(position), None) if template.pieces.len() > 1 => P::OptionalInText.at(position),
+            _ => Ok(template),
+        }
+    }
 
-fn understood(name: &str, arguments: Vec<Argument>) -> Option<Filter> {
-    use Argument as A;
-    let mut arguments = arguments.into_iter();
-    let mut next = || arguments.next();
-    let filter = match name {
-        "lower" => Filter::Lower,
-        "upper" => Filter::Upper,
-        "text" => Filter::Text,
-        "optional" => Filter::Optional,
-        "before" | "after" | "default" => match (name, next()?) {
-            ("default", A::Text(text)) => Filter::Default(text),
-            ("before", A::Text(separator)) if !separator.is_empty() => Filter::Before(separator),
-            ("after", A::Text(separator)) if !separator.is_empty() => Filter::After(separator),
-            _ => return None,
-        },
-        "replace" => match (next()?, next()?) {
-            (A::Text(old), A::Text(new)) if !old.is_empty() => Filter::Replace(old, new),
-            _ => return None,
-        },
-        "lookup" => match (next()?, next()) {
-            (A::Text(table), None) => Filter::lookup(table, Otherwise::Refuse),
-            (A::Text(table), Some(A::Keep)) => Filter::lookup(table, Otherwise::Keep),
-            (A::Text(table), Some(A::Text(text))) => Filter::lookup(table, Otherwise::Text(text)),
-            _ => return None,
-        },
-        _ => {
-            let step = |argument| match argument {
-                A::Text(name) => Some(Step::Member(name)),
-                A::Number(item) => Some(Step::Item(item)),
-                A::Keep => None,
+    fn template(&mut self) -> Result<Template> {
+        let mut pieces = Vec::new();
+        let mut literal = String::new();
+        while let Some(c) = self.text.next() {
+            let position = self.text.position - 1;
+            match c {
+                '{' if self.text.take("{") => literal.push('{'),
+                '}' if self.text.take("}") => literal.push('}'),
+                '}' => return P::Stray.at(position),
+                '$' if self.text.peek() == Some('{') && !self.text.rest.starts_with("{{") => {
+                    return P::Dollar.at(position);
+                }
+                '{' => match self.expression(position)? {
+                    Piece::Literal(text) if !text.is_empty() => literal.push_str(&text),
+                    piece => {
+                        if !literal.is_empty() {
+                            pieces.push(Piece::Literal(std::mem::take(&mut literal)));
+                        }
+                        pieces.push(piece);
+                    }
+                },
+                c => literal.push(c),
+            }
+        }
+        if !literal.is_empty() {
+            pieces.push(Piece::Literal(literal));
+        }
+        Ok(Template { pieces })
+    }
+
+    /// The rest of an expression behind its `{`, with the `}`.
+    fn expression(&mut self, open: usize) -> Result<Piece> {
+        const COLUMN: P = P::Expected("the name of a column");
+        let position = self.blanks();
+        let mut piece = match self.text.peek() {
+            Some('"') => Piece::Column(self.quoted('"')?, Vec::new()),
+            Some('\'') => Piece::Literal(self.quoted('\'')?),
+            Some(c) if begins_name(c) => Piece::Column(self.name().to_owned(), Vec::new()),
+            None => return P::Unclosed.at(open),
+            Some(_) => return COLUMN.at(position),
+        };
+        let mut optional = None;
+        loop {
+            if matches!(&piece, Piece::Column(name, _) if name.is_empty()) {
+                return COLUMN.at(self.text.position - 1);
+            }
+            let position = self.blanks();
+            match (self.text.next(), &mut piece) {
+                (None, _) => return P::Unclosed.at(open),
+                (Some('}'), _) => return Ok(piece),
+                (Some('|'), Piece::Column(_, filters)) => {
+                    if let (Some(position), Some(_)) = (optional, self.place) {
+                        return P::OptionalNotLast.at(position);
+                    }
+                    let position = self.blanks();
+                    let filter = self.filter(position)?;
+                    if filter.is_optional() {
+                        optional = Some(position);
+                        self.optional.get_or_insert(position);
+                    }
+                    filters.push(filter);
+                }
+                (Some('|'), Piece::Literal(_)) => {
+                    return P::Expected("}; filters are for columns").at(position);
+                }
+                _ => return P::Expected("| and a filter, or }").at(position),
+            }
+        }
+    }
+
+    fn filter(&mut self, position: usize) -> Result<Filter> {
+        let name = self.name();
+        if name.is_empty() {
+            return P::Expected("the name of a filter").at(position);
+        }
+        let Some((filter, usage)) = FILTERS.into_iter().find(|(known, _)| *known == name) else {
+            let nearest = nearest(name, FILTERS.into_iter().map(|(known, _)| known), 0.75);
+            let name = name.to_owned();
+            return P::UnknownFilter { name, nearest }.at(position);
+        };
+        let arguments = self.arguments()?;
+        let read = Filter {
+            name: filter,
+            arguments,
+        };
+        if Op::of(&read, &Lookups::new()).is_none() {
+            return P::Arguments { filter, usage }.at(position);
+        }
+        if let (Some((_, lookups)), "lookup", Some(Argument::Text(table))) =
+            (self.place, filter, read.arguments.first())
+            && !lookups.contains_key(table)
+        {
+            let known: Vec<String> = lookups.keys().cloned().collect();
+            let problem = P::UnknownTable {
+                name: table.clone(),
+                nearest: nearest(table, known.iter().map(String::as_str), 0.75),
+                known,
             };
-            let steps: Option<Vec<Step>> = arguments.map(step).collect();
-            return Some(Filter::Json(steps?));
+            return problem.at(position);
         }
-    };
-    next().is_none().then_some(filter)
-}
-
-/// `(a, b)`, or nothing.
-fn arguments(reader: &mut Reader<'_>) -> Result<Vec<Argument>> {
-    let mut arguments = Vec::new();
-    if !reader.take('(') {
-        return Ok(arguments);
+        Ok(read)
     }
-    loop {
-        reader.blanks();
-        let argument = match reader.peek() {
-            Some('\'') => Argument::Text(reader.quoted('\'')?),
-            Some(c) if c.is_ascii_digit() => match reader.digits().parse() {
-                Ok(number) => Argument::Number(number),
-                Err(_) => return reader.before(P::Expected("a smaller number")),
-            },
-            Some(c) if begins_name(c) => {
-                let position = reader.position;
-                if reader.name() != "keep" {
-                    let problem = P::Expected("a 'text' in single quotes, a number or keep");
-                    return Err(TemplateError { position, problem });
-                }
-                Argument::Keep
-            }
-            _ => return reader.here(P::Expected("a 'text' in single quotes or a number")),
-        };
-        arguments.push(argument);
-        reader.blanks();
-        if reader.take(')') {
+
+    fn arguments(&mut self) -> Result<Vec<Argument>> {
+        let mut arguments = Vec::new();
+        if !self.text.take("(") {
             return Ok(arguments);
         }
-        if !reader.take(',') {
-            return reader.here(P::Expected(", or )"));
-        }
-    }
-}
-
-struct Reader<'t> {
-    rest: &'t str,
-    /// Of what comes next, from 1.
-    position: usize,
-}
-
-impl<'t> Reader<'t> {
-    fn peek(&self) -> Option<char> {
-        self.rest.chars().next()
-    }
-
-    fn next(&mut self) -> Option<char> {
-        let mut chars = self.rest.chars();
-        let c = chars.next()?;
-        self.rest = chars.as_str();
-        self.position += 1;
-        Some(c)
-    }
-
-    fn take(&mut self, c: char) -> bool {
-        let there = self.peek() == Some(c);
-        if there {
-            self.next();
-        }
-        there
-    }
-
-    fn blanks(&mut self) {
-        while self.peek().is_some_and(char::is_whitespace) {
-            self.next();
+        loop {
+            let position = self.blanks();
+            arguments.push(match self.text.peek() {
+                Some('\'') => Argument::Text(self.quoted('\'')?),
+                Some('0'..='9') => match self.text.take_while(|c| c.is_ascii_digit()).parse() {
+                    Ok(number) => Argument::Number(number),
+                    Err(_) => {
+                        return P::Expected("a smaller number").at(self.text.position - 1);
+                    }
+                },
+                Some(c) if begins_name(c) => {
+                    if self.name() != "keep" {
+                        let expected = "a 'text' in single quotes, a number or keep";
+                        return P::Expected(expected).at(position);
+                    }
+                    Argument::Keep
+                }
+                _ => return P::Expected("a 'text' in single quotes or a number").at(position),
+            });
+            let position = self.blanks();
+            match self.text.next() {
+                Some(')') => return Ok(arguments),
+                Some(',') => {}
+                _ => return P::Expected(", or )").at(position),
+            }
         }
     }
 
-    fn while_(&mut self, wanted: impl Fn(char) -> bool) -> &'t str {
-        let end = self.rest.find(|c| !wanted(c)).unwrap_or(self.rest.len());
-        let (taken, rest) = self.rest.split_at(end);
-        self.rest = rest;
-        self.position += taken.chars().count();
-        taken
+    /// Passes over blanks; gives the position behind them.
+    fn blanks(&mut self) -> usize {
+        self.text.take_while(char::is_whitespace);
+        self.text.position
     }
 
     fn name(&mut self) -> &'t str {
-        self.while_(continues_name)
+        self.text.take_while(continues_name)
     }
 
-    fn digits(&mut self) -> &'t str {
-        self.while_(|c| c.is_ascii_digit())
-    }
-
-    /// What stands in quotes; a doubled quote is one, as in SQL.
     fn quoted(&mut self, quote: char) -> Result<String> {
-        let position = self.position;
-        self.next();
-        let mut text = String::new();
-        loop {
-            match self.next() {
-                None => {
-                    let problem = P::Quote(quote);
-                    return Err(TemplateError { position, problem });
-                }
-                Some(c) if c == quote => {
-                    if !self.take(quote) {
-                        return Ok(text);
-                    }
-                    text.push(quote);
-                }
-                Some(c) => text.push(c),
-            }
-        }
-    }
-
-    /// A problem with what comes next.
-    fn here<T>(&self, problem: P) -> Result<T> {
-        let position = self.position;
-        Err(TemplateError { position, problem })
-    }
-
-    /// A problem with the character that was taken last.
-    fn before<T>(&self, problem: P) -> Result<T> {
-        let position = self.position - 1;
-        Err(TemplateError { position, problem })
+        let position = self.text.position;
+        self.text.next();
+        let text = self.text.quoted(quote);
+        text.map_or_else(|| P::Quote(quote).at(position), Ok)
     }
 }
 
@@ -346,6 +240,8 @@ mod tests {
             ("a{{b}}c", "a{{b}}c"),
             ("{{}}{a}{{", "{{}}{a}{{"),
             ("$x$${{a}}{'$'}{a}", "$x$${{a}}{'$'}{a}"),
+            ("{'x$$'}{a}", "x{'$$'}{a}"),
+            ("{''}{a}{'{'}", "{''}{a}{{"),
             (r#"{"My ""Column"""}"#, r#"{"My ""Column"""}"#),
             (r#"{"plain"}"#, "{plain}"),
             ("{größe | upper}", "{größe | upper}"),

@@ -1,7 +1,6 @@
 //! Common outbox tables, as texts in the language of templates.
 //!
 //! A preset is a route that could be configured as well: [`Preset::routes`] reads its texts.
-//! It names columns and no table.
 
 use super::ast::{Lookups, Member, Object, Place, Template, ValueTemplate};
 use super::error::TemplateError;
@@ -10,7 +9,7 @@ use super::templates::Templates;
 /// Texts that make a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preset {
-    /// As the configuration names it.
+    /// Its name in the configuration.
     pub name: &'static str,
     /// The column of the event's id.
     pub id: &'static str,

@@ -1,12 +1,10 @@
 //! Templates for all parts of a record, and the plan that they make.
 
-use walrelay_pgoutput::Relation;
-
 use super::ast::{Lookups, Member, Template, ValueTemplate};
-use super::compile::{Compiled, Compiler, Text};
-use crate::plan::{Columns, Field, HeaderField, Plan, PlanError, Role, Target, Topic};
+use super::compile::{Compiler, Text};
+use crate::plan::{Columns, Plan, PlanError, Role, Target, Topic};
 
-/// What each part of a record is made of.
+/// A template for each part of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Templates {
     /// The column of the event's id: dead letters name events by it.
@@ -30,50 +28,42 @@ pub struct Templates {
 impl Templates {
     /// The columns that they name, each once, in the order of the record's parts.
     pub fn columns(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = Vec::new();
-        let mut note = |name| {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        };
-        if let Some(id) = &self.id {
-            note(id);
-        }
         let value = match &self.value {
             ValueTemplate::Text(template) => vec![template],
             ValueTemplate::Object(object) => object.templates(),
         };
-        let headers = self.headers.iter().map(|(_, template)| template);
         let templates = std::iter::once(&self.topic)
             .chain(&self.key)
             .chain(value)
-            .chain(headers)
+            .chain(self.headers.iter().map(|(_, template)| template))
             .chain(&self.partition)
             .chain(&self.timestamp);
-        templates.flat_map(Template::columns).for_each(note);
+        let named = templates.flat_map(Template::columns);
+        let mut names: Vec<&str> = Vec::new();
+        for name in self.id.iter().map(String::as_str).chain(named) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
         names
     }
 
-    /// The columns that most nearly are the event's id, key and value.
+    /// The columns that are the event's id, key and value, or come nearest.
     pub(crate) fn partial_row_columns(&self) -> [Option<&str>; 3] {
         let key = self.key.as_ref().and_then(Template::column);
         let value = match &self.value {
             ValueTemplate::Text(template) => template.column(),
-            // What such objects have the event itself in.
             ValueTemplate::Object(object) => {
-                object
-                    .members
-                    .iter()
-                    .find_map(|(name, member)| match member {
-                        Member::Template(template) if name == "payload" => template.column(),
-                        _ => None,
-                    })
+                let payload = object.members.iter().find(|(name, _)| name == "payload");
+                match payload {
+                    Some((_, Member::Template(template))) => template.column(),
+                    _ => None,
+                }
             }
         };
         [self.id.as_deref(), key, value]
     }
 
-    /// The header that carries the event's id, where one does.
     pub(crate) fn id_header(&self) -> Option<&str> {
         let id = self.id.as_deref()?;
         let mut headers = self.headers.iter();
@@ -82,78 +72,48 @@ impl Templates {
     }
 
     /// The plan of a table.
-    pub(crate) fn compile(&self, relation: &Relation<'_>) -> Result<Plan, PlanError> {
-        let mut columns = Columns::of(relation);
+    pub(crate) fn compile(&self, columns: &mut Columns<'_>) -> Result<Plan, PlanError> {
         let id = || Role::Template(Target::Id);
         let event_id = match &self.id {
-            Some(name) => Some(columns.needed(name, id)?.slot),
+            Some(name) => Some(columns.needed(name, id)?.0),
             None => None,
         };
-        let mut compiler = Compiler {
-            columns: &mut columns,
-            lookups: &self.lookups,
-        };
-        let topic = compiler.text(&self.topic, &Target::Topic)?;
-        let mut fields = Fields { compiler };
-        let key = fields.optional(self.key.as_ref(), Target::Key, Compiled::Text)?;
+        let lookups = &self.lookups;
+        let mut compiler = Compiler { columns, lookups };
+        let topic = compiler.text(&self.topic, &Target::Topic)?.into_part();
+        let key = self.key.as_ref();
+        let key = key.map(|key| compiler.field(key, Target::Key, Text::into_part));
+        let key = key.transpose()?;
         let value = match &self.value {
             ValueTemplate::Text(template) => {
-                fields.field(template, Target::Value, Compiled::Text)?
+                compiler.field(template, Target::Value, Text::into_part)?
             }
             ValueTemplate::Object(object) => {
-                let object = fields.compiler.object(object, "")?;
-                Field::made(Role::Template(Target::Value), Compiled::Object(object))
+                let object = compiler.object(object, "")?.into_part();
+                object.field(Role::Template(Target::Value))
             }
         };
-        let mut headers = Vec::with_capacity(self.headers.len());
-        for (name, template) in &self.headers {
-            let target = Target::Header(name.as_str().into());
-            headers.push(HeaderField {
-                name: name.as_str().into(),
-                field: fields.field(template, target, Compiled::Text)?,
-            });
-        }
+        let headers = self.headers.iter().map(|(name, template)| {
+            let name: Box<str> = name.as_str().into();
+            let target = Target::Header(name.clone());
+            Ok((name, compiler.field(template, target, Text::into_part)?))
+        });
+        let headers = headers.collect::<Result<_, PlanError>>()?;
         let partition = self.partition.as_ref();
-        let partition = fields.optional(partition, Target::Partition, Compiled::Partition)?;
+        let partition =
+            partition.map(|it| compiler.field(it, Target::Partition, Text::into_partition));
+        let partition = partition.transpose()?;
         let timestamp = self.timestamp.as_ref();
-        let timestamp = fields.optional(timestamp, Target::Timestamp, Compiled::Timestamp)?;
+        let timestamp =
+            timestamp.map(|it| compiler.field(it, Target::Timestamp, Text::into_timestamp));
         Ok(Plan {
-            topic: Topic::Made(Box::new(topic)),
+            topic: Topic::Made(topic),
             key,
             value: Some(value),
             headers,
             partition,
-            timestamp,
+            timestamp: timestamp.transpose()?,
             event_id,
-            slots: columns.finish(),
         })
-    }
-}
-
-/// Makes fields of templates.
-struct Fields<'c, 'r> {
-    compiler: Compiler<'c, 'r>,
-}
-
-impl Fields<'_, '_> {
-    fn field(
-        &mut self,
-        template: &Template,
-        target: Target,
-        make: fn(Text) -> Compiled,
-    ) -> Result<Field, PlanError> {
-        let text = self.compiler.text(template, &target)?;
-        Ok(Field::made(Role::Template(target), make(text)))
-    }
-
-    fn optional(
-        &mut self,
-        template: Option<&Template>,
-        target: Target,
-        make: fn(Text) -> Compiled,
-    ) -> Result<Option<Field>, PlanError> {
-        template
-            .map(|template| self.field(template, target, make))
-            .transpose()
     }
 }

@@ -1,34 +1,31 @@
 //! JSON: finding a member of a text, reading strings, writing strings, and a [`tree`].
 //!
-//! Finding walks over a text once and allocates nothing. What is not JSON by RFC 8259 is refused, so that
-//! what is embedded in a record is JSON.
+//! Finding walks over a text once and allocates nothing. It refuses text that is not JSON by RFC 8259,
+//! so that records embed only JSON.
 
 pub(crate) mod tree;
 
+use std::io::Write as _;
 use std::ops::Range;
 
 use super::{Malformed, Part};
 
-/// How deep values may be nested: as deep as `serde_json` goes, so that a document that a consumer
-/// could not read is not a reason for a stack to overflow here.
+/// Of nested values, like `serde_json`'s: the limit protects the stack.
 pub(crate) const MAX_DEPTH: u16 = 128;
 
-/// One step from a value to one in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// The member of an object. Of several by that name the last counts, as in Postgres' `jsonb`.
+    /// The last member of an object by this name, as in Postgres' `jsonb`.
     Member(String),
     /// The item of an array, from 0.
     Item(usize),
 }
 
-/// The value in `text` that `path` leads to, without blanks around it; `None` where there is none.
-/// The whole text is checked either way.
+/// The place of the value at `path`, without blanks around it. Always checks the whole text.
 pub(crate) fn find(text: &[u8], path: &[Step]) -> Result<Option<Range<usize>>, Malformed> {
     Scanner { text, at: 0 }.whole(|scanner| scanner.value(Some(path), 0))
 }
 
-/// Whether the whole text is one JSON value.
 pub(crate) fn is_json(text: &[u8]) -> bool {
     find(text, &[]).is_ok()
 }
@@ -111,27 +108,29 @@ pub(crate) fn string(text: &Part<'_>, out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// RFC 8259, section 7.
 const fn must_be_escaped(byte: u8) -> bool {
     byte < 0x20 || byte == b'"' || byte == b'\\'
 }
 
 fn push_escape(byte: u8, out: &mut Vec<u8>) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    match byte {
-        b'"' => out.extend_from_slice(b"\\\""),
-        b'\\' => out.extend_from_slice(b"\\\\"),
-        b'\n' => out.extend_from_slice(b"\\n"),
-        b'\r' => out.extend_from_slice(b"\\r"),
-        b'\t' => out.extend_from_slice(b"\\t"),
-        0x8 => out.extend_from_slice(b"\\b"),
-        0xc => out.extend_from_slice(b"\\f"),
-        other => {
-            out.extend_from_slice(b"\\u00");
-            out.push(DIGITS[usize::from(other >> 4)]);
-            out.push(DIGITS[usize::from(other & 0xf)]);
-        }
+    match short_escape(byte) {
+        Some(escape) => out.extend_from_slice(&[b'\\', escape]),
+        // Writing to a Vec does not fail.
+        None => drop(write!(out, "\\u{byte:04x}")),
     }
+}
+
+/// The character behind the backslash that stands for this byte in a JSON string.
+pub(crate) const fn short_escape(byte: u8) -> Option<u8> {
+    Some(match byte {
+        b'"' | b'\\' => byte,
+        b'\n' => b'n',
+        b'\r' => b'r',
+        b'\t' => b't',
+        0x8 => b'b',
+        0xc => b'f',
+        _ => return None,
+    })
 }
 
 /// Whether a text is a JSON number and nothing else.
@@ -146,7 +145,7 @@ struct Scanner<'t> {
 }
 
 impl Scanner<'_> {
-    /// What `value` reads, with nothing but blanks around it.
+    /// Reads with `value`, with nothing but blanks around it.
     fn whole<T>(
         mut self,
         value: impl FnOnce(&mut Self) -> Result<T, Malformed>,
@@ -154,11 +153,10 @@ impl Scanner<'_> {
         self.blanks();
         let value = value(&mut self)?;
         self.blanks();
-        if self.at == self.text.len() {
-            Ok(value)
-        } else {
-            Err(Malformed)
+        if self.at < self.text.len() {
+            return Err(Malformed);
         }
+        Ok(value)
     }
 
     fn peek(&self) -> Option<u8> {
@@ -180,11 +178,7 @@ impl Scanner<'_> {
     }
 
     fn need(&mut self, byte: u8) -> Result<(), Malformed> {
-        if self.take(byte) {
-            Ok(())
-        } else {
-            Err(Malformed)
-        }
+        self.take(byte).then_some(()).ok_or(Malformed)
     }
 
     /// The items between the bracket that comes next and `close`, each read by `item`.
@@ -218,7 +212,7 @@ impl Scanner<'_> {
         Ok(name)
     }
 
-    /// Walks over a value; with a path, gives what it leads to.
+    /// Walks over a value; gives the place of the value at `path`.
     fn value(
         &mut self,
         path: Option<&[Step]>,
@@ -274,7 +268,6 @@ impl Scanner<'_> {
         })
     }
 
-    /// The string's place, with its quotes.
     fn string(&mut self) -> Result<Range<usize>, Malformed> {
         let start = self.at;
         self.need(b'"')?;
@@ -335,41 +328,32 @@ impl Scanner<'_> {
         while matches!(self.peek(), Some(b'0'..=b'9')) {
             self.at += 1;
         }
-        if self.at > start {
-            Ok(())
-        } else {
-            Err(Malformed)
-        }
+        (self.at > start).then_some(()).ok_or(Malformed)
     }
 }
 
 /// Whether a JSON string stands for this text.
 pub(crate) fn same(string: &[u8], text: &[u8]) -> bool {
-    let mut rest = string
+    let inner = string
         .strip_prefix(b"\"")
-        .and_then(|rest| rest.strip_suffix(b"\""))
-        .unwrap_or_default();
+        .and_then(|rest| rest.strip_suffix(b"\""));
+    let mut rest = inner.unwrap_or_default();
     if !rest.contains(&b'\\') {
         return rest == text;
     }
     let mut wanted = text;
-    while let Some((byte, tail)) = rest.split_first() {
-        if *byte == b'\\' {
-            let Some((c, length)) = escaped(rest) else {
-                return false;
-            };
-            let Some(tail) = wanted.strip_prefix(c.encode_utf8(&mut [0; 4]).as_bytes()) else {
-                return false;
-            };
-            wanted = tail;
-            rest = rest.get(length..).unwrap_or_default();
-        } else {
-            let Some(left) = wanted.strip_prefix(&[*byte]) else {
-                return false;
-            };
-            wanted = left;
-            rest = tail;
-        }
+    while let Some(byte) = rest.first() {
+        let (found, length) = match (byte, escaped(rest)) {
+            (b'\\', None) => return false,
+            (b'\\', Some((c, length))) => (
+                wanted.strip_prefix(c.encode_utf8(&mut [0; 4]).as_bytes()),
+                length,
+            ),
+            (byte, _) => (wanted.strip_prefix(&[*byte]), 1),
+        };
+        let Some(left) = found else { return false };
+        wanted = left;
+        rest = rest.get(length..).unwrap_or_default();
     }
     wanted.is_empty()
 }

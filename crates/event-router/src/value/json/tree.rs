@@ -1,19 +1,17 @@
-//! A JSON text as a tree that borrows it: for what must be looked at in another order than it is
-//! written in.
+//! A JSON text as a tree that borrows the text, for readers that do not follow its order.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use super::{Malformed, Part, Scanner, unescape};
 
-/// A value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Tree<'t> {
     Null,
     Boolean(bool),
-    /// As it is written.
+    /// The text of the number.
     Number(&'t str),
-    /// What it stands for.
+    /// Without quotes and escapes.
     String(Cow<'t, str>),
     Array(Vec<Tree<'t>>),
     /// In the order of the text; a name may come several times.
@@ -30,7 +28,6 @@ pub(crate) fn parse(text: &str, max_depth: u16) -> Result<Tree<'_>, Malformed> {
 }
 
 impl<'t> Scanner<'t> {
-    /// `whole` is the text that is scanned.
     fn tree(&mut self, whole: &'t str, depth: u16) -> Result<Tree<'t>, Malformed> {
         let depth = depth.checked_sub(1).ok_or(Malformed)?;
         let start = self.at;
@@ -56,18 +53,9 @@ impl<'t> Scanner<'t> {
                 let place = self.string()?;
                 Tree::String(string(whole, place)?)
             }
-            Some(b't') => {
-                self.word(b"true")?;
-                Tree::Boolean(true)
-            }
-            Some(b'f') => {
-                self.word(b"false")?;
-                Tree::Boolean(false)
-            }
-            Some(b'n') => {
-                self.word(b"null")?;
-                Tree::Null
-            }
+            Some(b't') => self.word(b"true").map(|()| Tree::Boolean(true))?,
+            Some(b'f') => self.word(b"false").map(|()| Tree::Boolean(false))?,
+            Some(b'n') => self.word(b"null").map(|()| Tree::Null)?,
             _ => {
                 self.number()?;
                 Tree::Number(whole.get(start..self.at).ok_or(Malformed)?)
@@ -76,7 +64,7 @@ impl<'t> Scanner<'t> {
     }
 }
 
-/// What the string at this place stands for; borrowed where it has no escape.
+/// The content of the string at this place; borrowed if it has no escape.
 fn string(whole: &str, place: Range<usize>) -> Result<Cow<'_, str>, Malformed> {
     let quoted = whole.get(place).ok_or(Malformed)?;
     if !quoted.contains('\\') {

@@ -6,16 +6,16 @@ use apache_avro::Schema;
 use apache_avro::schema::{InnerDecimalSchema, RecordSchema, UuidSchema};
 
 use super::encode::{self, Mode};
-use super::{Branch, Field, Node, Plan, Unit, Uuid};
+use super::{Branch, Field, MICROS, MILLIS, NANOS, Node, Plan, Uuid};
 
-/// A schema that cannot be encoded by.
+/// Why a schema cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchemaProblem {
-    /// It is no schema.
+    /// The text is not a schema.
     #[error("it is not an Avro schema: {0}")]
     Unreadable(String),
-    /// It names a type that it does not define.
+    /// The schema names a type that it does not define.
     #[error("it does not define the type {0:?}")]
     UnknownName(String),
     /// A field's default is no value of the field's type.
@@ -26,15 +26,16 @@ pub enum SchemaProblem {
         /// What is wrong with it.
         why: String,
     },
-    /// It is nested deeper than 100 types.
+    /// The schema is nested deeper than 100 types.
     #[error("it is nested too deep")]
     TooDeep,
 }
 
-/// How deep types may be nested in each other; references aside.
+/// Of types in each other, without references.
 const MAX_DEPTH: usize = 100;
 
-pub(super) fn plan(text: &str) -> Result<Plan, SchemaProblem> {
+/// Compiles a schema's JSON.
+pub(in crate::render::registry) fn plan(text: &str) -> Result<Plan, SchemaProblem> {
     let schema = Schema::parse_str(text);
     let schema = schema.map_err(|error| SchemaProblem::Unreadable(error.to_string()))?;
     let mut compiler = Compiler::default();
@@ -44,57 +45,37 @@ pub(super) fn plan(text: &str) -> Result<Plan, SchemaProblem> {
         root,
         name: schema.name().map(|name| name.fullname(None).into()),
     };
-    // A default may be of a type that was not known yet when its field was.
-    for (record, fields) in compiler.defaults {
-        for (index, json) in fields {
-            let default = default_of(&plan, record, index, &json.to_string())?;
-            if let Some(Node::Record(fields)) = plan.nodes.get_mut(record)
-                && let Some(field) = fields.get_mut(index)
-            {
-                field.default = Some(default);
-            }
+    // A default may be of a type that was compiled after its field.
+    for (record, index, json) in compiler.defaults {
+        let Some(Node::Record(fields)) = plan.nodes.get(record) else {
+            continue;
+        };
+        let mut default = Vec::new();
+        if let Some(Field { name, node, .. }) = fields.get(index) {
+            let encoded = encode::encode(&plan, *node, &json, Mode::Default, &mut default);
+            encoded.map_err(|mismatch| SchemaProblem::Default {
+                field: name.to_string(),
+                why: mismatch.to_string(),
+            })?;
+        }
+        if let Some(Node::Record(fields)) = plan.nodes.get_mut(record)
+            && let Some(field) = fields.get_mut(index)
+        {
+            field.default = Some(default.into());
         }
     }
     Ok(plan)
-}
-
-fn default_of(
-    plan: &Plan,
-    record: usize,
-    index: usize,
-    json: &str,
-) -> Result<Box<[u8]>, SchemaProblem> {
-    let field = match plan.nodes.get(record) {
-        Some(Node::Record(fields)) => fields.get(index),
-        _ => None,
-    };
-    let Some(field) = field else {
-        return Ok(Box::default());
-    };
-    let mut out = Vec::new();
-    encode::encode(plan, field.node, json, Mode::Default, &mut out).map_err(|mismatch| {
-        SchemaProblem::Default {
-            field: field.name.to_string(),
-            why: mismatch.to_string(),
-        }
-    })?;
-    Ok(out.into())
 }
 
 #[derive(Default)]
 struct Compiler {
     nodes: Vec<Node>,
     names: HashMap<String, usize>,
-    /// By record, the fields that have a default.
-    defaults: Vec<(usize, Vec<(usize, serde_json::Value)>)>,
+    /// Record, field and default.
+    defaults: Vec<(usize, usize, String)>,
 }
 
 impl Compiler {
-    fn push(&mut self, node: Node) -> usize {
-        self.nodes.push(node);
-        self.nodes.len() - 1
-    }
-
     fn node(&mut self, schema: &Schema, depth: usize) -> Result<usize, SchemaProblem> {
         let depth = depth.checked_sub(1).ok_or(SchemaProblem::TooDeep)?;
         let node = match schema {
@@ -109,19 +90,17 @@ impl Compiler {
             Schema::Array(array) => Node::Array(self.node(&array.items, depth)?),
             Schema::Map(map) => Node::Map(self.node(&map.types, depth)?),
             Schema::Union(union) => {
-                let mut branches = Vec::with_capacity(union.variants().len());
-                for variant in union.variants() {
-                    branches.push(Branch {
+                let branches = union.variants().iter().map(|variant| {
+                    Ok(Branch {
                         tag: tag(variant).into(),
                         node: self.node(variant, depth)?,
-                    });
-                }
-                Node::Union(branches.into())
+                    })
+                });
+                Node::Union(branches.collect::<Result<_, _>>()?)
             }
             Schema::Record(record) => return self.record(record, depth),
-            Schema::Enum(symbols) => Node::Enum(
-                symbols
-                    .symbols
+            Schema::Enum(of) => Node::Enum(
+                of.symbols
                     .iter()
                     .map(|symbol| symbol.as_str().into())
                     .collect(),
@@ -139,53 +118,55 @@ impl Compiler {
             Schema::Uuid(UuidSchema::Bytes) => Node::Uuid(Uuid::Bytes),
             Schema::Uuid(UuidSchema::Fixed(_)) => Node::Uuid(Uuid::Fixed),
             Schema::Date => Node::Date,
-            Schema::TimeMillis => Node::Time(Unit::Millis),
-            Schema::TimeMicros => Node::Time(Unit::Micros),
-            Schema::TimestampMillis => Node::Timestamp(Unit::Millis, false),
-            Schema::TimestampMicros => Node::Timestamp(Unit::Micros, false),
-            Schema::TimestampNanos => Node::Timestamp(Unit::Nanos, false),
-            Schema::LocalTimestampMillis => Node::Timestamp(Unit::Millis, true),
-            Schema::LocalTimestampMicros => Node::Timestamp(Unit::Micros, true),
-            Schema::LocalTimestampNanos => Node::Timestamp(Unit::Nanos, true),
+            Schema::TimeMillis => Node::Time(MILLIS),
+            Schema::TimeMicros => Node::Time(MICROS),
+            Schema::TimestampMillis => Node::Timestamp(MILLIS, false),
+            Schema::TimestampMicros => Node::Timestamp(MICROS, false),
+            Schema::TimestampNanos => Node::Timestamp(NANOS, false),
+            Schema::LocalTimestampMillis => Node::Timestamp(MILLIS, true),
+            Schema::LocalTimestampMicros => Node::Timestamp(MICROS, true),
+            Schema::LocalTimestampNanos => Node::Timestamp(NANOS, true),
             Schema::Ref { name } => {
                 let name = name.fullname(None);
                 let known = self.names.get(&name).copied();
                 return known.ok_or(SchemaProblem::UnknownName(name));
             }
         };
-        let place = self.push(node);
+        self.nodes.push(node);
+        let place = self.nodes.len() - 1;
         if let Some(name) = schema.name() {
             self.names.insert(name.fullname(None), place);
         }
         Ok(place)
     }
 
-    /// The record has its place before its fields have theirs: they may refer to it.
+    /// The record gets its place before its fields, which may refer to it.
     fn record(&mut self, record: &RecordSchema, depth: usize) -> Result<usize, SchemaProblem> {
-        let place = self.push(Node::Record(Box::default()));
+        let place = self.nodes.len();
+        self.nodes.push(Node::Record(Box::default()));
         self.names.insert(record.name.fullname(None), place);
-        let mut fields = Vec::with_capacity(record.fields.len());
-        let mut defaults = Vec::new();
-        for (index, field) in record.fields.iter().enumerate() {
-            fields.push(Field {
+        let fields = record.fields.iter().map(|field| {
+            Ok(Field {
                 name: field.name.as_str().into(),
                 node: self.node(&field.schema, depth)?,
                 default: None,
-            });
+            })
+        });
+        let fields = fields.collect::<Result<_, _>>()?;
+        if let Some(node) = self.nodes.get_mut(place) {
+            *node = Node::Record(fields);
+        }
+        // Defaults of the records within come first: another default may need them.
+        for (index, field) in record.fields.iter().enumerate() {
             if let Some(default) = &field.default {
-                defaults.push((index, default.clone()));
+                self.defaults.push((place, index, default.to_string()));
             }
         }
-        if let Some(node) = self.nodes.get_mut(place) {
-            *node = Node::Record(fields.into());
-        }
-        // Those of the records within come first, as far as one default needs another.
-        self.defaults.push((place, defaults));
         Ok(place)
     }
 }
 
-/// As Avro's JSON encoding names a branch: by its full name, or by its type; logical types do not count.
+/// The name of a branch in Avro's JSON encoding: its full name, or its type beneath logical types.
 fn tag(schema: &Schema) -> String {
     if let Some(name) = schema.name() {
         return name.fullname(None);

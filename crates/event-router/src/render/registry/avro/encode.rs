@@ -1,18 +1,18 @@
-//! Walking a JSON value along a schema.
+//! Encodes a JSON value by a schema.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
 use num_bigint::BigInt;
 
-use super::{Branch, Field, Node, Plan, Unit, Uuid, time};
+use super::{Branch, Field, MILLIS, Node, Plan, Uuid, time};
 use crate::plan::{SchemaMismatch, SchemaMismatchAt as At};
 use crate::value::decimal::Decimal;
 use crate::value::hex_byte;
 use crate::value::json::MAX_DEPTH;
 use crate::value::json::tree::{self, Tree};
 
-/// Whose JSON it is.
+/// The source of the JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// An event's: values as Postgres writes them.
@@ -22,8 +22,8 @@ pub(super) enum Mode {
     Default,
 }
 
-/// How often a value may be tried against branches of unions, for each byte of it and in any case: where
-/// unions are nested in each other, there are exponentially many ways.
+/// Attempts of branches of unions, per byte of the value and in total: nested unions have exponentially
+/// many ways.
 const TRIES_PER_BYTE: usize = 4;
 const TRIES: usize = 1_000;
 
@@ -58,13 +58,13 @@ type Members<'t> = [(Cow<'t, str>, Tree<'t>)];
 
 impl Walk<'_> {
     fn node(&mut self, place: usize, value: &Tree<'_>) -> Done {
-        match self.plan.nodes.get(place) {
-            Some(node) if self.mode == Mode::Default => match node.beneath() {
-                Some(beneath) => self.of(&beneath, value),
-                None => self.of(node, value),
-            },
-            Some(node) => self.of(node, value),
-            None => Err(At::Wants("of a type that the schema has").into()),
+        let plan = self.plan;
+        let Some(node) = plan.nodes.get(place) else {
+            return Err(At::Wants("of a type that the schema has").into());
+        };
+        match node.beneath() {
+            Some(beneath) if self.mode == Mode::Default => self.of(&beneath, value),
+            _ => self.of(node, value),
         }
     }
 
@@ -72,7 +72,7 @@ impl Walk<'_> {
         match (node, value) {
             (Node::Null, Tree::Null) => {}
             (Node::Boolean, Tree::Boolean(value)) => self.out.push(u8::from(*value)),
-            (Node::Int | Node::Date | Node::Time(Unit::Millis), Tree::Number(text)) => {
+            (Node::Int | Node::Date | Node::Time(MILLIS), Tree::Number(text)) => {
                 let number = whole(text, node.wanted())?;
                 i32::try_from(number).map_err(|_| At::Range(node.wanted()))?;
                 self.long(number);
@@ -81,27 +81,22 @@ impl Walk<'_> {
                 self.long(whole(text, node.wanted())?);
             }
             (Node::Timestamp(..), Tree::Number(text)) => self.long(whole(text, "a timestamp")?),
-            (Node::Float, Tree::Number(text)) => {
-                let number = text.parse::<f32>().ok().filter(|number| number.is_finite());
-                let number = number.ok_or(At::Range("a float"))?;
-                self.out.extend_from_slice(&number.to_le_bytes());
-            }
-            (Node::Double, Tree::Number(text)) => {
-                let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
-                let number = number.ok_or(At::Range("a double"))?;
-                self.out.extend_from_slice(&number.to_le_bytes());
-            }
+            (Node::Float, Tree::Number(text)) => match text.parse::<f32>() {
+                Ok(it) if it.is_finite() => self.out.extend_from_slice(&it.to_le_bytes()),
+                _ => return Err(At::Range(node.wanted()).into()),
+            },
+            (Node::Double, Tree::Number(text)) => match text.parse::<f64>() {
+                Ok(it) if it.is_finite() => self.out.extend_from_slice(&it.to_le_bytes()),
+                _ => return Err(At::Range(node.wanted()).into()),
+            },
             (Node::String, Tree::String(text)) => self.bytes(text.as_bytes()),
-            (Node::Bytes, Tree::String(text)) => {
-                let bytes = latin(text).ok_or(At::Wants("bytes"))?;
-                self.bytes(&bytes);
-            }
-            (Node::Fixed(size), Tree::String(text)) => {
-                let bytes = latin(text).ok_or(At::Wants("bytes"))?;
-                if bytes.len() != *size {
-                    return Err(At::Size.into());
+            (Node::Bytes | Node::Fixed(_), Tree::String(text)) => {
+                let bytes = latin(text).ok_or(At::Wants(node.wanted()))?;
+                match node {
+                    Node::Fixed(size) if bytes.len() != *size => return Err(At::Size.into()),
+                    Node::Fixed(_) => self.out.extend_from_slice(&bytes),
+                    _ => self.bytes(&bytes),
                 }
-                self.out.extend_from_slice(&bytes);
             }
             (Node::Enum(symbols), Tree::String(text)) => {
                 let place = symbols.iter().position(|symbol| **symbol == **text);
@@ -111,8 +106,21 @@ impl Walk<'_> {
             (Node::Map(node), Tree::Object(members)) => return self.map(*node, members),
             (Node::Record(fields), Tree::Object(members)) => return self.record(fields, members),
             (Node::Union(branches), _) => return self.union(branches, value),
-            (Node::Decimal { .. }, Tree::Number(text)) => return self.decimal(text, node),
-            (Node::Decimal { .. }, Tree::String(text)) => return self.decimal(text, node),
+            (
+                Node::Decimal {
+                    precision,
+                    scale,
+                    size,
+                },
+                Tree::Number(_) | Tree::String(_),
+            ) => {
+                let text = match value {
+                    Tree::String(text) => text,
+                    Tree::Number(text) => *text,
+                    _ => "",
+                };
+                return self.decimal(text, *precision, *scale, *size);
+            }
             (Node::Uuid(form), Tree::String(text)) => {
                 let bytes = uuid(text).ok_or(At::Wants("a uuid"))?;
                 match form {
@@ -152,20 +160,12 @@ impl Walk<'_> {
         self.out.extend_from_slice(bytes);
     }
 
-    fn decimal(&mut self, text: &str, node: &Node) -> Done {
-        let Node::Decimal {
-            precision,
-            scale,
-            size,
-        } = node
-        else {
-            return Err(At::Wants(node.wanted()).into());
-        };
+    fn decimal(&mut self, text: &str, precision: usize, scale: usize, size: Option<usize>) -> Done {
         let number = decimal(text).ok_or(At::Wants("a decimal"))?;
-        let scale = i32::try_from(*scale).map_err(|_| At::Digits)?;
+        let scale = i32::try_from(scale).map_err(|_| At::Digits)?;
         let unscaled = number.exactly(scale).ok_or(At::Digits)?;
         let digits = unscaled.magnitude().to_string();
-        if unscaled != BigInt::ZERO && digits.len() > *precision {
+        if unscaled != BigInt::ZERO && digits.len() > precision {
             return Err(At::Digits.into());
         }
         let bytes = unscaled.to_signed_bytes_be();
@@ -184,14 +184,15 @@ impl Walk<'_> {
         if !items.is_empty() {
             self.long(items.len() as i64);
             for item in items {
-                self.node(node, item).map_err(SchemaMismatch::in_item)?;
+                self.node(node, item)
+                    .map_err(|it| it.within(SchemaMismatch::ITEM))?;
             }
         }
         self.long(0);
         Ok(())
     }
 
-    /// Of several members by one name the last counts, as in Postgres' `jsonb`.
+    /// The last of several members by one name counts, as in Postgres' `jsonb`.
     fn map(&mut self, node: usize, members: &Members<'_>) -> Done {
         let numbered = || members.iter().enumerate();
         let last: HashMap<&str, usize> = numbered().map(|(at, (name, _))| (&**name, at)).collect();
@@ -200,7 +201,8 @@ impl Walk<'_> {
             for (at, (name, value)) in numbered() {
                 if last.get(&**name) == Some(&at) {
                     self.bytes(name.as_bytes());
-                    self.node(node, value).map_err(SchemaMismatch::in_member)?;
+                    self.node(node, value)
+                        .map_err(|it| it.within(SchemaMismatch::MEMBER))?;
                 }
             }
         }
@@ -223,7 +225,7 @@ impl Walk<'_> {
                 }
                 (None, None) => self.absent(field.node),
             };
-            done.map_err(|mismatch| mismatch.in_field(&field.name))?;
+            done.map_err(|mismatch| mismatch.within(&field.name))?;
         }
         // Fewer than there are: one by an unknown name, unless a name came twice.
         let known = |name: &str| fields.iter().any(|field| *field.name == *name);
@@ -233,7 +235,6 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A field that is not there is null where it may be.
     fn absent(&mut self, place: usize) -> Done {
         let takes_null = match self.plan.nodes.get(place) {
             Some(Node::Null) => true,
@@ -265,15 +266,11 @@ impl Walk<'_> {
             && let Some(place) = branches.iter().position(|branch| *branch.tag == **name)
             && let Some(branch) = branches.get(place)
         {
-            let tagged = self.attempt(place, branch, inner)?;
-            // It may be a record, or a map, with a member that is called like a branch.
-            if let Err(schema_mismatch) = tagged {
-                return match self.plain(branches, value)? {
-                    Ok(()) => Ok(()),
-                    Err(_) => Err(schema_mismatch),
-                };
-            }
-            return Ok(());
+            return match self.attempt(place, branch, inner)? {
+                Ok(()) => Ok(()),
+                // The value may be a record, or a map, with a member that is called like a branch.
+                Err(mismatch) => self.plain(branches, value)?.or(Err(mismatch)),
+            };
         }
         self.plain(branches, value)?
     }
@@ -294,15 +291,13 @@ impl Walk<'_> {
             if matches!(plan.nodes.get(branch.node), Some(Node::Null)) {
                 continue;
             }
-            match self.attempt(place, branch, value)? {
-                Ok(()) => return Ok(Ok(())),
-                Err(schema_mismatch) => {
-                    refused += 1;
-                    only = Some(schema_mismatch);
-                }
-            }
+            let Err(mismatch) = self.attempt(place, branch, value)? else {
+                return Ok(Ok(()));
+            };
+            refused += 1;
+            only = Some(mismatch);
         }
-        // Where there is one branch beside null, what it says is what is wrong.
+        // The error of the only branch beside null is that of the union.
         let only = only.filter(|_| refused == 1);
         Ok(Err(only.unwrap_or(At::NoBranch.into())))
     }
@@ -318,18 +313,19 @@ impl Walk<'_> {
         let start = self.out.len();
         self.long(place as i64);
         match self.node(branch.node, value) {
-            Ok(()) => Ok(Ok(())),
-            Err(schema_mismatch) if schema_mismatch.what == At::Ambiguous => Err(schema_mismatch),
-            Err(schema_mismatch) => {
-                self.out.truncate(start);
-                Ok(Err(schema_mismatch))
+            Err(mismatch) if mismatch.what == At::Ambiguous => Err(mismatch),
+            done => {
+                if done.is_err() {
+                    self.out.truncate(start);
+                }
+                Ok(done)
             }
         }
     }
 }
 
 impl Node {
-    /// What a value is not that does not fit.
+    /// The value that fits, for errors.
     const fn wanted(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -357,7 +353,7 @@ impl Node {
     /// The type beneath a logical one.
     const fn beneath(&self) -> Option<Self> {
         Some(match self {
-            Self::Date | Self::Time(Unit::Millis) => Self::Int,
+            Self::Date | Self::Time(MILLIS) => Self::Int,
             Self::Time(_) | Self::Timestamp(..) => Self::Long,
             Self::Uuid(Uuid::Text) => Self::String,
             Self::Uuid(Uuid::Fixed) => Self::Fixed(16),
@@ -379,9 +375,9 @@ fn whole(text: &str, what: &'static str) -> Result<i64, At> {
     i64::try_from(number).map_err(|_| At::Range(what))
 }
 
-/// What a JSON number says; `None` where it is none, or is written with more digits than any type has.
+/// A JSON number; `None` if the text is not one, or has more digits than any type.
 fn decimal(text: &str) -> Option<Decimal> {
-    /// No number of a schema is larger, and one that is must not cost memory.
+    /// No number of a schema has more digits. The limit bounds memory.
     const MAX_DIGITS: usize = 2_000;
 
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));

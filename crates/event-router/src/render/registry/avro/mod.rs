@@ -25,22 +25,14 @@ mod compile;
 mod encode;
 mod time;
 
-use std::fmt;
-use std::sync::Arc;
-
 pub use compile::SchemaProblem;
+pub(super) use compile::plan;
 use encode::Mode;
 
 use crate::plan::SchemaMismatch;
 
-/// A schema, compiled.
-#[derive(Clone)]
-pub(super) struct Encoder {
-    plan: Arc<Plan>,
-}
-
-/// Nodes refer to each other by their places: schemas may be recursive.
-struct Plan {
+/// A schema, compiled. Nodes refer to each other by their places: schemas may be recursive.
+pub(super) struct Plan {
     nodes: Vec<Node>,
     root: usize,
     /// The full name of a named schema.
@@ -83,15 +75,14 @@ enum Uuid {
     Fixed,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Unit {
-    Millis,
-    Micros,
-    Nanos,
-}
+/// Units of time by their number in a second.
+type Unit = i64;
+const MILLIS: Unit = 1_000;
+const MICROS: Unit = 1_000_000;
+const NANOS: Unit = 1_000_000_000;
 
 struct Branch {
-    /// As Avro's JSON encoding names it.
+    /// Its name in Avro's JSON encoding.
     tag: Box<str>,
     node: usize,
 }
@@ -99,32 +90,17 @@ struct Branch {
 struct Field {
     name: Box<str>,
     node: usize,
-    /// What stands for a member that is missing, encoded.
+    /// Replaces a missing member; encoded.
     default: Option<Box<[u8]>>,
 }
 
-impl Encoder {
-    pub(super) fn compile(schema: &str) -> Result<Self, SchemaProblem> {
-        compile::plan(schema).map(|plan| Self {
-            plan: Arc::new(plan),
-        })
-    }
-
+impl Plan {
     pub(super) fn name(&self) -> Option<&str> {
-        self.plan.name.as_deref()
+        self.name.as_deref()
     }
 
     /// Appends the encoded form of a JSON text.
     pub(super) fn encode(&self, json: &str, out: &mut Vec<u8>) -> Result<(), SchemaMismatch> {
-        encode::encode(&self.plan, self.plan.root, json, Mode::Event, out)
-    }
-}
-
-impl fmt::Debug for Encoder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Encoder")
-            .field("name", &self.plan.name)
-            .field("nodes", &self.plan.nodes.len())
-            .finish()
+        encode::encode(self, self.root, json, Mode::Event, out)
     }
 }

@@ -36,17 +36,13 @@ fn parse(text: &str) -> Option<Printed<'_>> {
     (is_plain && printed.date.is_real()).then_some(printed)
 }
 
-/// Of the hour 24 there is nothing but its beginning.
+/// 24:00:00 is the only time of hour 24.
 fn is_real(clock: &Clock<'_>) -> bool {
     clock.hour < 24 || clock.seconds == 86_400 && clock.nanos == 0
 }
 
 fn count(seconds: i64, clock: Clock<'_>, unit: Unit) -> Option<i64> {
-    let per_second = match unit {
-        Unit::Millis => 1_000,
-        Unit::Micros => 1_000_000,
-        Unit::Nanos => 1_000_000_000,
-    };
+    let per_second = i128::from(unit);
     let fraction = i128::from(clock.nanos) * per_second / 1_000_000_000;
     i64::try_from(i128::from(seconds) * per_second + fraction).ok()
 }

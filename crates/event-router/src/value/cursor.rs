@@ -1,0 +1,72 @@
+//! Reading a text from left to right.
+
+pub(crate) struct Cursor<'t> {
+    pub(crate) rest: &'t str,
+    /// Of the next character, counted in characters from 1.
+    pub(crate) position: usize,
+}
+
+impl<'t> Cursor<'t> {
+    pub(crate) fn new(text: &'t str) -> Self {
+        let (rest, position) = (text, 1);
+        Self { rest, position }
+    }
+
+    pub(crate) fn peek(&self) -> Option<char> {
+        self.rest.chars().next()
+    }
+
+    pub(crate) fn next(&mut self) -> Option<char> {
+        let mut chars = self.rest.chars();
+        let c = chars.next()?;
+        self.rest = chars.as_str();
+        self.position += 1;
+        Some(c)
+    }
+
+    /// Passes over `text` if it comes next.
+    pub(crate) fn take(&mut self, text: &str) -> bool {
+        let rest = self.rest.strip_prefix(text);
+        if let Some(rest) = rest {
+            self.rest = rest;
+            self.position += text.chars().count();
+        }
+        rest.is_some()
+    }
+
+    pub(crate) fn take_while(&mut self, wanted: impl Fn(char) -> bool) -> &'t str {
+        let end = self.rest.find(|c| !wanted(c)).unwrap_or(self.rest.len());
+        let (taken, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        self.position += taken.chars().count();
+        taken
+    }
+
+    /// The text up to the next `quote`, which is passed over; a doubled quote is one, as in SQL.
+    pub(crate) fn quoted(&mut self, quote: char) -> Option<String> {
+        let mut text = String::new();
+        loop {
+            text.push_str(self.take_while(|c| c != quote));
+            self.next()?;
+            if self.peek() != Some(quote) {
+                return Some(text);
+            }
+            text.extend(self.next());
+        }
+    }
+
+    /// A text in double quotes, in which a backslash takes the next character literally.
+    pub(crate) fn backslashed(&mut self) -> Option<String> {
+        let mut text = String::new();
+        if !self.take("\"") {
+            return None;
+        }
+        loop {
+            text.push_str(self.take_while(|c| !matches!(c, '"' | '\\')));
+            match self.next()? {
+                '"' => return Some(text),
+                _ => text.push(self.next()?),
+            }
+        }
+    }
+}
