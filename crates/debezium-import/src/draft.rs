@@ -30,17 +30,9 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Section and key.
-    pub(crate) fn path(&self) -> String {
-        format!("{}.{}", self.section, self.key)
-    }
-
     /// Whether records would be others without it.
     pub(crate) fn shapes_records(&self) -> bool {
-        !matches!(
-            self.section,
-            "sink.kafka" | "sink.topics" | "poison" | "log"
-        )
+        !["sink.kafka", "sink.topics", "poison", "log"].contains(&self.section)
     }
 }
 
@@ -63,14 +55,12 @@ impl Draft {
         let mut places = Vec::new();
         for section in SECTIONS {
             let lines = self.lines.iter().enumerate();
-            let mut lines = lines
-                .filter(|(_, line)| line.section == *section)
-                .peekable();
-            if lines.peek().is_some() {
-                let _ = writeln!(out, "\n[{section}]");
-                places.extend([None, None]);
-            }
-            for (number, line) in lines {
+            let lines = lines.filter(|(_, line)| line.section == *section);
+            for (at, (number, line)) in lines.enumerate() {
+                if at == 0 {
+                    let _ = writeln!(out, "\n[{section}]");
+                    places.extend([None, None]);
+                }
                 let _ = write!(out, "{} = {}", key(&line.key), line.value);
                 if let Some(comment) = &line.comment {
                     let _ = write!(out, "  # {}", printable(comment));

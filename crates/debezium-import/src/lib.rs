@@ -93,20 +93,17 @@ pub fn translate(input: Input, options: Options<'_>, config: &dyn ConfigCheck) -
 
 /// Comments at the top of the configuration.
 fn heading(from: &str, report: &Report) -> String {
-    let mut lines = vec![
-        format!("Written by `walrelay import-debezium` from {from}."),
-        "The hand-over, step by step: docs/MIGRATING-FROM-DEBEZIUM.md.".to_owned(),
-    ];
-    let left_out: Vec<&str> = report.unsupported().collect();
-    if !left_out.is_empty() {
-        let what = "Not supported and left out; the report says what to do instead:";
-        lines.extend([String::new(), what.to_owned()]);
-        lines.extend(left_out.iter().map(|key| format!("  {key}")));
+    let mut text = format!(
+        "Written by `walrelay import-debezium` from {}.\n\
+         The hand-over, step by step: docs/MIGRATING-FROM-DEBEZIUM.md.\n",
+        draft::printable(from)
+    );
+    for (at, key) in report.unsupported().enumerate() {
+        if at == 0 {
+            text += "\nNot supported and left out; the report says what to do instead:\n";
+        }
+        text += &format!("  {}\n", draft::printable(key));
     }
-    let mut out = String::new();
-    for line in lines {
-        out.push_str(format!("# {}", draft::printable(&line)).trim_end());
-        out.push('\n');
-    }
-    out
+    let lines = text.lines().map(|line| format!("# {line}"));
+    lines.map(|line| format!("{}\n", line.trim_end())).collect()
 }
