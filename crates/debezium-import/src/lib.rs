@@ -93,17 +93,17 @@ pub fn translate(input: Input, options: Options<'_>, config: &dyn ConfigCheck) -
 
 /// Comments at the top of the configuration.
 fn heading(from: &str, report: &Report) -> String {
-    let mut text = format!(
-        "Written by `walrelay import-debezium` from {}.\n\
-         The hand-over, step by step: docs/MIGRATING-FROM-DEBEZIUM.md.\n",
-        draft::printable(from)
-    );
+    let mut lines = vec![
+        format!("# Written by `walrelay import-debezium` from {from}."),
+        "# The hand-over, step by step: docs/MIGRATING-FROM-DEBEZIUM.md.".to_owned(),
+    ];
     for (at, key) in report.unsupported().enumerate() {
         if at == 0 {
-            text += "\nNot supported and left out; the report says what to do instead:\n";
+            let what = "# Not supported and left out; the report says what to do instead:";
+            lines.extend(["#".to_owned(), what.to_owned()]);
         }
-        text += &format!("  {}\n", draft::printable(key));
+        lines.push(format!("#   {key}"));
     }
-    let lines = text.lines().map(|line| format!("# {line}"));
-    lines.map(|line| format!("{}\n", line.trim_end())).collect()
+    let lines = lines.iter().map(|line| draft::printable(line) + "\n");
+    lines.collect()
 }
