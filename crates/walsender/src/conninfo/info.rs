@@ -9,7 +9,7 @@ use secrecy::SecretString;
 
 /// An enum of the values that a parameter can have, with their spelling in connection strings.
 macro_rules! spelled {
-    ($(#[$meta:meta])* pub enum $name:ident {
+    ($(#[$meta:meta])* pub enum $name:ident of $expected:literal {
         $($(#[$value_meta:meta])* $variant:ident = $text:literal,)+
     }) => {
         $(#[$meta])*
@@ -19,6 +19,7 @@ macro_rules! spelled {
         }
 
         impl Spelled for $name {
+            const EXPECTED: &'static str = $expected;
             const SPELLINGS: &'static [(&'static str, Self)] = &[$(($text, Self::$variant)),+];
         }
 
@@ -34,6 +35,8 @@ macro_rules! spelled {
 }
 
 pub(super) trait Spelled: Copy + Default + PartialEq + 'static {
+    /// All spellings, as an error lists them.
+    const EXPECTED: &'static str;
     const SPELLINGS: &'static [(&'static str, Self)];
 }
 
@@ -142,7 +145,7 @@ spelled! {
     /// Whether to encrypt and what to verify. It does not concern unix sockets.
     ///
     /// Source: PostgreSQL documentation, "SSL Support", table "SSL Mode Descriptions".
-    pub enum SslMode {
+    pub enum SslMode of "disable, prefer, require, verify-ca or verify-full" {
         /// Never encrypt.
         Disable = "disable",
         /// Encrypt if the server can. Protects from listeners only, and only if nobody interferes.
@@ -169,7 +172,7 @@ pub enum RootCert {
 
 spelled! {
     /// Whether SCRAM authentication is to be bound to the TLS connection (SCRAM-SHA-256-PLUS).
-    pub enum ChannelBinding {
+    pub enum ChannelBinding of "disable, prefer or require" {
         /// Never.
         Disable = "disable",
         /// If the server offers it.
@@ -213,9 +216,23 @@ impl Default for AuthMethods {
     }
 }
 
+/// One of the flags.
+type Method = fn(&mut AuthMethods) -> &mut bool;
+
+impl AuthMethods {
+    /// The methods as `require_auth` names them.
+    pub(super) const NAMES: [(&str, Method); 4] = [
+        ("scram-sha-256", |methods| &mut methods.scram),
+        ("md5", |methods| &mut methods.md5),
+        ("password", |methods| &mut methods.cleartext),
+        ("none", |methods| &mut methods.none),
+    ];
+}
+
 spelled! {
     /// Which of several servers will do.
-    pub enum TargetSessionAttrs {
+    pub enum TargetSessionAttrs of
+        "any, read-write, read-only, primary, standby or prefer-standby" {
         /// The first that answers.
         #[default]
         Any = "any",
@@ -268,9 +285,7 @@ impl Host {
     /// The server's socket, `<directory>/.s.PGSQL.<port>`; `None` for TCP.
     pub fn socket_path(&self) -> Option<PathBuf> {
         match (&self.hostaddr, &self.address) {
-            (None, HostAddr::Unix(directory)) => {
-                Some(directory.join(format!(".s.PGSQL.{}", self.port)))
-            }
+            (None, HostAddr::Unix(path)) => Some(path.join(format!(".s.PGSQL.{}", self.port))),
             _ => None,
         }
     }

@@ -106,20 +106,10 @@ impl ReplicationStream {
             if notice.severity == "WARNING" && notice.sqlstate.as_str() == "55000" {
                 return Err(self.fail(Error::Server(Arc::new(notice))));
             }
-            self.log(&notice);
+            notice.log(&self.wire.host);
         }
         self.wire.inbox.advance(total);
         Ok(())
-    }
-
-    fn log(&self, notice: &ServerError) {
-        let host = &*self.wire.host;
-        tracing::debug!(
-            host,
-            severity = notice.severity,
-            message = notice.message,
-            "notice"
-        );
     }
 
     /// Nothing behind this point counts any more.

@@ -1,19 +1,19 @@
 //! Encryption of a connection to Postgres, and who is at the other end of it.
 
-use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
 use std::sync::Arc;
 
 use rustls::ClientConfig;
 use rustls::client::Resumption;
-use rustls::pki_types::{IpAddr, ServerName};
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::error::TlsError;
 use super::files;
-use super::verify::{Check, Trust, Verifier};
+use super::verify::{Trust, Verifier};
 use crate::conninfo::{ConnInfo, Host, HostAddr, RootCert, SslMode};
 
 /// Everything about TLS that does not depend on the single host: root certificates, the client's
@@ -78,17 +78,13 @@ impl TlsContext {
             return Ok(None);
         }
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let (trust, roots) = match trust(info, home)? {
-            Some((trust, described)) => (Some(trust), Some(described.into())),
-            None => (None, None),
-        };
+        let (trust, roots) = trust(info, home)?.unzip();
         let verifies_name = info.ssl_mode == SslMode::VerifyFull;
-        let check = match trust {
-            None => Check::Nothing,
-            Some(trust) if verifies_name => Check::ChainAndName(trust),
-            Some(trust) => Check::Chain(trust),
+        let verifier = Verifier {
+            algorithms: provider.signature_verification_algorithms,
+            trust,
+            verifies_name,
         };
-        let verifier = Verifier::new(provider.signature_verification_algorithms, check);
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|source| TlsError::Provider { source })?
@@ -113,7 +109,7 @@ impl TlsContext {
         Ok(Some(Self {
             config: Arc::new(config),
             verifies_name,
-            roots,
+            roots: roots.map(Into::into),
         }))
     }
 
@@ -144,40 +140,35 @@ impl TlsContext {
 
     fn server_name(&self, host: &Host) -> Result<ServerName<'static>, TlsError> {
         let HostAddr::Tcp(name) = &host.address else {
-            return Err(TlsError::UnixSocket {
-                host: host.to_string(),
-            });
+            let host = host.to_string();
+            return Err(TlsError::UnixSocket { host });
         };
+        let host = host.to_string();
         match ServerName::try_from(name.clone()) {
             Ok(name) => Ok(name),
-            Err(_) if self.verifies_name => Err(TlsError::HostName {
-                host: host.to_string(),
-            }),
+            Err(_) if self.verifies_name => Err(TlsError::HostName { host }),
             // A name that no certificate can hold, where the name does not matter. With an address
             // in its place no name is sent to the server.
-            Err(_) => Ok(ServerName::IpAddress(IpAddr::from(std::net::IpAddr::from(
-                Ipv4Addr::UNSPECIFIED,
-            )))),
+            Err(_) => Ok(ServerName::from(IpAddr::from(Ipv4Addr::UNSPECIFIED))),
         }
     }
 }
 
 /// The certificates to trust and where they are from; `None` if the certificate is not verified.
 fn trust(info: &ConnInfo, home: Option<&Path>) -> Result<Option<(Trust, String)>, TlsError> {
-    let of_home = || -> Result<Option<PathBuf>, TlsError> {
+    let of_home = || {
         let Some(home) = home else { return Ok(None) };
         let path = home.join(".postgresql/root.crt");
         match path.try_exists() {
-            Ok(true) => Ok(Some(path)),
-            Ok(false) => Ok(None),
+            Ok(exists) => Ok(exists.then_some(path)),
             Err(source) => Err(TlsError::File { path, source }),
         }
     };
-    let of_file = |path: &Path| -> Result<Option<(Trust, String)>, TlsError> {
+    let of_file = |path: &Path| {
         let trust = Trust::in_file(path, files::certificates(path)?)?;
         Ok(Some((trust, path.display().to_string())))
     };
-    let of_system = || -> Result<Option<(Trust, String)>, TlsError> {
+    let of_system = || {
         let described = "the operating system's certificate store";
         Ok(Some((Trust::of_system()?, described.to_owned())))
     };
