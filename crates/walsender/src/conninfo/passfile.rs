@@ -13,13 +13,12 @@ impl ConnInfo {
     /// The password for `host`: the one in the connection string, else that of the first line that
     /// matches in the password file `passfile`.
     ///
-    /// Ask for it when the server asks, not before: a password file that nobody needs should not
-    /// fail a connection.
+    /// Call it when the server asks for a password: an unneeded password file must not fail a
+    /// connection.
     ///
     /// The file's format is libpq's (documentation, "The Password File"): lines
     /// `hostname:port:database:username:password`, `*` for anything, `\` before `:` and `\`, `#` at
-    /// the start of a comment. `localhost` also matches the socket in [`DEFAULT_SOCKET_DIR`]. As
-    /// in libpq a replication connection is looked up by its database's name.
+    /// the start of a comment. `localhost` also matches the socket in [`DEFAULT_SOCKET_DIR`].
     ///
     /// # Errors
     /// Where libpq prints a warning and goes on without a password, this fails, naming the file:

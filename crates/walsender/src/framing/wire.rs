@@ -17,7 +17,7 @@ use super::buffer::{ReadBuffer, SESSION_CHUNK};
 use super::messages;
 use crate::error::{Error, ServerError};
 
-/// How much smaller the messages before the end of the login are; who sends more is no Postgres.
+/// The longest message that is accepted before the login is over.
 pub(crate) const LOGIN_MESSAGE: usize = 64 * 1024;
 
 /// What kind of socket a connection goes by, encrypted or not.
@@ -93,8 +93,7 @@ pub(crate) enum Incoming {
     CopyBoth,
 }
 
-/// A connection. Every method can be dropped at any await and called again: what was read stays in
-/// the buffer, what was written has left it.
+/// A connection. Every method can be dropped at any await and called again.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) transport: Transport,
@@ -140,8 +139,7 @@ impl Wire {
         &mut self.outbox
     }
 
-    /// Appends a message; `what` names it if it cannot be encoded, which a NUL alone can cause
-    /// (and, beyond 2 GiB, its length).
+    /// Appends a message; `what` names it if it cannot be encoded because of a NUL.
     pub(crate) fn queue(
         &mut self,
         what: &'static str,

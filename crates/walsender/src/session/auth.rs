@@ -2,12 +2,11 @@
 //!
 //! Source: PostgreSQL documentation, "Start-up" and "SASL Authentication" in "Message Flow".
 //!
-//! What the server asks for is decided by whoever answers, so it is obeyed only as far as
-//! `require_auth` and `channel_binding` allow:
-//! - The password itself or its MD5 hash goes out only if it was allowed by name.
-//! - With encryption and `channel_binding` not disabled, SCRAM is bound to the server's
-//!   certificate if the server offers it; if it does not offer it, the message says that we would
-//!   have (`y`), so that a server that did offer it notices that somebody took the offer away.
+//! The server may be an impostor, so `require_auth` and `channel_binding` limit what it gets:
+//! - The password itself or its MD5 hash is sent only if it was allowed by name.
+//! - With encryption and `channel_binding` not disabled, SCRAM is bound to the server's certificate
+//!   if the server offers that. Otherwise the message says that the client would have (`y`), so that
+//!   a server whose offer was removed in between notices.
 //! - After SCRAM has begun, AuthenticationOk counts only behind the server's own proof that it
 //!   knows the password.
 

@@ -74,7 +74,7 @@ async fn connect(
         if let Some(session) = plan.try_all(standby, &mut attempts).await? {
             return Ok(session);
         }
-        // Nobody is a standby: whatever else failed will be tried, and reported, again.
+        // No standby: the second round tries, and reports, every host again.
         attempts.clear();
     }
     match plan.try_all(wanted, &mut attempts).await? {
@@ -205,16 +205,16 @@ impl Plan<'_> {
         let mut request = bytes::BytesMut::new();
         frontend::ssl_request(&mut request);
         socket.write_all(&request).await.map_err(failed)?;
-        // More than the one byte that is due would be taken for what comes through the encrypted
-        // connection although anybody could have sent it (CVE-2021-23222).
+        // Bytes behind the answer would count as decrypted ones, though anybody could have sent
+        // them (CVE-2021-23222).
         let mut answer = [0; 16];
         let read = socket.read(&mut answer).await.map_err(failed)?;
         match (answer[0], read) {
             (_, 0) => Err(Error::Closed {
                 what: "the server closed the connection when asked for TLS",
             }),
-            // An error's words would come from nobody knows whom, so they are not shown
-            // (CVE-2024-10977). A server that is out of processes answers so.
+            // A server that is out of processes answers so. An error's words are not shown, since
+            // its sender is not known (CVE-2024-10977).
             (b'E', _) => Err(Error::Closed {
                 what: "the server answered with an error when asked for TLS",
             }),
@@ -237,8 +237,8 @@ impl Plan<'_> {
         }
     }
 
-    /// What is fixed here makes the text form of values the same whatever the server's or the
-    /// role's defaults are. `TimeZone` is left alone: a `timestamptz` names its offset.
+    /// The parameters make the text form of values independent of the defaults of server and role.
+    /// `TimeZone` is left alone: a `timestamptz` names its offset.
     fn queue_startup(&self, wire: &mut Wire) -> Result<(), Error> {
         let info = self.info;
         let mut parameters = vec![
@@ -268,9 +268,9 @@ impl Plan<'_> {
     }
 }
 
-/// Whether the other hosts need not be tried. A server that is there and refuses us ends the
-/// search, as in libpq: the others would refuse us too, and each attempt counts as a failed login.
-/// A missing or wrong certificate concerns that server only.
+/// Whether the other hosts are not tried. A server that refuses the login ends the search, as in
+/// libpq: the others would refuse it too, and each attempt counts as a failed login. A missing or
+/// wrong certificate concerns that server only.
 fn ends_search(error: &Error) -> bool {
     !matches!(error, Error::Tls(_) | Error::TlsNotOffered { .. })
         && matches!(
@@ -279,11 +279,11 @@ fn ends_search(error: &Error) -> bool {
         )
 }
 
-/// Small messages at once, and an end to waiting for a peer that is gone.
+/// Sends small messages at once, and notices a peer that is gone.
 ///
-/// Keepalives are sent only while nothing is in flight, and a relay's status updates always are:
-/// what ends the waiting for *their* acknowledgement is the user timeout. Without it the system
-/// tries for a quarter of an hour.
+/// Keepalives are sent only while nothing is in flight, and a relay's status updates always are: the
+/// user timeout ends the waiting for *their* acknowledgement, which lasts a quarter of an hour
+/// otherwise.
 fn tune(socket: &TcpStream, keepalives: Option<Keepalives>) -> io::Result<()> {
     socket.set_nodelay(true)?;
     if let Some(Keepalives {

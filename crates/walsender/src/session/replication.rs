@@ -153,7 +153,6 @@ impl Session {
         match self.try_start(&command.command()).await {
             Ok(()) => Ok(ReplicationStream::new(self.wire)),
             Err(error) => {
-                // The server's reason is known; that it may not hear our good-bye is no other one.
                 self.close().await;
                 Err(error)
             }

@@ -1,4 +1,4 @@
-//! Encryption of a connection to Postgres, and who is at the other end of it.
+//! The TLS settings of a connection string, and the handshake.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -31,26 +31,24 @@ use crate::conninfo::{ConnInfo, Host, HostAddr, RootCert, SslMode};
 /// | `verify-full` | yes                                   | yes                        |
 ///
 /// The root certificates are those in the file `sslrootcert`, or with `sslrootcert=system` those of
-/// the operating system. If the parameter is absent they are those in `~/.postgresql/root.crt`, as
-/// in libpq, if that file exists; if it does not, `verify-full` takes those of the operating system
-/// (libpq would fail) and `verify-ca` fails, since with public authorities everybody can get a
-/// certificate for *some* name. A server whose own certificate stands in that file is trusted too, as
-/// long as the certificate is valid: that is how a self-signed certificate is used.
+/// the operating system. Without the parameter they are those in `~/.postgresql/root.crt`, as in
+/// libpq, if that file exists; otherwise `verify-full` takes those of the operating system (libpq
+/// would fail) and `verify-ca` fails, since everybody can get a public certificate for *some* name. A
+/// server whose own valid certificate stands in the file is trusted too: self-signed ones are used so.
 ///
 /// # Invariants
-/// - In every mode the handshake's signature is verified: whoever shows a certificate also has its
-///   private key. Otherwise channel binding would bind to nothing.
-/// - A certificate that fails is an error, in `prefer` too; encryption is never given up silently
+/// - Every mode verifies the handshake's signature, so that the server has the private key of its
+///   certificate. Otherwise channel binding would bind to nothing.
+/// - A certificate that fails is an error, in `prefer` too: encryption is never given up silently
 ///   after the server has agreed to it.
 /// - A root certificate file that is named must exist. libpq does not verify at all if it is absent
 ///   and the mode is `prefer` or `require`.
 /// - The cryptography provider is passed explicitly; the process-wide default is left alone.
-/// - The only environment this reads is the home directory (above), and what `rustls-native-certs`
-///   reads to find the operating system's certificates (`SSL_CERT_FILE`, `SSL_CERT_DIR`).
+/// - The only environment read is the home directory, and what `rustls-native-certs` reads
+///   (`SSL_CERT_FILE`, `SSL_CERT_DIR`).
 ///
-/// Unlike libpq: host names are looked for in the certificate's subjectAltName only, never in its
-/// common name (RFC 6125, as every browser does); a client certificate is used only when `sslcert`
-/// names one, never from `~/.postgresql`; no revocation lists.
+/// Unlike libpq: names of hosts are those of the certificate's subjectAltName, never its common name
+/// (RFC 6125); a client certificate is used only when `sslcert` names one; no revocation lists.
 #[derive(Debug, Clone)]
 pub(crate) struct TlsContext {
     config: Arc<ClientConfig>,
@@ -115,13 +113,11 @@ impl TlsContext {
 
     /// Makes `stream` an encrypted one, after the server has answered `S` to an SSLRequest.
     ///
-    /// There is no timeout in here. If the future is dropped the stream is lost with it.
+    /// It has no timeout of its own.
     ///
     /// # Errors
-    /// [`TlsError`] distinguishes an unknown issuer, another host's name and an expired certificate;
-    /// whatever else breaks the handshake is [`TlsError::Handshake`]. A server that refuses the
-    /// client's certificate says so here in TLS 1.2, but in TLS 1.3 only at the first read from the
-    /// stream.
+    /// [`TlsError`]. A server that refuses the client's certificate says so here in TLS 1.2, but in
+    /// TLS 1.3 only at the first read from the stream.
     pub(crate) async fn handshake<S>(
         &self,
         host: &Host,

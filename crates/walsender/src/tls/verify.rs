@@ -23,9 +23,8 @@ use super::error::{TlsError, Version1};
 pub(super) struct Trust {
     store: RootCertStore,
     /// The single certificates of a root file. A server that shows one of these itself is trusted
-    /// as well: the documentation's recipe for a quick start ("Creating Certificates") makes a
-    /// self-signed certificate that is its own authority, which is copied to the clients, and
-    /// `webpki` would refuse an authority's certificate as a server's.
+    /// as well: Postgres' documentation ("Creating Certificates") copies a self-signed certificate
+    /// to the clients, and `webpki` refuses an authority's certificate as a server's.
     pinned: Vec<CertificateDer<'static>>,
 }
 
@@ -94,10 +93,8 @@ impl Verifier {
             self.algorithms.all,
         );
         match verified {
-            // What `webpki` says of a self-signed certificate depends on its extensions ("an
-            // authority's certificate used as a server's") and on whether a trusted one has the
-            // same name (a bad signature, after the server's was made anew); what matters is that
-            // nobody who is trusted signed it.
+            // `webpki` reports a self-signed certificate by its extensions, or as a bad signature
+            // where a trusted one has the same name. In each case no trusted authority signed it.
             Err(Error::InvalidCertificate(
                 CertificateError::Other(_) | CertificateError::BadSignature,
             )) if fields.issuer().as_raw() == fields.subject().as_raw() => {
@@ -141,9 +138,8 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        // `webpki` reads version 3 only. Where nothing but the key matters there is no reason to
-        // refuse the version 1 that `openssl x509 -req` made until lately; the signature is
-        // verified with the key in it.
+        // `webpki` reads version 3 only. Where nothing but the key matters, version 1, which
+        // `openssl x509 -req` made until lately, will do: the key in it verifies the signature.
         if let (None, Ok(parsed)) = (&self.trust, parse(certificate))
             && parsed.version() == X509Version::V1
         {
