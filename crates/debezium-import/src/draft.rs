@@ -23,14 +23,14 @@ pub(crate) struct Line {
     /// As TOML writes it.
     pub(crate) value: String,
     pub(crate) comment: Option<String>,
-    /// The settings it is made of, by their numbers; empty for Debezium's defaults.
+    /// The numbers of its settings; empty for Debezium's defaults.
     pub(crate) from: Vec<usize>,
-    /// Why nothing is missing where walrelay's own configuration refuses the line.
+    /// Why the line is not needed, if walrelay's own configuration refuses it.
     pub(crate) redundant: Option<&'static str>,
 }
 
 impl Line {
-    /// Whether records would be others without it.
+    /// Whether it changes records.
     pub(crate) fn shapes_records(&self) -> bool {
         !["sink.kafka", "sink.topics", "poison", "log"].contains(&self.section)
     }
@@ -48,8 +48,7 @@ impl Draft {
         lines.any(|line| line.section == section && line.key == key)
     }
 
-    /// The configuration, and for each of its lines, from the first, the number of the entry that
-    /// stands there.
+    /// The configuration, and for each of its lines the number of the entry in it.
     pub(crate) fn render(&self) -> (String, Vec<Option<usize>>) {
         let mut out = String::new();
         let mut places = Vec::new();
@@ -73,7 +72,7 @@ impl Draft {
     }
 }
 
-/// Keys come from files, and terminals obey control characters.
+/// Without control characters, which keys from files may hold and terminals obey.
 pub(crate) fn printable(text: &str) -> String {
     text.replace(char::is_control, " ")
 }

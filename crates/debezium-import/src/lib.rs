@@ -31,7 +31,7 @@ pub struct Options<'a> {
     pub with_secrets: bool,
 }
 
-/// walrelay's own configuration, which has the last word.
+/// walrelay's own configuration, which decides what is valid.
 pub trait ConfigCheck {
     /// Why `[sink.kafka]` refuses this value of this property, whatever the others are.
     fn refused_property(&self, name: &str, value: &str) -> Option<String>;
@@ -52,7 +52,7 @@ pub struct Problem {
     pub why: String,
 }
 
-/// What a configuration that can be read leaves to those who use it.
+/// Something to know about a configuration that can be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
     /// A key of the configuration.

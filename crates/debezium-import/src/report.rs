@@ -56,7 +56,7 @@ pub struct Note {
     pub about: String,
     /// What to know about it.
     pub text: String,
-    /// Whether somebody has to look at it before walrelay takes over.
+    /// Whether to look at it before walrelay takes over.
     pub urgent: bool,
 }
 
@@ -70,7 +70,7 @@ pub struct Variable {
     pub remark: Option<&'static str>,
 }
 
-/// The whole report. No value of a setting is in it that may be a secret.
+/// The whole report. It holds no value that may be a secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// `connect` or `server`.
@@ -152,8 +152,8 @@ impl Report {
         out
     }
 
-    /// For programs: one object on one line. Control characters that JSON allows are escaped too,
-    /// for the line ends up in terminals.
+    /// For programs: one object on one line. Control characters that JSON allows are escaped too, for
+    /// terminals.
     pub fn json(&self) -> String {
         let json = serde_json::to_string(self).unwrap_or_default();
         let mut out = String::with_capacity(json.len() + 1);

@@ -1,4 +1,4 @@
-//! The state of one translation: each setting is settled once, and the first outcome counts.
+//! The state of one translation. Each setting is settled once: the first outcome counts.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -8,7 +8,7 @@ use crate::input::{BESIDE, Input, Kind, Setting, Value};
 use crate::report::{Note, Outcome, Report, Row, Variable};
 use crate::{ConfigCheck, Problem};
 
-/// What was read, what became of it, and what was written. Settings go by their numbers.
+/// The input, the outcomes and the configuration. A setting is named by its number in the input.
 pub(crate) struct Translation<'a> {
     pub(crate) kind: Kind,
     pub(crate) with_secrets: bool,
@@ -43,8 +43,8 @@ impl<'a> Translation<'a> {
         translation
     }
 
-    /// Of settings of one name the last counts, those of the connector before the worker's. Null
-    /// is as if it were not there.
+    /// Why another setting of the same name counts instead: the last one does, and the connector's
+    /// before the worker's. Null counts as missing.
     fn overridden(&self, number: usize) -> Option<&'static str> {
         let setting = &self.settings[number];
         if setting.value.is_none() {
@@ -57,9 +57,8 @@ impl<'a> Translation<'a> {
             return Some("the connector's own setting goes before the worker's");
         }
         let mut later = self.settings[number + 1..].iter();
-        later
-            .any(|other| other.file == setting.file && same(other))
-            .then_some("it is set again further down, and the last one counts")
+        let again = later.any(|other| other.file == setting.file && same(other));
+        again.then_some("it is set again further down, and the last one counts")
     }
 
     /// The setting of this name, unless it is settled.
@@ -68,19 +67,17 @@ impl<'a> Translation<'a> {
             .find(|number| self.settings[*number].name == name)
     }
 
-    /// All settings that are not settled.
-    pub(crate) fn open(&self) -> impl Iterator<Item = usize> + '_ {
+    fn open(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.settings.len()).filter(|number| self.outcomes[*number].is_none())
     }
 
-    /// Those of them whose names begin so, with the rest of the name.
+    /// Unsettled settings whose names begin with `prefix`, with the rest of the name.
     pub(crate) fn below(&self, prefix: &str) -> Vec<(usize, String)> {
-        self.open()
-            .filter_map(|number| {
-                let rest = self.settings[number].name.strip_prefix(prefix)?;
-                Some((number, rest.to_owned()))
-            })
-            .collect()
+        let rest = |number: usize| self.settings[number].name.strip_prefix(prefix);
+        let below = self
+            .open()
+            .filter_map(|number| Some((number, rest(number)?.to_owned())));
+        below.collect()
     }
 
     pub(crate) fn of_worker(&self, number: usize) -> bool {
@@ -126,7 +123,7 @@ impl<'a> Translation<'a> {
         self.outcomes[number].get_or_insert(Outcome::NotSupported { remedy, breaks });
     }
 
-    /// The setting went into this key, beside others that it went into before.
+    /// The setting went into this key, and perhaps into others before.
     pub(crate) fn taken(&mut self, number: usize, key: &str, remark: Option<&str>) {
         let outcome = self.outcomes[number].get_or_insert_with(|| Outcome::TakenOver {
             to: Vec::new(),
@@ -222,8 +219,8 @@ impl<'a> Translation<'a> {
         }
     }
 
-    /// What stands for a secret: the variable that the input names itself, or else `fallback`; the
-    /// secret itself only where somebody asked for it.
+    /// A secret as the variable that the input names, or else as `fallback`; the secret itself only
+    /// with [`Options::with_secrets`](crate::Options::with_secrets).
     pub(crate) fn secret(&self, number: usize, fallback: &str) -> Value {
         let value = self.value(number);
         match value.text() {
@@ -315,11 +312,9 @@ impl<'a> Translation<'a> {
             line: setting.line,
             outcome: outcome.unwrap_or_else(unknown),
         });
+        let server = self.kind == Kind::Server;
         let report = Report {
-            kind: match self.kind {
-                Kind::Connect => "connect",
-                Kind::Server => "server",
-            },
+            kind: if server { "server" } else { "connect" },
             rows: rows.collect(),
             notes: self.notes,
             variables: self.variables,

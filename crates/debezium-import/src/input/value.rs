@@ -1,4 +1,4 @@
-//! Values of settings: text, and references to what somebody else puts in.
+//! Values of settings: text, and references to environment variables.
 
 use std::fmt::{self, Write as _};
 
@@ -17,7 +17,7 @@ enum Part {
 pub(crate) struct Reference {
     /// The variable, as walrelay wants it: upper case.
     pub(crate) variable: String,
-    /// What somebody must know who sets it, beside that it must be set.
+    /// What to know about it, beside that it must be set.
     pub(crate) remark: Option<&'static str>,
 }
 
@@ -28,13 +28,13 @@ impl fmt::Debug for Value {
     }
 }
 
-/// Said of a variable that replaces a provider of Kafka Connect.
+/// The remark of a variable that replaces a provider of Kafka Connect.
 const PROVIDER: &str =
     "a configuration provider of Kafka Connect gave it; put the same value into the variable";
-/// Said of a variable whose fallback is left behind.
+/// The remark of a variable whose default is lost.
 const DEFAULT: &str =
     "the file has a default for it, and walrelay knows none: set the variable in any case";
-/// Said of a variable that has another name in the file.
+/// The remark of a variable that has another name in the file.
 const RENAMED: &str = "its name is another one in the file, or it is a property that is not there";
 
 /// Finds the value of another property.
@@ -93,8 +93,8 @@ impl Value {
         })
     }
 
-    /// `find` says what stands for the text between `${` and `}`; `None` if nothing does. With
-    /// `escapes`, a `$` or a backslash before it takes its meaning away.
+    /// `find` returns what replaces `${…}` by the text between the braces. With `escapes`, a `$` or a
+    /// backslash before `${` makes it literal.
     fn scan(key: &str, raw: &str, escapes: bool, find: impl Fn(&str) -> Option<Self>) -> Self {
         let mut value = Self(Vec::new());
         let mut rest = raw;
@@ -144,7 +144,7 @@ impl Value {
         }
     }
 
-    /// walrelay cannot write a `$` before a reference: such a value is a variable as a whole.
+    /// A value with a `$` before a reference becomes one variable, as walrelay cannot write the `$`.
     fn representable(self, key: &str) -> Self {
         let dollar =
             |pair: &[Part]| matches!(pair, [Part::Literal(text), _] if text.ends_with('$'));
@@ -154,7 +154,7 @@ impl Value {
         self
     }
 
-    /// The text, if nothing has to be put in.
+    /// The text of a value without references.
     pub(crate) fn text(&self) -> Option<&str> {
         match self.0.as_slice() {
             [Part::Literal(text)] => Some(text),
@@ -168,7 +168,6 @@ impl Value {
             .all(|reference| reference.remark.is_none())
     }
 
-    /// What has to be put in.
     pub(crate) fn references(&self) -> impl Iterator<Item = &Reference> {
         self.0.iter().filter_map(|part| match part {
             Part::Reference(reference) => Some(reference),
@@ -176,8 +175,8 @@ impl Value {
         })
     }
 
-    /// As a string of walrelay's configuration, before TOML's own quoting: `${NAME}` for
-    /// references, and text escaped so that nothing is put into it.
+    /// As a string of walrelay's configuration, before TOML's own quoting: `${NAME}` for references, and
+    /// escaped text.
     pub(crate) fn configured(&self) -> String {
         self.join(escape)
     }

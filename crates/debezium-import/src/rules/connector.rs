@@ -1,5 +1,5 @@
-//! What is left when everything that has an equivalent was taken over: options of the connector, of
-//! Kafka Connect and of Debezium Server by name, and why nothing becomes of them.
+//! All other options of the connector, of Kafka Connect and of Debezium Server, most of which have no
+//! equivalent.
 
 use super::Absent::{Fatal, Note};
 use super::Rule::{Breaks, Call, Ignore, Set, Unsupported, When};
@@ -246,7 +246,7 @@ pub(super) fn apply(translation: &mut Translation<'_>) {
     }
 }
 
-/// Debezium's tolerance drops events without a trace. Dead letters keep the flow and the events.
+/// Debezium's tolerance drops events without a trace; DLQ records keep them.
 fn dead_letters(translation: &mut Translation<'_>, number: usize, classes: &[&str]) {
     const REMARK: Option<&str> = Some(
         "Debezium would drop an event that fails, and nobody would know. Here it goes to the topic \
@@ -263,7 +263,7 @@ fn dead_letters(translation: &mut Translation<'_>, number: usize, classes: &[&st
     }
 }
 
-/// The router knows inserts alone.
+/// The router takes INSERT alone.
 fn skipped_operations(translation: &mut Translation<'_>, number: usize) {
     let word = translation.word(number);
     let rule = if word.split(',').any(|operation| operation.trim() == "c") {

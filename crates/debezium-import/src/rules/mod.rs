@@ -1,5 +1,5 @@
-//! What becomes of each setting: tables of names and rules, and code where a setting says something
-//! only together with others.
+//! What becomes of each setting: tables of names and rules, and code where settings depend on each
+//! other.
 
 /// Tables as text: `"pattern" => rule;` or `"name" => rule, absent …;`.
 macro_rules! rules {

@@ -119,7 +119,7 @@ pub(super) const PROPERTIES: Rules = rules! {
             does the same, add it to [sink.kafka]");
 };
 
-/// Java's stores, behind the type of the store; the type of the keystore where both have one.
+/// Java's stores, by the type of the store and the option.
 const STORES: Rules = rules! {
     "pem/truststore.location" => Copy(SECTION, "ssl.ca.location");
     "*/truststore.location" => Unsupported(TRUST_STORE);
@@ -193,7 +193,6 @@ fn store_type(translation: &Translation<'_>, store: &str) -> String {
 /// `sasl.jaas.config`: who logs in, by which password.
 fn login(translation: &mut Translation<'_>, number: usize) {
     let value = translation.value(number);
-    // The texts are walrelay's already: references are in their place.
     let why = match jaas::login(&value.configured()) {
         Some(Login::Password(Some(username), password)) => {
             return credentials(translation, number, &username, password);

@@ -176,7 +176,7 @@ const INSTEAD: &[(&str, &str)] = &[
     ),
 ];
 
-/// Predicates count only where the router is behind one; otherwise the rules for the rest apply.
+/// Predicates count only if the router is behind one.
 fn predicates(translation: &mut Translation<'_>, router: Option<&str>) {
     let conditional = router.is_some_and(|router| {
         let predicate = format!("transforms.{router}.predicate");

@@ -55,7 +55,7 @@ pub(super) fn apply(translation: &mut Translation<'_>, given: &[String]) {
     url(translation);
     apply_each(translation, SETTINGS);
     tables(translation, given);
-    // A slot that is missing means that something is wrong, and never that one is to be made.
+    // A missing slot is an error: a new one would have no position.
     let comment = "the slot is Debezium's: none is ever made anew";
     translation.write("source", "create", "false".to_owned(), &[], Some(comment));
 }

@@ -36,16 +36,14 @@ impl fmt::Display for SqlState {
     part("; hint: ", .hint.as_deref())
 )]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct ServerError {
     /// `ERROR`, `FATAL` or `PANIC`, never translated. After the last two the session is over.
     pub severity: String,
-    /// The code.
     pub sqlstate: SqlState,
-    /// The primary message.
     pub message: String,
-    /// More about it. Left out for the classes 22 and 23, where it quotes values of rows.
+    /// Left out for the classes 22 and 23, where it quotes values of rows.
     pub detail: Option<String>,
-    /// The server's advice.
     pub hint: Option<String>,
 }
 

@@ -30,8 +30,8 @@ pub struct SystemIdentity {
 
 /// A timeline that another one continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Ancestor {
-    /// The timeline.
     pub timeline: u32,
     /// Where it was left: log of it from here on is not part of the one that continues it.
     pub ended: Lsn,
@@ -48,19 +48,18 @@ pub struct SlotOptions {
 
 /// A slot that was created just now.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct CreatedSlot {
-    /// Its name.
     pub name: String,
     /// Transactions that commit after this are streamed; those before are not.
     pub consistent_point: Lsn,
-    /// Its output plugin.
     pub plugin: String,
 }
 
 /// What to stream, and from where.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct StartReplication {
-    /// The slot.
     pub slot: String,
     /// From where on. [`Lsn::ZERO`]: from where the slot stands. A position behind the slot is
     /// **silently moved forward** to it; one ahead of it is obeyed, and what lies between is
