@@ -23,24 +23,16 @@ pub(crate) struct Line {
     /// As TOML writes it.
     pub(crate) value: String,
     pub(crate) comment: Option<String>,
-    /// The settings it is made of, by their numbers; empty for Debezium's defaults.
+    /// The numbers of its settings; empty for Debezium's defaults.
     pub(crate) from: Vec<usize>,
-    /// Why nothing is missing where walrelay's own configuration refuses the line.
+    /// Why the line is not needed, if walrelay's own configuration refuses it.
     pub(crate) redundant: Option<&'static str>,
 }
 
 impl Line {
-    /// Section and key.
-    pub(crate) fn path(&self) -> String {
-        format!("{}.{}", self.section, self.key)
-    }
-
-    /// Whether records would be others without it.
+    /// Whether it changes records.
     pub(crate) fn shapes_records(&self) -> bool {
-        !matches!(
-            self.section,
-            "sink.kafka" | "sink.topics" | "poison" | "log"
-        )
+        !["sink.kafka", "sink.topics", "poison", "log"].contains(&self.section)
     }
 }
 
@@ -56,21 +48,18 @@ impl Draft {
         lines.any(|line| line.section == section && line.key == key)
     }
 
-    /// The configuration, and for each of its lines, from the first, the number of the entry that
-    /// stands there.
+    /// The configuration, and for each of its lines the number of the entry in it.
     pub(crate) fn render(&self) -> (String, Vec<Option<usize>>) {
         let mut out = String::new();
         let mut places = Vec::new();
         for section in SECTIONS {
             let lines = self.lines.iter().enumerate();
-            let mut lines = lines
-                .filter(|(_, line)| line.section == *section)
-                .peekable();
-            if lines.peek().is_some() {
-                let _ = writeln!(out, "\n[{section}]");
-                places.extend([None, None]);
-            }
-            for (number, line) in lines {
+            let lines = lines.filter(|(_, line)| line.section == *section);
+            for (at, (number, line)) in lines.enumerate() {
+                if at == 0 {
+                    let _ = writeln!(out, "\n[{section}]");
+                    places.extend([None, None]);
+                }
                 let _ = write!(out, "{} = {}", key(&line.key), line.value);
                 if let Some(comment) = &line.comment {
                     let _ = write!(out, "  # {}", printable(comment));
@@ -83,7 +72,7 @@ impl Draft {
     }
 }
 
-/// Keys come from files, and terminals obey control characters.
+/// Without control characters, which keys from files may hold and terminals obey.
 pub(crate) fn printable(text: &str) -> String {
     text.replace(char::is_control, " ")
 }

@@ -31,7 +31,7 @@ pub struct Options<'a> {
     pub with_secrets: bool,
 }
 
-/// walrelay's own configuration, which has the last word.
+/// walrelay's own configuration, which decides what is valid.
 pub trait ConfigCheck {
     /// Why `[sink.kafka]` refuses this value of this property, whatever the others are.
     fn refused_property(&self, name: &str, value: &str) -> Option<String>;
@@ -52,7 +52,7 @@ pub struct Problem {
     pub why: String,
 }
 
-/// What a configuration that can be read leaves to those who use it.
+/// Something to know about a configuration that can be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
     /// A key of the configuration.
@@ -94,19 +94,16 @@ pub fn translate(input: Input, options: Options<'_>, config: &dyn ConfigCheck) -
 /// Comments at the top of the configuration.
 fn heading(from: &str, report: &Report) -> String {
     let mut lines = vec![
-        format!("Written by `walrelay import-debezium` from {from}."),
-        "The hand-over, step by step: docs/MIGRATING-FROM-DEBEZIUM.md.".to_owned(),
+        format!("# Written by `walrelay import-debezium` from {from}."),
+        "# The hand-over, step by step: docs/MIGRATING-FROM-DEBEZIUM.md.".to_owned(),
     ];
-    let left_out: Vec<&str> = report.unsupported().collect();
-    if !left_out.is_empty() {
-        let what = "Not supported and left out; the report says what to do instead:";
-        lines.extend([String::new(), what.to_owned()]);
-        lines.extend(left_out.iter().map(|key| format!("  {key}")));
+    for (at, key) in report.unsupported().enumerate() {
+        if at == 0 {
+            let what = "# Not supported and left out; the report says what to do instead:";
+            lines.extend(["#".to_owned(), what.to_owned()]);
+        }
+        lines.push(format!("#   {key}"));
     }
-    let mut out = String::new();
-    for line in lines {
-        out.push_str(format!("# {}", draft::printable(&line)).trim_end());
-        out.push('\n');
-    }
-    out
+    let lines = lines.iter().map(|line| draft::printable(line) + "\n");
+    lines.collect()
 }

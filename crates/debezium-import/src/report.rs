@@ -56,7 +56,7 @@ pub struct Note {
     pub about: String,
     /// What to know about it.
     pub text: String,
-    /// Whether somebody has to look at it before walrelay takes over.
+    /// Whether to look at it before walrelay takes over.
     pub urgent: bool,
 }
 
@@ -70,7 +70,7 @@ pub struct Variable {
     pub remark: Option<&'static str>,
 }
 
-/// The whole report. No value of a setting is in it that may be a secret.
+/// The whole report. It holds no value that may be a secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// `connect` or `server`.
@@ -89,52 +89,52 @@ pub struct Report {
 impl Report {
     /// The keys of all settings that are not supported.
     pub(crate) fn unsupported(&self) -> impl Iterator<Item = &str> {
-        let rows = self.rows.iter();
-        let rows = rows.filter(|row| matches!(row.outcome, Outcome::NotSupported { .. }));
-        rows.map(|row| row.key.as_str())
+        self.not_supported(false)
     }
 
     /// The keys of those without which records would be others, or events missing.
     pub fn breaking(&self) -> impl Iterator<Item = &str> {
-        let rows = self.rows.iter();
-        let rows = rows
-            .filter(|row| matches!(row.outcome, Outcome::NotSupported { breaks, .. } if breaks));
-        rows.map(|row| row.key.as_str())
+        self.not_supported(true)
+    }
+
+    fn not_supported(&self, breaking: bool) -> impl Iterator<Item = &str> {
+        self.rows.iter().filter_map(move |row| match row.outcome {
+            Outcome::NotSupported { breaks, .. } if breaks || !breaking => Some(&*row.key),
+            _ => None,
+        })
     }
 
     /// For people: a line for each setting, in the order of the input.
     pub fn text(&self) -> String {
         let mut out = String::new();
-        let (mut taken, mut none) = (0, 0);
+        let (mut taken, mut none, mut not) = (0, 0, 0);
         for row in &self.rows {
-            let (mark, words) = match &row.outcome {
-                Outcome::TakenOver { to, remark } => {
-                    taken += 1;
-                    let remark = remark.as_ref().map(|remark| format!("; {remark}"));
-                    let words = format!(" -> {}{}", to.join(", "), remark.unwrap_or_default());
-                    ("taken over   ", words)
-                }
-                Outcome::NoEffect { why } => {
-                    none += 1;
-                    ("no effect    ", format!(": {why}"))
-                }
-                Outcome::NotSupported { remedy, .. } => ("NOT SUPPORTED", format!(": {remedy}")),
-            };
             let file = row.file.map(|file| format!("{file}: ")).unwrap_or_default();
             let line = row.line.map(|line| format!(" (line {line})"));
-            let line = line.unwrap_or_default();
-            let line = format!("{mark}  {file}{}{line}{words}", row.key);
-            out.push_str(&printable(&line));
-            out.push('\n');
+            let setting = format!("{file}{}{}", row.key, line.unwrap_or_default());
+            let (count, text) = match &row.outcome {
+                Outcome::TakenOver { to, remark } => {
+                    let remark = remark.as_ref().map(|remark| format!("; {remark}"));
+                    let to = format!("{}{}", to.join(", "), remark.unwrap_or_default());
+                    (&mut taken, format!("taken over     {setting} -> {to}"))
+                }
+                Outcome::NoEffect { why } => {
+                    (&mut none, format!("no effect      {setting}: {why}"))
+                }
+                Outcome::NotSupported { remedy, .. } => {
+                    (&mut not, format!("NOT SUPPORTED  {setting}: {remedy}"))
+                }
+            };
+            *count += 1;
+            let _ = writeln!(out, "{}", printable(&text));
         }
         for (urgent, heading) in [(true, "look at this first"), (false, "also")] {
-            let mut notes = self.notes.iter().filter(|n| n.urgent == urgent).peekable();
-            if notes.peek().is_some() {
-                let _ = writeln!(out, "\n{heading}:");
-            }
-            for note in notes {
-                let line = printable(&format!("  {}: {}", note.about, note.text));
-                let _ = writeln!(out, "{line}");
+            let notes = self.notes.iter().filter(|note| note.urgent == urgent);
+            for (at, Note { about, text, .. }) in notes.enumerate() {
+                if at == 0 {
+                    let _ = writeln!(out, "\n{heading}:");
+                }
+                let _ = writeln!(out, "  {}", printable(&format!("{about}: {text}")));
             }
         }
         if !self.variables.is_empty() {
@@ -146,15 +146,14 @@ impl Report {
         }
         let _ = writeln!(
             out,
-            "\n{} setting(s): {taken} taken over, {none} without effect here, {} not supported",
+            "\n{} setting(s): {taken} taken over, {none} without effect here, {not} not supported",
             self.rows.len(),
-            self.rows.len() - taken - none
         );
         out
     }
 
-    /// For programs: one object on one line. Control characters that JSON allows are escaped too,
-    /// for the line ends up in terminals.
+    /// For programs: one object on one line. Control characters that JSON allows are escaped too, for
+    /// terminals.
     pub fn json(&self) -> String {
         let json = serde_json::to_string(self).unwrap_or_default();
         let mut out = String::with_capacity(json.len() + 1);

@@ -1,11 +1,14 @@
-//! The state of one translation: each setting is settled once, and the first outcome counts.
+//! The state of one translation. Each setting is settled once: the first outcome counts.
 
-use crate::ConfigCheck;
+use std::collections::BTreeMap;
+use std::mem;
+
 use crate::draft::{Draft, Line, quoted};
 use crate::input::{BESIDE, Input, Kind, Setting, Value};
 use crate::report::{Note, Outcome, Report, Row, Variable};
+use crate::{ConfigCheck, Problem};
 
-/// What was read, what became of it, and what was written. Settings go by their numbers.
+/// The input, the outcomes and the configuration. A setting is named by its number in the input.
 pub(crate) struct Translation<'a> {
     pub(crate) kind: Kind,
     pub(crate) with_secrets: bool,
@@ -40,8 +43,8 @@ impl<'a> Translation<'a> {
         translation
     }
 
-    /// Of settings of one name the last counts, those of the connector before the worker's. Null
-    /// is as if it were not there.
+    /// Why another setting of the same name counts instead: the last one does, and the connector's
+    /// before the worker's. Null counts as missing.
     fn overridden(&self, number: usize) -> Option<&'static str> {
         let setting = &self.settings[number];
         if setting.value.is_none() {
@@ -54,9 +57,8 @@ impl<'a> Translation<'a> {
             return Some("the connector's own setting goes before the worker's");
         }
         let mut later = self.settings[number + 1..].iter();
-        later
-            .any(|other| other.file == setting.file && same(other))
-            .then_some("it is set again further down, and the last one counts")
+        let again = later.any(|other| other.file == setting.file && same(other));
+        again.then_some("it is set again further down, and the last one counts")
     }
 
     /// The setting of this name, unless it is settled.
@@ -65,26 +67,24 @@ impl<'a> Translation<'a> {
             .find(|number| self.settings[*number].name == name)
     }
 
-    /// All settings that are not settled.
-    pub(crate) fn open(&self) -> impl Iterator<Item = usize> + '_ {
+    fn open(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.settings.len()).filter(|number| self.outcomes[*number].is_none())
     }
 
-    /// Those of them whose names begin so, with the rest of the name.
+    /// Unsettled settings whose names begin with `prefix`, with the rest of the name.
     pub(crate) fn below(&self, prefix: &str) -> Vec<(usize, String)> {
-        self.open()
-            .filter_map(|number| {
-                let rest = self.settings[number].name.strip_prefix(prefix)?;
-                Some((number, rest.to_owned()))
-            })
-            .collect()
+        let rest = |number: usize| self.settings[number].name.strip_prefix(prefix);
+        let below = self
+            .open()
+            .filter_map(|number| Some((number, rest(number)?.to_owned())));
+        below.collect()
     }
 
     pub(crate) fn of_worker(&self, number: usize) -> bool {
         self.settings[number].file.is_some()
     }
 
-    /// Null was settled before anybody could ask.
+    /// The value; null was settled from the beginning.
     pub(crate) fn value(&self, number: usize) -> Value {
         let value = self.settings[number].value.clone();
         value.unwrap_or_else(|| Value::literal(""))
@@ -93,7 +93,13 @@ impl<'a> Translation<'a> {
     /// The value, trimmed, if nothing has to be put in.
     pub(crate) fn text(&self, number: usize) -> Option<String> {
         let value = self.settings[number].value.as_ref()?;
-        value.text().map(|text| text.trim().to_owned())
+        Some(value.text()?.trim().to_owned())
+    }
+
+    /// The text of the setting of this name; empty where it is missing.
+    pub(crate) fn text_of(&self, name: &str) -> String {
+        let text = self.find(name).and_then(|number| self.text(number));
+        text.unwrap_or_default()
     }
 
     /// The value in lower case, for enumerations and truth values.
@@ -101,28 +107,23 @@ impl<'a> Translation<'a> {
         self.text(number).unwrap_or_default().to_ascii_lowercase()
     }
 
-    fn settle(&mut self, number: usize, outcome: Outcome) {
-        self.outcomes[number].get_or_insert(outcome);
-    }
-
     pub(crate) fn ignored(&mut self, number: usize, why: impl Into<String>) {
-        self.settle(number, Outcome::NoEffect { why: why.into() });
+        let why = why.into();
+        self.outcomes[number].get_or_insert(Outcome::NoEffect { why });
     }
 
     pub(crate) fn unsupported(&mut self, number: usize, remedy: impl Into<String>) {
-        let remedy = remedy.into();
-        let breaks = false;
-        self.settle(number, Outcome::NotSupported { remedy, breaks });
+        let (remedy, breaks) = (remedy.into(), false);
+        self.outcomes[number].get_or_insert(Outcome::NotSupported { remedy, breaks });
     }
 
     /// Not supported, and records would be others, or events missing, without it.
     pub(crate) fn breaks(&mut self, number: usize, remedy: impl Into<String>) {
-        let remedy = remedy.into();
-        let breaks = true;
-        self.settle(number, Outcome::NotSupported { remedy, breaks });
+        let (remedy, breaks) = (remedy.into(), true);
+        self.outcomes[number].get_or_insert(Outcome::NotSupported { remedy, breaks });
     }
 
-    /// The setting went into this key, beside others that it went into before.
+    /// The setting went into this key, and perhaps into others before.
     pub(crate) fn taken(&mut self, number: usize, key: &str, remark: Option<&str>) {
         let outcome = self.outcomes[number].get_or_insert_with(|| Outcome::TakenOver {
             to: Vec::new(),
@@ -138,7 +139,8 @@ impl<'a> Translation<'a> {
         }
     }
 
-    /// Writes a line that settings are taken over into; `value` as TOML writes it.
+    /// Writes a line that settings are taken over into; `value` as TOML writes it. The remark is
+    /// the line's comment where no setting asks for it.
     pub(crate) fn write(
         &mut self,
         section: &'static str,
@@ -147,44 +149,24 @@ impl<'a> Translation<'a> {
         from: &[usize],
         remark: Option<&str>,
     ) {
-        let exists = self.draft.has(section, key);
-        for &number in from {
-            if exists {
-                let why = format!(
-                    "{section}.{key} is written already, from another setting: see which of them \
-                     counts"
-                );
-                self.unsupported(number, why);
-            } else {
-                self.taken(number, &format!("{section}.{key}"), remark);
+        let path = format!("{section}.{key}");
+        if self.draft.has(section, key) {
+            let why = "is written already, from another setting: see which of them counts";
+            for &number in from {
+                self.unsupported(number, format!("{path} {why}"));
             }
+            return;
         }
-        if !exists {
-            self.draft.lines.push(Line {
-                section,
-                key: key.to_owned(),
-                value,
-                comment: None,
-                from: from.to_vec(),
-                redundant: None,
-            });
+        for &number in from {
+            self.taken(number, &path, remark);
         }
-    }
-
-    /// Writes a line that no setting asks for.
-    pub(crate) fn write_default(
-        &mut self,
-        section: &'static str,
-        key: &str,
-        value: String,
-        comment: Option<&str>,
-    ) {
+        let comment = remark.filter(|_| from.is_empty());
         self.draft.lines.push(Line {
             section,
             key: key.to_owned(),
             value,
             comment: comment.map(str::to_owned),
-            from: Vec::new(),
+            from: from.to_vec(),
             redundant: None,
         });
     }
@@ -237,18 +219,14 @@ impl<'a> Translation<'a> {
         }
     }
 
-    /// What stands for a secret: the variable that the input names itself, or else `fallback`; the
-    /// secret itself only where somebody asked for it.
+    /// A secret as the variable that the input names, or else as `fallback`; the secret itself only
+    /// with [`Options::with_secrets`](crate::Options::with_secrets).
     pub(crate) fn secret(&self, number: usize, fallback: &str) -> Value {
         let value = self.value(number);
-        let written = match value.text() {
-            Some(_) => self.with_secrets,
-            None => value.is_plain(),
-        };
-        if written {
-            value
-        } else {
-            Value::variable(fallback)
+        match value.text() {
+            Some(_) if self.with_secrets => value,
+            None if value.is_plain() => value,
+            _ => Value::variable(fallback),
         }
     }
 
@@ -279,15 +257,14 @@ impl<'a> Translation<'a> {
                 }
                 Err(problems) => problems,
             };
-            let mut refused: Vec<(usize, String)> = Vec::new();
+            let mut refused = BTreeMap::new();
             let mut elsewhere = Vec::new();
-            for problem in problems {
-                let at = problem.line.and_then(|line| line.checked_sub(1));
-                let place = at.and_then(|at| *places.get(at)?);
-                match place {
-                    Some(number) if refused.iter().any(|(known, _)| *known == number) => {}
-                    Some(number) => refused.push((number, problem.why)),
-                    None => elsewhere.push(problem.why),
+            for Problem { line, why } in problems {
+                let place = line.and_then(|line| *places.get(line.checked_sub(1)?)?);
+                if let Some(number) = place {
+                    refused.entry(number).or_insert(why);
+                } else {
+                    elsewhere.push(why);
                 }
             }
             if refused.is_empty() {
@@ -295,57 +272,49 @@ impl<'a> Translation<'a> {
                 self.fatal.extend(elsewhere);
                 return;
             }
-            refused.sort();
-            // From the end, so that the numbers before it stay.
-            let lines: Vec<(Line, String)> = refused
-                .into_iter()
-                .rev()
-                .map(|(number, why)| (self.draft.lines.remove(number), why))
-                .collect();
-            for (line, why) in lines.iter().rev() {
-                self.refuse(line, why);
+            let lines = mem::take(&mut self.draft.lines);
+            for (number, line) in lines.into_iter().enumerate() {
+                match refused.get(&number) {
+                    Some(why) => self.refuse(&line, why),
+                    None => self.draft.lines.push(line),
+                }
             }
         }
     }
 
     fn refuse(&mut self, line: &Line, why: &str) {
-        let path = line.path();
         if line.from.is_empty() {
-            self.fatal(format!("{path}: {why}"));
+            self.fatal(format!("{}.{}: {why}", line.section, line.key));
         }
         for &number in &line.from {
-            if !matches!(self.outcomes[number], Some(Outcome::TakenOver { .. })) {
-                continue;
+            if matches!(self.outcomes[number], Some(Outcome::TakenOver { .. })) {
+                self.outcomes[number] = Some(match line.redundant {
+                    Some(why) => Outcome::NoEffect { why: why.into() },
+                    None => Outcome::NotSupported {
+                        remedy: why.to_owned(),
+                        breaks: line.shapes_records(),
+                    },
+                });
             }
-            self.outcomes[number] = Some(match line.redundant {
-                Some(why) => Outcome::NoEffect {
-                    why: why.to_owned(),
-                },
-                None => Outcome::NotSupported {
-                    remedy: why.to_owned(),
-                    breaks: line.shapes_records(),
-                },
-            });
         }
     }
 
     /// The configuration, the report, and why there can be no configuration.
     pub(crate) fn finish(self) -> (String, Report, Vec<String>) {
+        let unknown = || Outcome::NotSupported {
+            remedy: UNKNOWN.to_owned(),
+            breaks: false,
+        };
         let rows = self.settings.into_iter().zip(self.outcomes);
         let rows = rows.map(|(setting, outcome)| Row {
             key: setting.key,
             file: setting.file,
             line: setting.line,
-            outcome: outcome.unwrap_or_else(|| Outcome::NotSupported {
-                remedy: UNKNOWN.to_owned(),
-                breaks: false,
-            }),
+            outcome: outcome.unwrap_or_else(unknown),
         });
+        let server = self.kind == Kind::Server;
         let report = Report {
-            kind: match self.kind {
-                Kind::Connect => "connect",
-                Kind::Server => "server",
-            },
+            kind: if server { "server" } else { "connect" },
             rows: rows.collect(),
             notes: self.notes,
             variables: self.variables,

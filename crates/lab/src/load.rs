@@ -98,15 +98,15 @@ pub fn schedule(mut first: u64, steps: &[Step]) -> Vec<Due> {
 /// How the writing of a step went.
 #[derive(Debug, Clone, Default)]
 pub struct Wrote {
-    /// How late a transaction was begun at the most: above some milliseconds the load is not what it says.
+    /// How late a transaction was begun at the most: above some milliseconds the rate was not kept.
     pub behind: Duration,
-    /// How long each transaction took who wrote it, in microseconds.
+    /// How long each transaction took its writer, in microseconds.
     pub took: Vec<i64>,
 }
 
-/// Writes all schedules at once, each by so many writers, until all is written, one fails or `stop` is set. A writer
-/// `connect`s to the schedule of this number; what it gives then commits one transaction after another.
-/// How it went, for each schedule and step.
+/// Writes all schedules at once, each by so many writers, until all is written, one fails or `stop` is set. Each
+/// writer calls `connect` with the number of its schedule, and the function that it returns for each transaction.
+/// Returns how it went, for each schedule and step.
 ///
 /// # Errors
 /// The first of a writer.
@@ -143,14 +143,13 @@ where
                 running.push((number, scope.spawn(work)));
             }
         }
-        let mut all: Vec<_> = schedules
+        let all = schedules
             .iter()
-            .map(|plan| vec![Wrote::default(); steps(plan)])
-            .collect();
+            .map(|plan| vec![Wrote::default(); steps(plan)]);
+        let mut all: Vec<_> = all.collect();
         for (number, thread) in running {
-            let wrote = thread
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let wrote = thread.join();
+            let wrote = wrote.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             for (all, wrote) in all[number].iter_mut().zip(wrote?) {
                 all.behind = all.behind.max(wrote.behind);
                 all.took.extend(wrote.took);

@@ -1,7 +1,9 @@
-use std::{sync::mpsc, thread, time::Duration};
+use std::{sync::mpsc, time::Duration};
 
 use futures_executor::block_on;
 use tokio_postgres::{Client, Error, NoTls, Row, types::ToSql};
+
+use crate::threads::{run, spawn};
 
 /// A connection to Postgres for tests, blocking, and usable inside an async runtime too: a thread of
 /// its own drives it.
@@ -28,30 +30,19 @@ impl Db {
         let mut config: tokio_postgres::Config = url.parse()?;
         config.connect_timeout(Duration::from_secs(10));
         let (made, client) = mpsc::sync_channel(1);
-        thread::Builder::new()
-            .name("testkit-db".into())
-            .spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()
-                    .expect("a runtime can be made");
-                runtime.block_on(async {
-                    match config.connect(NoTls).await {
-                        Ok((client, connection)) => {
-                            let _ = made.send(Ok(client));
-                            let _ = connection.await; // its end is seen by whoever uses the client
-                        }
-                        Err(error) => {
-                            let _ = made.send(Err(error));
-                        }
+        spawn("db", move || {
+            run(async {
+                match config.connect(NoTls).await {
+                    Ok((client, connection)) => {
+                        let _ = made.send(Ok(client));
+                        let _ = connection.await; // its end is seen by whoever uses the client
                     }
-                });
-            })
-            .expect("a thread can be started");
-        let client = client
-            .recv()
-            .expect("the thread says how connecting went")?;
-        Ok(Self { client })
+                    Err(error) => drop(made.send(Err(error))),
+                }
+            });
+        });
+        let client = client.recv().expect("the thread says how connecting went");
+        Ok(Self { client: client? })
     }
 
     /// Runs statements separated by semicolons.

@@ -1,7 +1,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
@@ -10,7 +10,10 @@ use std::{
 
 use walrelay_lsn::Lsn;
 
-use crate::{Db, Delivered, LoggedRow};
+use crate::{
+    Db, Delivered, LoggedRow,
+    threads::{lock, spawn},
+};
 
 /// Between two looks at the slot.
 const LOOK: Duration = Duration::from_millis(5);
@@ -51,14 +54,11 @@ impl EarlyWatch {
     pub fn start(url: &str, slot: &str) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let thread = thread::Builder::new()
-            .name("testkit-early".into())
-            .spawn({
-                let (stop, seen) = (Arc::clone(&stop), Arc::clone(&seen));
-                let (url, slot) = (url.to_owned(), slot.to_owned());
-                move || watch(&url, &slot, &stop, &seen)
-            })
-            .expect("a thread can be started");
+        let thread = spawn("early", {
+            let (stop, seen) = (Arc::clone(&stop), Arc::clone(&seen));
+            let (url, slot) = (url.to_owned(), slot.to_owned());
+            move || watch(&url, &slot, &stop, &seen)
+        });
         Self {
             stop,
             seen,
@@ -79,10 +79,6 @@ impl Drop for EarlyWatch {
             let _ = thread.join();
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn watch(url: &str, slot: &str, stop: &AtomicBool, seen: &Mutex<Vec<Sighting>>) {
@@ -121,16 +117,15 @@ pub fn millis_now() -> i64 {
 
 /// The rows that the slot was seen to stand behind **before** the broker had appended their records.
 ///
-/// The broker stamps a record before it acknowledges it, the relay confirms after that, the server
-/// shows the position after that, and the sighting is stamped when its answer has arrived; all by the
-/// clock of one machine, all cut to milliseconds. So a relay that confirms late enough never shows
-/// here, without any tolerance.
+/// The broker stamps a record, acknowledges it, the relay confirms, the server shows the position, and
+/// the sighting is stamped, in this order, by one machine's clock, in whole milliseconds. So a relay that
+/// confirms late enough never shows here, without any tolerance.
 ///
 /// # What it cannot see
-/// - A position that was confirmed too early by less than the time to the next look (some
-///   milliseconds). Faults that hold the broker back for seconds are what makes it show.
+/// - A position that was confirmed too early by less than the time to the next look (some milliseconds).
+///   A fault that holds the broker back for seconds makes it show.
 /// - Anything, across a step of the machine's clock, or with a broker on another machine.
-/// - What happens when the broker forgets what it has acknowledged: that shows as lost.
+/// - Records that the broker acknowledged and forgot: [`check`](crate::check) reports them as lost.
 pub fn confirmed_early(
     commits: &[LoggedRow],
     sightings: &[Sighting],

@@ -6,6 +6,7 @@
 //! - [`SecureKafka`]: one with TLS, logins and access control, and with certificates that are wrong in
 //!   one way each. [`Authority`] issues them, and others.
 //! - [`SchemaRegistry`]: a small one over HTTP, which can be told to misbehave.
+//! - [`debezium_server`], [`debezium_properties`]: a Debezium Server beside the relay.
 //! - [`Standby`]: a standby of a Postgres server, which can be promoted.
 //! - [`ChaosProxy`]: a TCP proxy that cuts, stalls, delays and resets on command.
 //! - [`Workload`]: concurrent writers to an outbox, with rollbacks and savepoints, in whose rows the
@@ -37,6 +38,7 @@
 mod authority;
 mod commits;
 mod db;
+mod debezium;
 mod early;
 mod history;
 mod kafka;
@@ -45,12 +47,14 @@ mod registry;
 pub mod servers;
 mod slot;
 mod standby;
+mod threads;
 mod wait;
 mod workload;
 
 pub use authority::{Authority, Issued};
 pub use commits::{CommitLog, LoggedRow};
 pub use db::Db;
+pub use debezium::{debezium_properties, debezium_server};
 pub use early::{EarlyWatch, Sighting, TooEarly, confirmed_early, millis_now};
 pub use history::{Altered, Committed, Delivered, History, OutOfOrder, Verdict, check};
 pub use kafka::{Kafka, KafkaBuilder, KafkaCluster, SecureKafka};

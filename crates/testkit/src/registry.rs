@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
 use crate::Issued;
+use crate::threads::{lock, spawn};
 
 /// What a request meets instead of an answer of the registry's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,13 +86,10 @@ impl SchemaRegistry {
         let state = Arc::<Mutex<State>>::default();
         let stop = Arc::<AtomicBool>::default();
         let secure = tls.is_some();
-        let thread = thread::Builder::new()
-            .name("testkit-registry".into())
-            .spawn({
-                let (state, stop) = (Arc::clone(&state), Arc::clone(&stop));
-                move || serve(&listener, tls.as_ref(), &state, &stop)
-            })
-            .expect("a thread can be started");
+        let thread = spawn("registry", {
+            let (state, stop) = (Arc::clone(&state), Arc::clone(&stop));
+            move || serve(&listener, tls.as_ref(), &state, &stop)
+        });
         Self {
             address,
             secure,
@@ -153,10 +151,6 @@ impl Drop for SchemaRegistry {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn serve(
     listener: &TcpListener,
     tls: Option<&Arc<ServerConfig>>,
@@ -209,7 +203,7 @@ fn answer(
     reader.read_exact(&mut body)?;
     let line = line.trim_end().trim_end_matches(" HTTP/1.1").to_owned();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let (mishap, answer) = {
+    let met = {
         let mut state = lock(state);
         state.asked.push(Asked {
             line: line.clone(),
@@ -217,26 +211,20 @@ fn answer(
             body: body.clone(),
         });
         let mishap = state.mishaps.pop_front().or_else(|| state.always.clone());
-        let answer = match mishap {
-            Some(_) => None,
-            None => Some(state.answer(&line, &body)),
-        };
-        (mishap, answer)
+        mishap.ok_or_else(|| state.answer(&line, &body))
     };
-    let (status, body) = match (mishap, answer) {
-        (Some(Mishap::Close), _) => return Ok(()),
-        (Some(Mishap::Stall(limit)), _) => {
+    let (status, body) = match met {
+        Ok(Mishap::Close) => return Ok(()),
+        Ok(Mishap::Stall(limit)) => {
             let until = std::time::Instant::now() + limit;
             while std::time::Instant::now() < until && !stop.load(Ordering::SeqCst) {
                 thread::sleep(Duration::from_millis(20));
             }
             return Ok(());
         }
-        (Some(Mishap::Status(status, body)), _) => (status, body),
-        (Some(Mishap::Body(body)), _) => (200, body),
-        (None, answer) => answer.map_or((500, String::new()), |(status, body)| {
-            (status, body.to_string())
-        }),
+        Ok(Mishap::Status(status, body)) => (status, body),
+        Ok(Mishap::Body(body)) => (200, body),
+        Err((status, body)) => (status, body.to_string()),
     };
     let head = format!(
         "HTTP/1.1 {status} Answer\r\ncontent-type: application/vnd.schemaregistry.v1+json\r\n\
@@ -279,12 +267,8 @@ impl State {
         match (method, parts.as_slice()) {
             ("GET", ["schemas", "types"]) => (200, json!(["AVRO", "JSON", "PROTOBUF"])),
             ("GET", ["subjects", subject, "versions", "latest"]) => {
-                let versions = self
-                    .schemas
-                    .iter()
-                    .zip(1..)
-                    .filter(|((of, ..), _)| of == subject);
-                match versions.last() {
+                let schemas = self.schemas.iter().zip(1..);
+                match schemas.filter(|((of, ..), _)| of == subject).last() {
                     None => missing(40401, "Subject not found."),
                     Some(((_, kind, schema), id)) => {
                         let mut answer = json!({

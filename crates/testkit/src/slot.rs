@@ -70,10 +70,7 @@ impl SlotWatch {
         let begun = Instant::now();
         loop {
             let state = self.read();
-            if state
-                .as_ref()
-                .is_some_and(|state| state.confirmed_flush >= lsn)
-            {
+            if state.as_ref().map(|state| state.confirmed_flush) >= Some(lsn) {
                 return begun.elapsed();
             }
             assert!(

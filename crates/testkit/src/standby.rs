@@ -35,9 +35,11 @@ impl Standby {
             Ok(server) => server,
             Err(error) => panic!("the standby does not start: {error}"),
         };
-        let standby = Self { server, link };
-        standby.wait_streaming(primary);
-        standby
+        let db = Db::connect(&primary.url());
+        let sql = "SELECT FROM pg_stat_replication \
+            WHERE application_name = $1 AND state = 'streaming'";
+        eventually(LIMIT, || db.query(sql, &[&Self::NAME]).len() == 1);
+        Self { server, link }
     }
 
     /// The server.
@@ -55,29 +57,14 @@ impl Standby {
         self.server
     }
 
-    /// Waits until it streams from this primary.
-    #[track_caller]
-    pub fn wait_streaming(&self, primary: &Postgres) {
-        let db = Db::connect(&primary.url());
-        eventually(LIMIT, || {
-            db.query(
-                "SELECT FROM pg_stat_replication WHERE application_name = $1 AND state = 'streaming'",
-                &[&Self::NAME],
-            )
-            .len()
-                == 1
-        });
-    }
-
     /// Waits until it has applied the log up to here.
     #[track_caller]
     pub fn wait_replayed(&self, lsn: Lsn) {
         let db = Db::connect(&self.server.url());
+        let sql = "SELECT pg_last_wal_replay_lsn()::text";
+        let replayed = || db.text(sql).map(|text| text.parse::<Lsn>());
         eventually(LIMIT, || {
-            let replayed = db.text("SELECT pg_last_wal_replay_lsn()::text");
-            replayed.is_some_and(|text| {
-                text.parse::<Lsn>().expect("the server writes LSNs well") >= lsn
-            })
+            replayed().is_some_and(|at| at.expect("the server writes LSNs well") >= lsn)
         });
     }
 
@@ -86,15 +73,9 @@ impl Standby {
     #[track_caller]
     pub fn wait_slot_synced(&self, slot: &str) {
         let db = Db::connect(&self.server.url());
-        eventually(LIMIT, || {
-            db.query(
-                "SELECT FROM pg_replication_slots WHERE slot_name = $1 \
-                 AND synced AND NOT temporary AND invalidation_reason IS NULL",
-                &[&slot],
-            )
-            .len()
-                == 1
-        });
+        let sql = "SELECT FROM pg_replication_slots WHERE slot_name = $1 \
+            AND synced AND NOT temporary AND invalidation_reason IS NULL";
+        eventually(LIMIT, || db.query(sql, &[&slot]).len() == 1);
     }
 
     /// Makes it a primary, on a new timeline, waits until it is one, and says where its log and that of

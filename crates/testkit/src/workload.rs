@@ -1,17 +1,20 @@
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
     },
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
     time::Duration,
 };
 
 use fastrand::Rng;
 use tokio_postgres::{Client, Error, NoTls, Statement, types::ToSql};
 
-use crate::Db;
+use crate::{
+    Db,
+    threads::{lock, run, spawn},
+};
 
 /// Which part of the transactions is rolled back, and in which part a savepoint is.
 const ROLLBACK: f64 = 0.1;
@@ -23,11 +26,11 @@ const MOST_PADDING: usize = 200;
 
 /// Concurrent writers to an outbox table, as an application has them.
 ///
-/// Each transaction writes rows for a few keys; some are rolled back, some roll back to a savepoint
-/// in their midst. A row's payload carries a `number`, counted per key. The counter is a row of a
-/// table, incremented in the same transaction: its lock is held until the commit, so **the order of
-/// the numbers of a key is the order of its commits**, and a number that was rolled back is given
-/// again. The keys of a transaction are locked in one order, so that writers do not deadlock.
+/// Each transaction writes rows for a few keys; some are rolled back, some roll back to a savepoint.
+/// A row's payload carries a `number`, counted per key. The counter is a row of a table, which the same
+/// transaction increments and so locks until its commit: **the order of the numbers of a key is the
+/// order of its commits**. A number that was rolled back is given again. A transaction locks its keys
+/// in one order, so that writers do not deadlock.
 ///
 /// The seed fixes what each writer does; how writers interleave, it does not.
 #[derive(Debug, Clone)]
@@ -62,20 +65,21 @@ pub struct Written {
 }
 
 #[derive(Debug, Default)]
-struct Counters {
-    transactions: AtomicU64,
-    rows: AtomicU64,
-    rolled_back: AtomicU64,
-    undone_rows: AtomicU64,
-    savepoints: AtomicU64,
-    errors: AtomicU64,
+struct Progress {
+    written: Mutex<Written>,
     stop: AtomicBool,
+}
+
+impl Progress {
+    fn written(&self) -> MutexGuard<'_, Written> {
+        lock(&self.written)
+    }
 }
 
 /// A [`Workload`] that is writing. Dropped, it stops.
 #[derive(Debug)]
 pub struct Running {
-    counters: Arc<Counters>,
+    progress: Arc<Progress>,
     writers: Vec<JoinHandle<()>>,
 }
 
@@ -161,23 +165,16 @@ impl Workload {
 
     /// Starts the writers. The tables must be there: [`create_tables`](Self::create_tables).
     pub fn start(&self) -> Running {
-        let counters = Arc::new(Counters::default());
+        let progress = Arc::new(Progress::default());
         let writers = (0..self.writers)
             .map(|number| {
-                let (plan, counters) = (self.clone(), Arc::clone(&counters));
-                thread::Builder::new()
-                    .name(format!("testkit-writer-{number}"))
-                    .spawn(move || {
-                        tokio::runtime::Builder::new_current_thread()
-                            .enable_all()
-                            .build()
-                            .expect("a runtime can be made")
-                            .block_on(write(&plan, number, &counters));
-                    })
-                    .expect("a thread can be started")
+                let (plan, progress) = (self.clone(), Arc::clone(&progress));
+                spawn(&format!("writer-{number}"), move || {
+                    run(write(&plan, number, &progress));
+                })
             })
             .collect();
-        Running { counters, writers }
+        Running { progress, writers }
     }
 
     /// Makes the tables, writes all of [`rows`](Self::rows) and gives the counts.
@@ -195,22 +192,13 @@ impl Workload {
 impl Running {
     /// The counts so far.
     pub fn written(&self) -> Written {
-        let get = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
-        let counters = &self.counters;
-        Written {
-            transactions: get(&counters.transactions),
-            rows: get(&counters.rows),
-            rolled_back: get(&counters.rolled_back),
-            undone_rows: get(&counters.undone_rows),
-            savepoints: get(&counters.savepoints),
-            errors: get(&counters.errors),
-        }
+        *self.progress.written()
     }
 
     /// Stops after the transactions under way.
     #[track_caller]
     pub fn stop(self) -> Written {
-        self.counters.stop.store(true, Ordering::SeqCst);
+        self.progress.stop.store(true, Ordering::SeqCst);
         self.wait()
     }
 
@@ -226,7 +214,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.counters.stop.store(true, Ordering::SeqCst);
+        self.progress.stop.store(true, Ordering::SeqCst);
         for writer in self.writers.drain(..) {
             let _ = writer.join();
         }
@@ -267,7 +255,7 @@ async fn connect(plan: &Workload) -> Result<Connection, Error> {
     })
 }
 
-async fn write(plan: &Workload, number: u32, counters: &Counters) {
+async fn write(plan: &Workload, number: u32, progress: &Progress) {
     let mut rng = Rng::with_seed(
         plan.seed
             .wrapping_mul(0x9E37_79B9)
@@ -277,10 +265,10 @@ async fn write(plan: &Workload, number: u32, counters: &Counters) {
     let begun = tokio::time::Instant::now();
     let mut mine = 0_u64;
     let done = || {
-        counters.stop.load(Ordering::SeqCst)
+        progress.stop.load(Ordering::SeqCst)
             || plan
                 .rows
-                .is_some_and(|rows| counters.rows.load(Ordering::SeqCst) >= rows)
+                .is_some_and(|rows| progress.written().rows >= rows)
     };
     while !done() {
         let result = async {
@@ -288,7 +276,7 @@ async fn write(plan: &Workload, number: u32, counters: &Counters) {
                 Some(connection) => connection,
                 none => none.insert(connect(plan).await?),
             };
-            transaction(plan, connection, &mut rng, counters).await
+            transaction(plan, connection, &mut rng, progress).await
         }
         .await;
         match result {
@@ -300,16 +288,16 @@ async fn write(plan: &Workload, number: u32, counters: &Counters) {
                         .iter()
                         .any(|class| code.code().starts_with(class))
                 });
-                // What heapam_tuple_lock says, once in a great while, when it follows a row's versions
-                // while the transaction that made the next one is ending (seen with 18.1, on a busy
-                // machine). The server has rolled the transaction back, and the row is sound.
+                // heapam_tuple_lock says so, rarely, when it follows a row's versions while the
+                // transaction that made the next one is ending (seen with 18.1, on a busy machine). The
+                // server has rolled the transaction back, and the row is sound.
                 let raced = error.as_db_error().is_some_and(|error| {
                     error.code().code() == "XX001"
                         && error.message().contains("is uncommitted in tuple")
                 });
                 let lost = lost || raced;
                 assert!(lost, "a writer to {} failed: {error:?}", plan.table);
-                counters.errors.fetch_add(1, Ordering::SeqCst);
+                progress.written().errors += 1;
                 connection = None;
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -335,7 +323,7 @@ async fn transaction(
         insert,
     }: &Connection,
     rng: &mut Rng,
-    counters: &Counters,
+    progress: &Progress,
 ) -> Result<u64, Error> {
     let rows = rng.u32(1..=MOST_ROWS);
     let mut keys = BTreeSet::new();
@@ -374,20 +362,21 @@ async fn transaction(
         {
             client.batch_execute("ROLLBACK TO SAVEPOINT part").await?;
             undone_rows += u64::from(last - first + 1);
-            counters.savepoints.fetch_add(1, Ordering::SeqCst);
+            progress.written().savepoints += 1;
         }
     }
-    let add = |counter: &AtomicU64, n| counter.fetch_add(n, Ordering::SeqCst);
     if rng.f64() < ROLLBACK {
         client.batch_execute("ROLLBACK").await?;
-        add(&counters.rolled_back, 1);
-        add(&counters.undone_rows, written);
+        let mut all = progress.written();
+        all.rolled_back += 1;
+        all.undone_rows += written;
         return Ok(0);
     }
     client.batch_execute("COMMIT").await?;
-    add(&counters.transactions, 1);
-    add(&counters.rows, written - undone_rows);
-    add(&counters.undone_rows, undone_rows);
+    let mut all = progress.written();
+    all.transactions += 1;
+    all.rows += written - undone_rows;
+    all.undone_rows += undone_rows;
     Ok(written - undone_rows)
 }
 

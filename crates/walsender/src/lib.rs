@@ -44,28 +44,21 @@
 //!
 //! # Cancel safety
 //! - [`ReplicationStream::read`] and [`ReplicationStream::flush`] can be dropped at any await and
-//!   called again; nothing that was read or half written is lost. They are made for `select!`.
-//! - [`Session::query`] and the commands built on it leave their answer to be read by the next
-//!   command, which throws it away. The statement may have taken effect.
-//! - [`Session::connect`], [`Session::start_replication`], [`ReplicationStream::finish`] and the
-//!   `close` methods take the connection with them when they are dropped.
-//!
-//! # Ordering
-//! Frames are delivered in the order in which the server sent them, and a failure behind the last
-//! whole frame before it. Status updates are written in the order in which they were queued; one
-//! that has not begun to be written is replaced by the next.
+//!   called again, as `select!` does: nothing that was read or half written is lost.
+//! - [`Session::query`] and the commands built on it leave their answer to the next command, which
+//!   discards it. The statement may have taken effect.
+//! - All other futures close the connection when they are dropped.
 //!
 //! # Invariants
-//! - What is inside an XLogData frame is bytes to this crate: it knows no pgoutput and no Kafka.
-//! - Only a [`CommitEnd`](walrelay_lsn::CommitEnd) can be reported as flushed, and what is reported
-//!   never goes back.
-//! - A length that came over the wire is checked before anything is reserved or sliced by it, and
-//!   nothing is reserved before it arrives. No bytes of the server can make this crate panic.
-//! - A message that is not known is an error, never skipped.
-//! - No password, and no value of a row, is in an error, a `Debug` form or a log line. What the
-//!   server writes in its own messages is passed on (but for the details of the SQLSTATE classes 22
-//!   and 23, which quote values).
-//! - Nothing is logged above `debug`: the caller knows what matters.
+//! - The body of an XLogData frame is bytes to this crate: it knows no pgoutput and no Kafka.
+//! - Only a [`CommitEnd`](walrelay_lsn::CommitEnd) can be reported as flushed, and reported positions
+//!   never go back.
+//! - A length from the wire is checked before it sizes or slices anything, and memory grows only with
+//!   bytes that arrived. No bytes of the server can make this crate panic.
+//! - An unknown message is an error, never skipped.
+//! - No password and no value of a row is in an error, a `Debug` form or a log line. The server's own
+//!   words are passed on, except for details of the SQLSTATE classes 22 and 23, which quote values.
+//! - Nothing is logged above `debug`.
 
 #![forbid(unsafe_code)]
 

@@ -5,6 +5,7 @@ mod properties;
 mod value;
 
 pub use connector::ConnectorError;
+use properties::Entry;
 pub use properties::PropertiesError;
 pub(crate) use value::{Value, percent, variable_name};
 
@@ -77,7 +78,7 @@ impl Input {
         }
         for entry in properties::parse(worker.unwrap_or_default())? {
             input.settings.push(Setting {
-                name: worker_name(&entry.key),
+                name: renamed(WORKER, &entry.key),
                 file: Some("worker"),
                 line: Some(entry.line),
                 value: Some(Value::of_connect(&entry.key, &entry.value)),
@@ -104,7 +105,7 @@ fn of_connector(text: &str) -> Result<Input, InputError> {
     };
     let settings = connector.settings.into_iter().map(|(key, raw)| {
         let value = raw.map(|raw| Value::of_connect(&key, &raw));
-        setting(connect_name(&key), key, value)
+        setting(renamed(CONNECT, &key), key, value)
     });
     let beside = connector.beside.into_iter();
     let beside = beside.map(|key| setting(format!("{BESIDE}{key}"), key, None));
@@ -118,33 +119,25 @@ fn of_connector(text: &str) -> Result<Input, InputError> {
 fn of_properties(text: &str) -> Result<Input, InputError> {
     let entries = properties::parse(text)?;
     let of_server = |key: &str| key.starts_with("debezium.") || key.starts_with("quarkus.");
-    let kind = if entries.iter().any(|entry| of_server(&entry.key)) {
-        Kind::Server
+    let server = entries.iter().any(|entry| of_server(&entry.key));
+    let (kind, names) = if server {
+        (Kind::Server, SERVER)
     } else {
-        Kind::Connect
+        (Kind::Connect, CONNECT)
     };
     let property = |name: &str| {
         let entry = entries.iter().rfind(|entry| entry.key == name)?;
         Some(entry.value.clone())
     };
-    let settings = entries.iter().map(|entry| {
-        let (name, value) = match kind {
-            Kind::Connect => (
-                connect_name(&entry.key),
-                Value::of_connect(&entry.key, &entry.value),
-            ),
-            Kind::Server => (
-                server_name(&entry.key),
-                Value::of_server(&entry.key, &entry.value, &property),
-            ),
-        };
-        Setting {
-            key: entry.key.clone(),
-            name,
-            file: None,
-            line: Some(entry.line),
-            value: Some(value),
-        }
+    let settings = entries.iter().map(|Entry { line, key, value }| Setting {
+        key: key.clone(),
+        name: renamed(names, key),
+        file: None,
+        line: Some(*line),
+        value: Some(match kind {
+            Kind::Connect => Value::of_connect(key, value),
+            Kind::Server => Value::of_server(key, value, &property),
+        }),
     });
     Ok(Input {
         kind,
@@ -153,47 +146,42 @@ fn of_properties(text: &str) -> Result<Input, InputError> {
     })
 }
 
-fn connect_name(key: &str) -> String {
-    match key.strip_prefix("producer.override.") {
-        Some(property) => format!("producer.{property}"),
-        None => key.to_owned(),
-    }
-}
+/// Beginnings of keys, and what the connector's names have instead; the first that fits counts.
+type Renames = &'static [(&'static str, &'static str)];
+
+const CONNECT: Renames = &[("producer.override.", "producer.")];
+
+/// As `DebeziumServer.populateEngineProperties` puts them together. Options of `format.` that name
+/// no part are for all three converters.
+const SERVER: Renames = &[
+    ("debezium.source.", ""),
+    ("debezium.sink.kafka.producer.", "producer."),
+    ("debezium.format.key.", "key.converter."),
+    ("debezium.format.value.", "value.converter."),
+    ("debezium.format.header.", "header.converter."),
+    ("debezium.format.key", "format.key"),
+    ("debezium.format.value", "format.value"),
+    ("debezium.format.header", "format.header"),
+    ("debezium.format.", "converter."),
+    ("debezium.", ""),
+];
 
 /// What of a worker's file concerns a connector; the rest is `worker.`.
-fn worker_name(key: &str) -> String {
-    let converter = ["key.converter", "value.converter", "header.converter"]
-        .iter()
-        .any(|prefix| key.starts_with(prefix));
-    if converter || key.starts_with("producer.") || key == "topic.creation.enable" {
-        key.to_owned()
-    } else if key == "bootstrap.servers" {
-        "producer.bootstrap.servers".to_owned()
-    } else {
-        format!("worker.{key}")
-    }
-}
+const WORKER: Renames = &[
+    ("key.converter", "key.converter"),
+    ("value.converter", "value.converter"),
+    ("header.converter", "header.converter"),
+    ("producer.", "producer."),
+    ("topic.creation.enable", "topic.creation.enable"),
+    ("bootstrap.servers", "producer.bootstrap.servers"),
+    ("", "worker."),
+];
 
-/// As `DebeziumServer.populateEngineProperties` puts them together.
-fn server_name(key: &str) -> String {
-    let Some(rest) = key.strip_prefix("debezium.") else {
-        return key.to_owned();
-    };
-    if let Some(option) = rest.strip_prefix("source.") {
-        return option.to_owned();
-    }
-    if let Some(producer) = rest.strip_prefix("sink.kafka.producer.") {
-        return format!("producer.{producer}");
-    }
-    let Some(format) = rest.strip_prefix("format.") else {
-        return rest.to_owned();
-    };
-    match format.split_once('.') {
-        Some((part @ ("key" | "value" | "header"), option)) => format!("{part}.converter.{option}"),
-        None if matches!(format, "key" | "value" | "header") => rest.to_owned(),
-        // For all three.
-        _ => format!("converter.{format}"),
-    }
+fn renamed(renames: Renames, key: &str) -> String {
+    let mut renamed = renames
+        .iter()
+        .filter_map(|(start, name)| Some(format!("{name}{}", key.strip_prefix(start)?)));
+    renamed.next().unwrap_or_else(|| key.to_owned())
 }
 
 #[cfg(test)]

@@ -1,12 +1,10 @@
-//! Values of settings: text, and references to what somebody else puts in.
+//! Values of settings: text, and references to environment variables.
 
 use std::fmt::{self, Write as _};
 
 /// One value, taken apart.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Value {
-    parts: Vec<Part>,
-}
+pub(crate) struct Value(Vec<Part>);
 
 #[derive(Clone, PartialEq, Eq)]
 enum Part {
@@ -19,7 +17,7 @@ enum Part {
 pub(crate) struct Reference {
     /// The variable, as walrelay wants it: upper case.
     pub(crate) variable: String,
-    /// What somebody must know who sets it, beside that it must be set.
+    /// What to know about it, beside that it must be set.
     pub(crate) remark: Option<&'static str>,
 }
 
@@ -30,21 +28,22 @@ impl fmt::Debug for Value {
     }
 }
 
-/// Said of a variable that replaces a provider of Kafka Connect.
+/// The remark of a variable that replaces a provider of Kafka Connect.
 const PROVIDER: &str =
     "a configuration provider of Kafka Connect gave it; put the same value into the variable";
-/// Said of a variable whose fallback is left behind.
+/// The remark of a variable whose default is lost.
 const DEFAULT: &str =
     "the file has a default for it, and walrelay knows none: set the variable in any case";
-/// Said of a variable that has another name in the file.
+/// The remark of a variable that has another name in the file.
 const RENAMED: &str = "its name is another one in the file, or it is a property that is not there";
+
+/// Finds the value of another property.
+type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl Value {
     /// Text that means itself.
     pub(crate) fn literal(text: impl Into<String>) -> Self {
-        Self {
-            parts: vec![Part::Literal(text.into())],
-        }
+        Self(vec![Part::Literal(text.into())])
     }
 
     /// An environment variable and nothing else.
@@ -55,9 +54,7 @@ impl Value {
     /// The variable of this name, or the nearest name that can be one.
     fn reference(name: &str, remark: Option<&'static str>) -> Self {
         let variable = variable_name(name);
-        Self {
-            parts: vec![Part::Reference(Reference { variable, remark })],
-        }
+        Self(vec![Part::Reference(Reference { variable, remark })])
     }
 
     /// As in the configuration of a connector: `${env:NAME}`, `${file:/path:key}` and other
@@ -66,39 +63,23 @@ impl Value {
         Self::scan(key, raw, false, |inside| {
             let (provider, path) = inside.split_once(':')?;
             let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-            if provider.is_empty() || !provider.chars().all(plain) {
-                return None;
+            match provider {
+                "env" => Some(Self::reference(path, renamed(path))),
+                _ if provider.is_empty() || !provider.chars().all(plain) => None,
+                _ => Some(Self::reference(key, Some(PROVIDER))),
             }
-            let (name, remark) = if provider == "env" {
-                (path, (!is_variable(path)).then_some(RENAMED))
-            } else {
-                (key, Some(PROVIDER))
-            };
-            Some(Self::reference(name, remark))
         })
     }
 
     /// As in `application.properties`: `${NAME}`, `${NAME:default}` and `${other.property}`, which
     /// `property` looks up; `$${` and `\${` stand for `${`.
-    pub(crate) fn of_server(
-        key: &str,
-        raw: &str,
-        property: &dyn Fn(&str) -> Option<String>,
-    ) -> Self {
+    pub(crate) fn of_server(key: &str, raw: &str, property: Lookup<'_>) -> Self {
         Self::server(key, raw, property, 8)
     }
 
-    fn server(
-        key: &str,
-        raw: &str,
-        property: &dyn Fn(&str) -> Option<String>,
-        depth: usize,
-    ) -> Self {
+    fn server(key: &str, raw: &str, property: Lookup<'_>, depth: usize) -> Self {
         Self::scan(key, raw, true, |inside| {
-            let (name, default) = match inside.split_once(':') {
-                Some((name, default)) => (name, Some(default)),
-                None => (inside, None),
-            };
+            let name = inside.split(':').next().unwrap_or_default();
             if name.is_empty() || name == "routedByValue" {
                 return None;
             }
@@ -107,19 +88,15 @@ impl Value {
             {
                 return Some(Self::server(key, &raw, property, depth - 1));
             }
-            let remark = if default.is_some() {
-                Some(DEFAULT)
-            } else {
-                (!is_variable(name)).then_some(RENAMED)
-            };
-            Some(Self::reference(name, remark))
+            let default = (name != inside).then_some(DEFAULT);
+            Some(Self::reference(name, default.or_else(|| renamed(name))))
         })
     }
 
-    /// `find` says what stands for the text between `${` and `}`; `None` if nothing does. With
-    /// `escapes`, a `$` or a backslash before it takes its meaning away.
+    /// `find` returns what replaces `${…}` by the text between the braces. With `escapes`, a `$` or a
+    /// backslash before `${` makes it literal.
     fn scan(key: &str, raw: &str, escapes: bool, find: impl Fn(&str) -> Option<Self>) -> Self {
-        let mut value = Self { parts: Vec::new() };
+        let mut value = Self(Vec::new());
         let mut rest = raw;
         while let Some(at) = rest.find("${") {
             let inside = &rest[at + 2..];
@@ -142,8 +119,8 @@ impl Value {
             };
         }
         value.push(rest);
-        if value.parts.is_empty() {
-            value.parts.push(Part::Literal(String::new()));
+        if value.0.is_empty() {
+            value.0.push(Part::Literal(String::new()));
         }
         value.representable(key)
     }
@@ -152,35 +129,34 @@ impl Value {
         if text.is_empty() {
             return;
         }
-        match self.parts.last_mut() {
+        match self.0.last_mut() {
             Some(Part::Literal(before)) => before.push_str(text),
-            _ => self.parts.push(Part::Literal(text.to_owned())),
+            _ => self.0.push(Part::Literal(text.to_owned())),
         }
     }
 
     fn extend(&mut self, other: Self) {
-        for part in other.parts {
+        for part in other.0 {
             match part {
                 Part::Literal(text) => self.push(&text),
-                reference @ Part::Reference(_) => self.parts.push(reference),
+                reference @ Part::Reference(_) => self.0.push(reference),
             }
         }
     }
 
-    /// walrelay cannot write a `$` before a reference: such a value is a variable as a whole.
+    /// A value with a `$` before a reference becomes one variable, as walrelay cannot write the `$`.
     fn representable(self, key: &str) -> Self {
-        let dollar = self.parts.windows(2).any(
-            |pair| matches!(pair, [Part::Literal(text), Part::Reference(_)] if text.ends_with('$')),
-        );
-        if dollar {
+        let dollar =
+            |pair: &[Part]| matches!(pair, [Part::Literal(text), _] if text.ends_with('$'));
+        if self.0.windows(2).any(dollar) {
             return Self::reference(key, Some("put the whole value into the variable"));
         }
         self
     }
 
-    /// The text, if nothing has to be put in.
+    /// The text of a value without references.
     pub(crate) fn text(&self) -> Option<&str> {
-        match self.parts.as_slice() {
+        match self.0.as_slice() {
             [Part::Literal(text)] => Some(text),
             _ => None,
         }
@@ -192,16 +168,15 @@ impl Value {
             .all(|reference| reference.remark.is_none())
     }
 
-    /// What has to be put in.
     pub(crate) fn references(&self) -> impl Iterator<Item = &Reference> {
-        self.parts.iter().filter_map(|part| match part {
+        self.0.iter().filter_map(|part| match part {
             Part::Reference(reference) => Some(reference),
             Part::Literal(_) => None,
         })
     }
 
-    /// As a string of walrelay's configuration, before TOML's own quoting: `${NAME}` for
-    /// references, and text escaped so that nothing is put into it.
+    /// As a string of walrelay's configuration, before TOML's own quoting: `${NAME}` for references, and
+    /// escaped text.
     pub(crate) fn configured(&self) -> String {
         self.join(escape)
     }
@@ -212,7 +187,7 @@ impl Value {
     }
 
     fn join(&self, literal: impl Fn(&str) -> String) -> String {
-        let parts = self.parts.iter().map(|part| match part {
+        let parts = self.0.iter().map(|part| match part {
             Part::Literal(text) => literal(text),
             Part::Reference(reference) => format!("${{{}}}", reference.variable),
         });
@@ -222,11 +197,12 @@ impl Value {
 
 /// Whether walrelay takes `${name}` for an environment variable.
 fn is_variable(name: &str) -> bool {
-    let upper = |byte: u8| byte.is_ascii_uppercase() || byte == b'_';
-    name.bytes().next().is_some_and(upper)
-        && name
-            .bytes()
-            .all(|byte| upper(byte) || byte.is_ascii_digit())
+    let upper = |c: char| c.is_ascii_uppercase() || c == '_';
+    name.starts_with(upper) && name.chars().all(|c| upper(c) || c.is_ascii_digit())
+}
+
+fn renamed(name: &str) -> Option<&'static str> {
+    (!is_variable(name)).then_some(RENAMED)
 }
 
 /// The nearest name of a variable, as Quarkus makes one of a property: upper case, `_` for signs.

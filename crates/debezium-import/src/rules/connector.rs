@@ -1,15 +1,15 @@
-//! What is left when everything that has an equivalent was taken over: options of the connector, of
-//! Kafka Connect and of Debezium Server by name, and why nothing becomes of them.
+//! All other options of the connector, of Kafka Connect and of Debezium Server, most of which have no
+//! equivalent.
 
 use super::Absent::{Fatal, Note};
 use super::Rule::{Breaks, Call, Ignore, Set, Unsupported, When};
-use super::{Rule, Rules, apply_each, apply_to, rule};
+use super::{Rule, Rules, apply_each, rule};
 use crate::input::{BESIDE, Kind};
 use crate::translation::Translation;
 
 const DEFAULT: &str = "it has its default, which changes nothing";
 const QUEUE: &str = "walrelay has no queue of its own in between: rows go from the socket to the \
-    producer, and delivery.max_in_flight_bytes bounds what is on its way";
+    producer, and delivery.max_in_flight_bytes bounds what is in flight";
 const HEARTBEAT: &str = "not needed: walrelay confirms an idle slot by itself, so that other tables' \
     WAL is not kept; nothing is written and nothing is published for it. Consumers of the topic of \
     heartbeats get no more of them";
@@ -17,7 +17,7 @@ const OFFSETS: &str = "the position is in the slot, and nowhere else";
 const RETRIES: &str = "walrelay tries again for ever, with the pauses of delivery.backoff_initial \
     and delivery.backoff_max, where a retry can help";
 const SIGNALS: &str = "walrelay takes no snapshots on request, and listens to no signals";
-const ROWS: &str = "it changes values on their way: do it where the row is written";
+const ROWS: &str = "it changes values in between: do it where the row is written";
 const JVM: &str = "it concerns the Java process";
 const RENAMES: Rule = Breaks("it renames columns");
 const JDBC: &str =
@@ -81,13 +81,21 @@ const SETTINGS: Rules = rules! {
 };
 
 /// Of Debezium Server.
-const LOG_LEVEL: Rule = When(rules! {
-    "off|fatal|severe|error" => Set("log", "level", "error");
-    "warn|warning" => Set("log", "level", "warn");
-    "debug|fine|config" => Set("log", "level", "debug");
-    "trace|finer|finest|all" => Set("log", "level", "trace");
-    "*" => Set("log", "level", "info");
-});
+const LOG: Rules = rules! {
+    "quarkus.log.level" => When(rules! {
+        "off|fatal|severe|error" => Set("log", "level", "error");
+        "warn|warning" => Set("log", "level", "warn");
+        "debug|fine|config" => Set("log", "level", "debug");
+        "trace|finer|finest|all" => Set("log", "level", "trace");
+        "*" => Set("log", "level", "info");
+    });
+    "quarkus.log.console.json" => LOG_FORMAT;
+    "quarkus.log.console.json.enabled" => Call(|translation, number| {
+        if !translation.draft.has("log", "format") {
+            LOG_FORMAT.apply(translation, number);
+        }
+    });
+};
 const LOG_FORMAT: Rule = When(rules! {
     "true" => Set("log", "format", "json");
     "*" => Set("log", "format", "text");
@@ -215,18 +223,12 @@ pub(super) fn apply(translation: &mut Translation<'_>) {
     apply_each(translation, SETTINGS);
     topics(translation);
     if translation.kind == Kind::Server {
-        apply_to(translation, "quarkus.log.level", LOG_LEVEL);
-        apply_to(translation, "quarkus.log.console.json", LOG_FORMAT);
-        if !translation.draft.has("log", "format") {
-            apply_to(translation, "quarkus.log.console.json.enabled", LOG_FORMAT);
-        }
+        apply_each(translation, LOG);
     }
-    let converters = translation.find("converters");
-    let converters = converters.and_then(|number| translation.text(number));
-    let converters = converters.unwrap_or_default();
+    let converters = translation.text_of("converters");
     let of_converter = |name: &str| {
-        let mut converters = converters.split(',').map(str::trim);
-        converters.any(|owner| {
+        let mut owners = converters.split(',').map(str::trim);
+        owners.any(|owner| {
             name.strip_prefix(owner)
                 .is_some_and(|rest| rest.starts_with('.'))
         })
@@ -244,7 +246,7 @@ pub(super) fn apply(translation: &mut Translation<'_>) {
     }
 }
 
-/// Debezium's tolerance drops events without a trace. Dead letters keep the flow and the events.
+/// Debezium's tolerance drops events without a trace; DLQ records keep them.
 fn dead_letters(translation: &mut Translation<'_>, number: usize, classes: &[&str]) {
     const REMARK: Option<&str> = Some(
         "Debezium would drop an event that fails, and nobody would know. Here it goes to the topic \
@@ -261,7 +263,7 @@ fn dead_letters(translation: &mut Translation<'_>, number: usize, classes: &[&st
     }
 }
 
-/// The router knows inserts alone.
+/// The router takes INSERT alone.
 fn skipped_operations(translation: &mut Translation<'_>, number: usize) {
     let word = translation.word(number);
     let rule = if word.split(',').any(|operation| operation.trim() == "c") {
@@ -274,37 +276,33 @@ fn skipped_operations(translation: &mut Translation<'_>, number: usize) {
 
 /// Kafka Connect's own creation of topics.
 fn topics(translation: &mut Translation<'_>) {
-    let enable = translation.find("topic.creation.enable");
-    let off = enable.is_some_and(|number| translation.word(number) == "false");
+    const KEYS: &[(&str, &str)] = &[
+        ("default.partitions", "partitions"),
+        ("default.replication.factor", "replication_factor"),
+    ];
+    const DEFAULT: &str = "-1 is the broker's default, and walrelay's when the key is not there";
+    let off = translation
+        .text_of("topic.creation.enable")
+        .eq_ignore_ascii_case("false");
     let mut create = Vec::new();
     for (number, option) in translation.below("topic.creation.") {
-        let key = match option.as_str() {
-            "enable" => continue,
-            _ if off => {
-                translation.ignored(number, "topic.creation.enable is false");
-                continue;
-            }
-            "default.partitions" => "partitions",
-            "default.replication.factor" => "replication_factor",
-            _ => {
-                translation.unsupported(
-                    number,
-                    "walrelay creates topics with partitions and replicas only: create those that \
-                     need more beforehand",
-                );
-                continue;
-            }
+        if option == "enable" {
+            continue;
+        }
+        if off {
+            translation.ignored(number, "topic.creation.enable is false");
+            continue;
+        }
+        let Some(key) = super::lookup(KEYS, &option) else {
+            let why = "walrelay creates topics with partitions and replicas only: create those \
+                that need more beforehand";
+            translation.unsupported(number, why);
+            continue;
         };
         create.push(number);
         match translation.word(number).parse::<i64>() {
-            Ok(-1) => translation.taken(
-                number,
-                "sink.topics.create",
-                Some("-1 is the broker's default, and walrelay's when the key is not there"),
-            ),
-            Ok(count) => {
-                translation.write("sink.topics", key, count.to_string(), &[number], None);
-            }
+            Ok(-1) => translation.taken(number, "sink.topics.create", Some(DEFAULT)),
+            Ok(count) => translation.write("sink.topics", key, count.to_string(), &[number], None),
             Err(_) => translation.unsupported(number, "it is no number"),
         }
     }

@@ -1,54 +1,72 @@
 //! `[router.converters]`: how keys, values and headers become bytes.
 
+use super::Rule::{Breaks, Ignore, When};
+use super::{Rules, lookup, matches, rule, short_name};
 use crate::draft::quoted;
 use crate::input::Kind;
 use crate::translation::Translation;
 
 const SECTION: &str = "router.converters";
-const PARTS: [&str; 3] = ["key", "value", "header"];
 
-/// walrelay's short name of a converter, by Java's class or by Debezium Server's format.
-fn known(class: &str, format: bool) -> Option<&'static str> {
-    Some(match class {
-        "json" | "jsonbytearray" if format => "json",
-        "simplestring" if format => "string",
-        "binary" if format => "binarydata",
-        _ if format => return None,
-        "org.apache.kafka.connect.storage.StringConverter" => "string",
-        "org.apache.kafka.connect.json.JsonConverter" => "json",
-        "org.apache.kafka.connect.converters.ByteArrayConverter" => "bytearray",
-        "io.debezium.converters.BinaryDataConverter"
-        // Its names before Debezium 2.0.
-        | "io.debezium.converters.ByteArrayConverter"
-        | "io.debezium.converters.ByteBufferConverter" => "binarydata",
-        "org.apache.kafka.connect.storage.SimpleHeaderConverter" => "simple",
-        _ => return None,
-    })
-}
+/// walrelay's short names by Java's classes.
+const CLASSES: &[(&str, &str)] = &[
+    ("org.apache.kafka.connect.storage.StringConverter", "string"),
+    ("org.apache.kafka.connect.json.JsonConverter", "json"),
+    (
+        "org.apache.kafka.connect.converters.ByteArrayConverter",
+        "bytearray",
+    ),
+    ("io.debezium.converters.BinaryDataConverter", "binarydata"),
+    // Its names before Debezium 2.0.
+    ("io.debezium.converters.ByteArrayConverter", "binarydata"),
+    ("io.debezium.converters.ByteBufferConverter", "binarydata"),
+    (
+        "org.apache.kafka.connect.storage.SimpleHeaderConverter",
+        "simple",
+    ),
+];
 
-fn unknown(class: &str) -> String {
-    let short = super::short_name(class);
-    let instead = match short {
-        "AvroConverter"
-        | "avro"
-        | "ProtobufConverter"
-        | "protobuf"
-        | "JsonSchemaConverter"
-        | "ExtJsonConverter" => {
-            "it makes up schemas and registers them, where walrelay encodes by those that the \
-             registry has: Avro and JSON Schema are configured by hand in [router.registry], see \
-             docs/CONFIGURATION.md"
-        }
-        "CloudEventsConverter" | "cloudevents" => {
-            "CloudEvents are configured by hand in [router.cloudevents], see docs/CONFIGURATION.md"
-        }
-        _ => "records would have other bytes; choose one that both know",
-    };
-    format!(
-        "walrelay has the converters String, JSON, ByteArray, BinaryData and, for headers, Simple, \
-         but no {short}: {instead}"
-    )
-}
+/// The same by Debezium Server's formats.
+const FORMATS: &[(&str, &str)] = &[
+    ("json|jsonbytearray", "json"),
+    ("simplestring", "string"),
+    ("binary", "binarydata"),
+];
+
+/// What stands in for other converters, by the class without its package or by the format.
+const INSTEAD: &[(&str, &str)] = &[
+    (
+        "AvroConverter|avro|ProtobufConverter|protobuf|JsonSchemaConverter|ExtJsonConverter",
+        "it makes up schemas and registers them, where walrelay encodes by those that the registry \
+         has: Avro and JSON Schema are configured by hand in [router.registry], see \
+         docs/CONFIGURATION.md",
+    ),
+    (
+        "CloudEventsConverter|cloudevents",
+        "CloudEvents are configured by hand in [router.cloudevents], see docs/CONFIGURATION.md",
+    ),
+    (
+        "*",
+        "records would have other bytes; choose one that both know",
+    ),
+];
+
+/// Options that a converter of walrelay's has too, behind its short name.
+const SAME: &str = "json.schemas.enable|json.decimal.format|json.replace.null.with.default|\
+    binarydata.delegate.converter.type*";
+
+/// All others.
+const OPTIONS: Rules = rules! {
+    "*.schemas.cache.size" => Ignore("it is the size of a cache of Java's");
+    "string.converter.type|json.converter.type|bytearray.converter.type|\
+        binarydata.converter.type|simple.converter.type" => Ignore("Kafka Connect sets it itself");
+    "string.converter.encoding|simple.converter.encoding" => When(rules! {
+        "utf8|utf-8" => Ignore("walrelay writes UTF-8");
+        "*" => Breaks("walrelay writes UTF-8: records would have other bytes");
+    });
+    "json.*" => Breaks("no option that walrelay knows of it");
+    "*" => Ignore("the converter has no such option");
+};
 
 /// The converter of a part.
 #[derive(Clone, Copy)]
@@ -61,19 +79,40 @@ struct Converter {
     own: bool,
 }
 
+impl Converter {
+    /// Takes an option over if walrelay's converter has it.
+    fn takes(&self, translation: &mut Translation<'_>, number: usize, option: &str) -> bool {
+        let Self { part, name, .. } = self;
+        let same = name.is_some_and(|name| matches(SAME, &format!("{name}.{option}")));
+        if same {
+            let value = translation.scalar(&translation.value(number));
+            let key = format!("{part}.converter.{option}");
+            translation.write(SECTION, &key, value, &[number], None);
+        }
+        same
+    }
+}
+
 pub(super) fn apply(translation: &mut Translation<'_>) {
-    let found = PARTS.map(|part| converter(translation, part));
+    let found = ["key", "value", "header"].map(|part| converter(translation, part));
     for converter in found {
         options(translation, converter);
     }
+    // Debezium Server's options for all converters that have none of their own.
     for (number, option) in translation.below("converter.") {
-        common_option(translation, &found, number, &option);
+        for converter in found {
+            let key = format!("{}.converter.{option}", converter.part);
+            if !translation.draft.has(SECTION, &key) && translation.text(number).is_some() {
+                converter.takes(translation, number, &option);
+            }
+        }
+        translation.ignored(number, "no converter here has such an option");
     }
     for Converter { part, name, .. } in found {
         let key = format!("{part}.converter.schemas.enable");
         if name == Some("json") && !translation.draft.has(SECTION, &key) {
             let comment = Some("the converter's default");
-            translation.write_default(SECTION, &key, "true".to_owned(), comment);
+            translation.write(SECTION, &key, "true".to_owned(), &[], comment);
         }
     }
 }
@@ -88,150 +127,82 @@ fn converter(translation: &mut Translation<'_>, part: &'static str) -> Converter
         (translation.find(&option), None)
     };
     let Some(number) = class.or(format) else {
-        return if server {
-            of_server(translation, part)
-        } else {
-            of_worker(translation, part)
-        };
+        return default(translation, part, &option);
     };
     if let (Some(_), Some(format)) = (class, format) {
-        let why = "the class that is named goes before the format";
-        translation.ignored(format, why);
+        translation.ignored(format, "the class that is named goes before the format");
     }
+    let names = if class.is_some() { CLASSES } else { FORMATS };
     let text = translation.text(number).unwrap_or_default();
     let own = server || !translation.of_worker(number);
-    let name = known(&text, class.is_none());
-    match name {
-        Some(name) => translation.write(SECTION, &option, quoted(name), &[number], None),
-        None => translation.breaks(number, unknown(&text)),
+    let name = lookup(names, &text);
+    if let Some(name) = name {
+        translation.write(SECTION, &option, quoted(name), &[number], None);
+    } else {
+        let short = short_name(&text);
+        let instead = lookup(INSTEAD, short).unwrap_or_default();
+        let why = format!(
+            "walrelay has the converters String, JSON, ByteArray, BinaryData and, for headers, \
+             Simple, but no {short}: {instead}"
+        );
+        translation.breaks(number, why);
     }
     Converter { part, name, own }
 }
 
-/// Kafka Connect falls back on the worker's configuration.
-fn of_worker(translation: &mut Translation<'_>, part: &'static str) -> Converter {
-    let option = format!("{part}.converter");
-    for (number, _) in translation.below(&format!("{option}.")) {
-        if !translation.of_worker(number) {
-            let why = format!(
-                "Kafka Connect reads it only beside {option} in the same configuration, and that is \
-                 not there"
-            );
-            translation.ignored(number, why);
-        }
-    }
-    let (name, comment) = if part == "header" {
-        (
+/// Debezium Server has a default; Kafka Connect falls back on the worker's configuration.
+fn default(translation: &mut Translation<'_>, part: &'static str, option: &str) -> Converter {
+    let own = translation.kind == Kind::Server;
+    let (name, comment, note) = match (own, part) {
+        (true, "header") => (
+            "json",
+            "Debezium Server's default",
+            "Debezium Server writes headers as JSON, with schemas unless told otherwise; Kafka \
+             Connect writes them as plain text. This is Debezium Server's way",
+        ),
+        (true, _) => ("json", "Debezium Server's default", ""),
+        (false, "header") => (
             "simple",
             "Kafka Connect's default, unless the worker has another",
-        )
-    } else {
-        translation.note(
-            &option,
+            "",
+        ),
+        (false, _) => (
+            "string",
+            "NOT KNOWN: the worker's applies",
             "the connector does not name it, so the worker's applies, which is not known here. \
              StringConverter was written: compare it with the worker's file, or name that with \
              --worker FILE. With another one, every record has other bytes",
-            true,
-        );
-        ("string", "NOT KNOWN: the worker's applies")
+        ),
     };
-    translation.write_default(SECTION, &option, quoted(name), Some(comment));
-    Converter {
-        part,
-        name: Some(name),
-        own: false,
+    for (number, _) in translation.below(&format!("{option}.")) {
+        if !own && !translation.of_worker(number) {
+            let why = "Kafka Connect reads it only beside";
+            let why = format!("{why} {option} in the same configuration, and that is not there");
+            translation.ignored(number, why);
+        }
     }
+    if !note.is_empty() {
+        translation.note(option, note, !own);
+    }
+    translation.write(SECTION, option, quoted(name), &[], Some(comment));
+    let name = Some(name);
+    Converter { part, name, own }
 }
 
-/// Debezium Server has a default of its own.
-fn of_server(translation: &mut Translation<'_>, part: &'static str) -> Converter {
-    let option = format!("{part}.converter");
-    let comment = Some("Debezium Server's default");
-    translation.write_default(SECTION, &option, quoted("json"), comment);
-    if part == "header" {
-        translation.note(
-            &option,
-            "Debezium Server writes headers as JSON, with schemas unless told otherwise; Kafka \
-             Connect writes them as plain text. This is Debezium Server's way",
-            false,
-        );
-    }
-    Converter {
-        part,
-        name: Some("json"),
-        own: true,
-    }
-}
-
-/// The options of one converter. Of the connector's none counts where the converter is the worker's.
+/// The options of one converter. Those of the connector do not count where the converter is the
+/// worker's.
 fn options(translation: &mut Translation<'_>, converter: Converter) {
-    let Converter { part, name, own } = converter;
-    for (number, option) in translation.below(&format!("{part}.converter.")) {
-        let Some(name) = name else {
-            let why = "it belongs to a converter that is not supported";
-            translation.unsupported(number, why);
+    for (number, option) in translation.below(&format!("{}.converter.", converter.part)) {
+        let Some(name) = converter.name else {
+            translation.unsupported(number, "it belongs to a converter that is not supported");
             continue;
         };
-        if !own && !translation.of_worker(number) {
-            continue;
-        }
-        if understood(name, &option) {
-            take(translation, part, number, &option);
-            continue;
-        }
-        let utf8 = matches!(translation.word(number).as_str(), "utf8" | "utf-8");
-        match (name, option.as_str()) {
-            (_, "schemas.cache.size") => {
-                translation.ignored(number, "it is the size of a cache of Java's");
-            }
-            (_, "converter.type") => translation.ignored(number, "Kafka Connect sets it itself"),
-            ("string" | "simple", "converter.encoding") if utf8 => {
-                translation.ignored(number, "walrelay writes UTF-8");
-            }
-            ("string" | "simple", "converter.encoding") => translation.breaks(
-                number,
-                "walrelay writes UTF-8: records would have other bytes",
-            ),
-            ("json", _) => translation.breaks(number, "no option that walrelay knows of it"),
-            _ => translation.ignored(number, "the converter has no such option"),
-        }
-    }
-}
-
-/// An option of Debezium Server for all converters that have none of their own.
-fn common_option(
-    translation: &mut Translation<'_>,
-    converters: &[Converter],
-    number: usize,
-    option: &str,
-) {
-    for Converter { part, name, .. } in converters {
-        let own = translation
-            .draft
-            .has(SECTION, &format!("{part}.converter.{option}"));
-        if name.is_some_and(|name| understood(name, option))
-            && !own
-            && translation.text(number).is_some()
+        let counts = converter.own || translation.of_worker(number);
+        if counts
+            && !converter.takes(translation, number, &option)
+            && let Some(rule) = rule(OPTIONS, &format!("{name}.{option}"))
         {
-            take(translation, part, number, option);
+            rule.apply(translation, number);
         }
-    }
-    translation.ignored(number, "no converter here has such an option");
-}
-
-fn take(translation: &mut Translation<'_>, part: &str, number: usize, option: &str) {
-    let value = translation.scalar(&translation.value(number));
-    let key = format!("{part}.converter.{option}");
-    translation.write(SECTION, &key, value, &[number], None);
-}
-
-fn understood(converter: &str, option: &str) -> bool {
-    match converter {
-        "json" => matches!(
-            option,
-            "schemas.enable" | "decimal.format" | "replace.null.with.default"
-        ),
-        "binarydata" => option.starts_with("delegate.converter.type"),
-        _ => false,
     }
 }

@@ -3,11 +3,8 @@
 /// What a login module is told.
 #[derive(PartialEq, Eq)]
 pub(super) enum Login {
-    /// PLAIN and SCRAM.
-    Password {
-        username: Option<String>,
-        password: Option<String>,
-    },
+    /// PLAIN and SCRAM: user name and password.
+    Password(Option<String>, Option<String>),
     /// OAUTHBEARER.
     Tokens,
     /// Kerberos, or somebody's own.
@@ -19,12 +16,10 @@ pub(super) fn login(text: &str) -> Option<Login> {
     let mut words = Words { rest: text.trim() };
     let class = words.word()?;
     let flag = words.word()?;
-    if !["required", "requisite", "sufficient", "optional"]
+    let flags = ["required", "requisite", "sufficient", "optional"];
+    flags
         .iter()
-        .any(|known| flag.eq_ignore_ascii_case(known))
-    {
-        return None;
-    }
+        .find(|known| flag.eq_ignore_ascii_case(known))?;
     let mut options = Vec::new();
     loop {
         words.skip();
@@ -42,10 +37,9 @@ pub(super) fn login(text: &str) -> Option<Login> {
         Some(options.swap_remove(at).1)
     };
     Some(match class.rsplit('.').next().unwrap_or_default() {
-        "PlainLoginModule" | "ScramLoginModule" => Login::Password {
-            username: take("username"),
-            password: take("password"),
-        },
+        "PlainLoginModule" | "ScramLoginModule" => {
+            Login::Password(take("username"), take("password"))
+        }
         "OAuthBearerLoginModule" => Login::Tokens,
         _ => Login::Other,
     })
@@ -64,28 +58,23 @@ impl Words<'_> {
     fn word(&mut self) -> Option<String> {
         self.skip();
         let mut chars = self.rest.chars();
-        let first = chars.next()?;
+        let quote = chars.next()?;
+        if !matches!(quote, '"' | '\'') {
+            let ends = |c: char| c.is_whitespace() || matches!(c, '=' | ';');
+            let end = self.rest.find(ends).unwrap_or(self.rest.len());
+            let (word, rest) = self.rest.split_at(end);
+            self.rest = rest;
+            return (end > 0).then(|| word.to_owned());
+        }
         let mut word = String::new();
-        if matches!(first, '"' | '\'') {
-            loop {
-                match chars.next()? {
-                    c if c == first => break,
-                    '\\' => word.push(chars.next()?),
-                    c => word.push(c),
-                }
+        loop {
+            match chars.next()? {
+                c if c == quote => break,
+                '\\' => word.push(chars.next()?),
+                c => word.push(c),
             }
-            self.rest = chars.as_str();
-            return Some(word);
         }
-        let end = self
-            .rest
-            .find(|c: char| c.is_whitespace() || matches!(c, '=' | ';'))
-            .unwrap_or(self.rest.len());
-        if end == 0 {
-            return None;
-        }
-        word.push_str(&self.rest[..end]);
-        self.rest = &self.rest[end..];
+        self.rest = chars.as_str();
         Some(word)
     }
 }
@@ -96,7 +85,7 @@ mod tests {
 
     fn password(text: &str) -> (Option<String>, Option<String>) {
         match login(text) {
-            Some(Login::Password { username, password }) => (username, password),
+            Some(Login::Password(username, password)) => (username, password),
             _ => panic!("no password in {text}"),
         }
     }

@@ -1,5 +1,5 @@
-//! What becomes of each setting: tables of names and rules, and code where a setting says something
-//! only together with others.
+//! What becomes of each setting: tables of names and rules, and code where settings depend on each
+//! other.
 
 /// Tables as text: `"pattern" => rule;` or `"name" => rule, absent …;`.
 macro_rules! rules {
@@ -73,7 +73,8 @@ type Rules = &'static [(&'static str, Rule, Absent)];
 
 /// Whether a name fits a pattern: names separated by `|`, where `*` at one end stands for any text.
 fn matches(pattern: &str, name: &str) -> bool {
-    pattern.split('|').any(
+    let mut patterns = pattern.split('|');
+    patterns.any(
         |pattern| match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
             (Some(end), _) => name.ends_with(end),
             (None, Some(start)) => name.starts_with(start),
@@ -84,9 +85,15 @@ fn matches(pattern: &str, name: &str) -> bool {
 
 fn rule(rules: Rules, name: &str) -> Option<Rule> {
     let mut rules = rules.iter();
-    rules
-        .find(|(pattern, ..)| matches(pattern, name))
-        .map(|(_, rule, _)| *rule)
+    let (_, rule, _) = rules.find(|(pattern, ..)| matches(pattern, name))?;
+    Some(*rule)
+}
+
+/// The text of the first pattern that fits.
+fn lookup(texts: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
+    let mut texts = texts.iter();
+    let (_, text) = texts.find(|(pattern, _)| matches(pattern, name))?;
+    Some(text)
 }
 
 /// Of a Java class.
@@ -111,14 +118,9 @@ impl Rule {
             }
             // A value that has to be put in is unknown: only `*` fits.
             Self::When(cases) => {
-                let text = translation
-                    .text(number)
-                    .map(|text| text.to_ascii_lowercase());
-                let rule = match &text {
-                    Some(text) => rule(cases, text),
-                    None => rule(cases, "*"),
-                };
-                if let Some(rule) = rule {
+                let text = translation.text(number);
+                let text = text.map_or("*".to_owned(), |text| text.to_ascii_lowercase());
+                if let Some(rule) = rule(cases, &text) {
                     rule.apply(translation, number);
                 }
             }
@@ -144,13 +146,6 @@ fn apply_all(translation: &mut Translation<'_>, prefix: &str, rules: Rules) {
     }
 }
 
-/// Applies the rule of a setting that is there and not settled.
-fn apply_to(translation: &mut Translation<'_>, name: &str, rule: Rule) {
-    if let Some(number) = translation.find(name) {
-        rule.apply(translation, number);
-    }
-}
-
 /// Applies rules of single settings in the order of the table.
 fn apply_each(translation: &mut Translation<'_>, rules: Rules) {
     for (name, rule, absent) in rules {
@@ -161,7 +156,7 @@ fn apply_each(translation: &mut Translation<'_>, rules: Rules) {
         match absent {
             Absent::Nothing => {}
             Absent::Write(section, key, value, comment) => {
-                translation.write_default(section, key, literal(value), Some(comment));
+                translation.write(section, key, literal(value), &[], Some(comment));
             }
             Absent::Note(why, what) => translation.note(name, format!("{why}{what}"), false),
             Absent::Urgent(why, what) => translation.note(name, format!("{why}{what}"), true),

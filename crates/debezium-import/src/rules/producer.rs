@@ -2,7 +2,7 @@
 
 use super::Rule::{Breaks, Call, Copy, Fatal, Ignore, Secret, Set, Unsupported, When};
 use super::jaas::{self, Login};
-use super::{Absent, Rule, Rules, apply_all, apply_each, apply_to, rule};
+use super::{Absent, Rule, Rules, apply_all, apply_each, rule};
 use crate::draft::quoted;
 use crate::input::{Kind, Value};
 use crate::translation::Translation;
@@ -18,6 +18,7 @@ const KEY_STORE: &str = "librdkafka reads PKCS#12 and PEM: `keytool -importkeyst
     -destkeystore store.p12 -deststoretype PKCS12`, then \"ssl.keystore.location\" = \
     \"store.p12\" with \"ssl.keystore.password\"";
 const UNREAD: Rule = Ignore("it opens a store that librdkafka does not read");
+const SYSTEM_SIZE: Rule = Ignore("it leaves the size to the operating system, as walrelay does");
 
 /// Of Debezium Server.
 const SINK_TYPE: Rules = rules! {
@@ -70,7 +71,7 @@ pub(super) const PROPERTIES: Rules = rules! {
     "acks|enable.idempotence|retries|max.in.flight.requests.per.connection|delivery.timeout.ms" =>
         Ignore(FIXED);
     "buffer.memory" =>
-        Ignore("delivery.max_in_flight_bytes bounds what is on its way, 12MiB by default");
+        Ignore("delivery.max_in_flight_bytes bounds what is in flight, 12MiB by default");
     "max.block.ms" => Ignore("walrelay waits for a broker as long as it takes");
     "metadata.max.idle.ms|socket.connection.setup.timeout.max.ms|metric.reporters|\
         auto.include.jmx.reporter|metrics.num.samples|metrics.recording.level|\
@@ -118,18 +119,42 @@ pub(super) const PROPERTIES: Rules = rules! {
             does the same, add it to [sink.kafka]");
 };
 
-const SYSTEM_SIZE: Rule = Ignore("it leaves the size to the operating system, as walrelay does");
+/// Java's stores, by the type of the store and the option.
+const STORES: Rules = rules! {
+    "pem/truststore.location" => Copy(SECTION, "ssl.ca.location");
+    "*/truststore.location" => Unsupported(TRUST_STORE);
+    "*/truststore.type" => Ignore("librdkafka reads PEM and asks for no type");
+    "*/truststore.password" => Ignore("certificates in PEM have no password");
+    "pem/keystore.location" => Call(|translation, number| {
+        translation.copy(number, SECTION, "ssl.certificate.location");
+        translation.copy(number, SECTION, "ssl.key.location");
+    });
+    "pkcs12/keystore.location" => Copy(SECTION, "ssl.keystore.location");
+    "*/keystore.location" => Unsupported(KEY_STORE);
+    "*/keystore.type" => Ignore("librdkafka has a property of its own for each kind");
+    "pkcs12/keystore.password" => Secret("ssl.keystore.password", "KAFKA_KEYSTORE_PASSWORD");
+    "*/keystore.password" => UNREAD;
+    "*/keystore.key" => Secret("ssl.key.pem", "KAFKA_KEY_PEM");
+    "jks/key.password" => UNREAD;
+    "*/key.password" => Secret("ssl.key.password", "KAFKA_KEY_PASSWORD");
+};
 
 pub(super) fn apply(translation: &mut Translation<'_>) {
     if translation.kind == Kind::Server {
         apply_each(translation, SINK_TYPE);
         apply_all(translation, "sink.", SINK);
     }
-    stores(translation);
+    let trust = store_type(translation, "truststore");
+    let key = store_type(translation, "keystore");
     for (number, property) in translation.below("producer.") {
+        let store = property.strip_prefix("ssl.").map(|name| {
+            let trusted = name.starts_with("truststore.");
+            format!("{}/{name}", if trusted { &trust } else { &key })
+        });
+        let of_store = store.and_then(|name| rule(STORES, &name));
         if super::matches(SAME, &property) {
             translation.copy(number, SECTION, &property);
-        } else if let Some(rule) = rule(PROPERTIES, &property) {
+        } else if let Some(rule) = of_store.or_else(|| rule(PROPERTIES, &property)) {
             rule.apply(translation, number);
         }
     }
@@ -139,6 +164,7 @@ pub(super) fn apply(translation: &mut Translation<'_>) {
 }
 
 fn bootstrap_servers(translation: &mut Translation<'_>) {
+    const KEY: &str = "bootstrap.servers";
     let (variable, of_worker) = match translation.kind {
         Kind::Connect => (
             "KAFKA_BOOTSTRAP_SERVERS",
@@ -148,119 +174,67 @@ fn bootstrap_servers(translation: &mut Translation<'_>) {
         Kind::Server => ("DEBEZIUM_SINK_KAFKA_PRODUCER_BOOTSTRAP_SERVERS", ""),
     };
     let value = translation.configured(&Value::variable(variable));
-    let comment = Some("not in the input");
-    translation.write_default(SECTION, "bootstrap.servers", value, comment);
-    let text =
-        format!("it is not in the input; the configuration wants it from {variable}{of_worker}");
-    translation.note("bootstrap.servers", text, true);
+    translation.write(SECTION, KEY, value, &[], Some("not in the input"));
+    let text = "it is not in the input; the configuration wants it from";
+    translation.note(KEY, format!("{text} {variable}{of_worker}"), true);
 }
 
-/// Java's stores, whose types are settings of their own: PKCS#12 as it is, PEM by its two names.
-fn stores(translation: &mut Translation<'_>) {
-    let kind = |name: &str| {
-        let number = translation.find(&format!("producer.ssl.{name}.type"));
-        number.map_or("jks".to_owned(), |number| translation.word(number))
-    };
-    let (trust, key) = (kind("truststore"), kind("keystore"));
-    let pkcs12 = key == "pkcs12";
-    let unread = key == "jks" && translation.find("producer.ssl.keystore.location").is_some();
-    let rules = [
-        (
-            "truststore.location",
-            if trust == "pem" {
-                Copy(SECTION, "ssl.ca.location")
-            } else {
-                Unsupported(TRUST_STORE)
-            },
-        ),
-        (
-            "truststore.type",
-            Ignore("librdkafka reads PEM and asks for no type"),
-        ),
-        (
-            "truststore.password",
-            Ignore("certificates in PEM have no password"),
-        ),
-        (
-            "keystore.location",
-            match key.as_str() {
-                "pem" => Call(|translation, number| {
-                    translation.copy(number, SECTION, "ssl.certificate.location");
-                    translation.copy(number, SECTION, "ssl.key.location");
-                }),
-                "pkcs12" => Copy(SECTION, "ssl.keystore.location"),
-                _ => Unsupported(KEY_STORE),
-            },
-        ),
-        (
-            "keystore.type",
-            Ignore("librdkafka has a property of its own for each kind"),
-        ),
-        (
-            "keystore.password",
-            if pkcs12 {
-                Secret("ssl.keystore.password", "KAFKA_KEYSTORE_PASSWORD")
-            } else {
-                UNREAD
-            },
-        ),
-        ("keystore.key", Secret("ssl.key.pem", "KAFKA_KEY_PEM")),
-        (
-            "key.password",
-            if unread {
-                UNREAD
-            } else {
-                Secret("ssl.key.password", "KAFKA_KEY_PASSWORD")
-            },
-        ),
-    ];
-    for (name, rule) in rules {
-        apply_to(translation, &format!("producer.ssl.{name}"), rule);
+/// The type of a store, `jks` by default; empty for a store of that type that is not there.
+fn store_type(translation: &Translation<'_>, store: &str) -> String {
+    let find = |option: &str| translation.find(&format!("producer.ssl.{store}.{option}"));
+    let word = find("type").map_or("jks".to_owned(), |number| translation.word(number));
+    if word == "jks" && find("location").is_none() {
+        String::new()
+    } else {
+        word
     }
 }
 
 /// `sasl.jaas.config`: who logs in, by which password.
 fn login(translation: &mut Translation<'_>, number: usize) {
-    const BY_HAND: &str = "write \"sasl.username\" and \"sasl.password\" by hand";
     let value = translation.value(number);
-    // The texts are walrelay's already: references are in their place.
-    let (username, password) = match jaas::login(&value.configured()) {
-        Some(Login::Password {
-            username: Some(username),
-            password,
-        }) => (username, password),
-        Some(Login::Password { username: None, .. }) => {
-            translation.unsupported(number, format!("it has no user name: {BY_HAND}"));
-            return;
+    let why = match jaas::login(&value.configured()) {
+        Some(Login::Password(Some(username), password)) => {
+            return credentials(translation, number, &username, password);
         }
-        Some(Login::Tokens) => return translation.unsupported(number, TOKENS),
+        Some(Login::Password(None, _)) => {
+            "it has no user name: write \"sasl.username\" and \"sasl.password\" by hand"
+        }
+        Some(Login::Tokens) => TOKENS,
         Some(Login::Other) => {
-            let why = "walrelay logs in by PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER";
-            return translation.unsupported(number, why);
+            "walrelay logs in by PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER"
         }
         None => {
-            let why = "it cannot be read as a login module with user name and password";
-            return translation.unsupported(number, format!("{why}: {BY_HAND}"));
+            "it cannot be read as a login module with user name and password: write \
+             \"sasl.username\" and \"sasl.password\" by hand"
         }
     };
+    translation.unsupported(number, why);
+}
+
+fn credentials(
+    translation: &mut Translation<'_>,
+    number: usize,
+    username: &str,
+    password: Option<String>,
+) {
     // The name of a provider's reference does not say whether it is a password.
+    let value = translation.value(number);
     let own = value.is_plain();
     if own {
         translation.variables_of(&value);
     }
-    let from = [number];
-    translation.write(SECTION, "sasl.username", quoted(&username), &from, None);
+    translation.write(SECTION, "sasl.username", quoted(username), &[number], None);
     let password = match password {
         Some(text) if own && (translation.with_secrets || is_reference(&text)) => quoted(&text),
         _ => translation.configured(&Value::variable("KAFKA_PASSWORD")),
     };
-    translation.write(SECTION, "sasl.password", password, &from, None);
+    translation.write(SECTION, "sasl.password", password, &[number], None);
 }
 
 /// `${NAME}` and nothing else.
 fn is_reference(text: &str) -> bool {
-    let name = text
-        .strip_prefix("${")
-        .and_then(|rest| rest.strip_suffix('}'));
+    let name = text.strip_prefix("${");
+    let name = name.and_then(|rest| rest.strip_suffix('}'));
     name.is_some_and(|name| !name.is_empty() && !name.contains(['$', '{', '}']))
 }

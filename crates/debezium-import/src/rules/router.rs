@@ -1,8 +1,8 @@
 //! `[router.debezium]`: the transforms, and what of the connector shapes records.
 
 use super::Absent::Write;
-use super::Rule::{Call, Copy, Ignore, Set, When};
-use super::{Rules, apply_each};
+use super::Rule::{Breaks, Call, Copy, Ignore, Set, When};
+use super::{Rules, apply_each, rule};
 use crate::draft::quoted;
 use crate::input::{Kind, Value};
 use crate::translation::Translation;
@@ -26,6 +26,23 @@ const SHAPING: &[(&str, &str)] = &[
         "__debezium_unavailable_value",
     ),
 ];
+
+/// Options of the router where it is behind a predicate.
+const CONDITIONS: Rules = rules! {
+    "predicate" =>
+        Breaks("the router is behind a predicate, and walrelay routes every row of its tables: if \
+            the predicate holds for all of them, remove it and import again; if not, name in \
+            `tables` those for which it does");
+    "negate" => Breaks("it belongs to the router's predicate, see there");
+};
+
+/// Options of the router that Debezium Server's sink does not honour.
+const SERVER: Rules = rules! {
+    "table.field.event.timestamp" =>
+        Ignore("Debezium Server's sink for Kafka sends no timestamps, so it is left out: records \
+            carry the producer's time, as before. walrelay would honour it");
+    "table.fields.additional.placement" => Call(placement_of_server);
+};
 
 const TOPIC_PREFIX: Rules = rules! {
     "topic.prefix" => Copy(SECTION, "topic.prefix");
@@ -68,54 +85,35 @@ pub(super) fn apply(translation: &mut Translation<'_>) {
 }
 
 fn transforms(translation: &mut Translation<'_>) {
-    let number = translation.find("transforms");
-    let text = number.and_then(|number| translation.text(number));
-    let text = text.unwrap_or_default();
-    let names: Vec<&str> = text
-        .split(',')
-        .map(str::trim)
-        .filter(|name| !name.is_empty())
-        .collect();
-    let is_router = |name: &&&str| {
-        let number = translation.find(&format!("transforms.{name}.type"));
-        number
-            .and_then(|number| translation.text(number))
-            .as_deref()
-            == Some(ROUTER)
-    };
-    let routers: Vec<&str> = names.iter().filter(is_router).copied().collect();
-    let router = match routers.as_slice() {
-        [router] => {
-            let preset = quoted("debezium");
-            translation.write_default("router", "preset", preset, None);
-            Some(*router)
-        }
-        [] => {
-            translation.fatal(format!(
-                "no transform is the outbox event router ({ROUTER}): walrelay relays outbox \
-                 tables, and nothing else that Debezium captures"
-            ));
-            None
-        }
-        _ => {
-            translation.fatal("two transforms are outbox event routers: import them one by one");
-            None
-        }
-    };
-    match number {
-        Some(number) if names.len() > 1 => translation.breaks(
-            number,
-            "the router is not the only transform, and walrelay has no others: each of them is \
-             named below",
-        ),
-        Some(number) => translation.taken(number, "router.preset", None),
-        None => {}
+    let text = translation.text_of("transforms");
+    let names = text.split(',').map(str::trim);
+    let names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
+    let class = |name: &str| translation.text_of(&format!("transforms.{name}.type"));
+    let routers = names.iter().filter(|name| class(name) == ROUTER);
+    let routers: Vec<&str> = routers.copied().collect();
+    match routers.len() {
+        1 => translation.write("router", "preset", quoted("debezium"), &[], None),
+        0 => translation.fatal(format!(
+            "no transform is the outbox event router ({ROUTER}): walrelay relays outbox tables, \
+             and nothing else that Debezium captures"
+        )),
+        _ => translation.fatal("two transforms are outbox event routers: import them one by one"),
     }
-    predicates(translation, router);
+    let router = routers.first().filter(|_| routers.len() == 1);
+    if let Some(number) = translation.find("transforms") {
+        if names.len() > 1 {
+            let why = "the router is not the only transform, and walrelay has no others: each of \
+                them is named below";
+            translation.breaks(number, why);
+        } else {
+            translation.taken(number, "router.preset", None);
+        }
+    }
+    predicates(translation, router.copied());
     for (number, rest) in translation.below("transforms.") {
         let mut owners = names.iter().filter_map(|name| {
             let option = rest.strip_prefix(name)?.strip_prefix('.')?;
-            Some((*name, option))
+            Some((name, option))
         });
         match owners.next() {
             Some((owner, option)) if Some(owner) == router => {
@@ -123,7 +121,13 @@ fn transforms(translation: &mut Translation<'_>) {
             }
             Some((_, "type")) => {
                 let class = translation.text(number).unwrap_or_default();
-                translation.breaks(number, other_transform(&class));
+                let short = super::short_name(&class);
+                let transform = short.split('$').next().unwrap_or(short);
+                let instead = super::lookup(INSTEAD, transform).unwrap_or_default();
+                let why = format!(
+                    "the transform {short}: walrelay has no transform but the router; {instead}"
+                );
+                translation.breaks(number, why);
             }
             Some((owner, _)) => {
                 let why = format!("it belongs to the transform {owner}, which is not supported");
@@ -135,35 +139,44 @@ fn transforms(translation: &mut Translation<'_>) {
 }
 
 /// Transforms that people put beside the router, and what stands in for them.
-fn other_transform(class: &str) -> String {
-    let short = super::short_name(class);
-    let instead = match short.split('$').next().unwrap_or(short) {
-        "ExtractNewRecordState" => {
-            "the router makes flat records of outbox rows by itself; behind it this transform does \
-             nothing to them, so remove it if it serves no other table"
-        }
-        "Filter" => {
-            "give the publication a row filter (CREATE PUBLICATION … WHERE, Postgres 15 and newer)"
-        }
-        "RegexRouter" | "ByLogicalTableRouter" | "TopicRegexRouter" | "TimestampRouter" => {
-            "say the topic with route.topic.regex and route.topic.replacement of the router"
-        }
-        "InsertHeader" | "HeaderFrom" | "DropHeaders" | "InsertField" | "HeaderToValue" => {
-            "say headers and members of envelopes with table.fields.additional.placement of the \
-             router"
-        }
-        "PartitionRouting" => "say the partition with a placement `column:partition` of the router",
-        "DecodeLogicalDecodingMessageContent" => {
-            "it feeds messages of pg_logical_emit_message to the router: [source.messages] in \
-             docs/CONFIGURATION.md has walrelay's way"
-        }
-        "ActivateTracingSpan" => "the router's own tracing options do the same",
-        _ => "do what it does where the row is written, or in the consumer",
-    };
-    format!("the transform {short}: walrelay has no transform but the router; {instead}")
-}
+const INSTEAD: &[(&str, &str)] = &[
+    (
+        "ExtractNewRecordState",
+        "the router makes flat records of outbox rows by itself; behind it this transform does \
+         nothing to them, so remove it if it serves no other table",
+    ),
+    (
+        "Filter",
+        "give the publication a row filter (CREATE PUBLICATION … WHERE, Postgres 15 and newer)",
+    ),
+    (
+        "RegexRouter|ByLogicalTableRouter|TopicRegexRouter|TimestampRouter",
+        "say the topic with route.topic.regex and route.topic.replacement of the router",
+    ),
+    (
+        "InsertHeader|HeaderFrom|DropHeaders|InsertField|HeaderToValue",
+        "say headers and members of envelopes with table.fields.additional.placement of the router",
+    ),
+    (
+        "PartitionRouting",
+        "say the partition with a placement `column:partition` of the router",
+    ),
+    (
+        "DecodeLogicalDecodingMessageContent",
+        "it feeds messages of pg_logical_emit_message to the router: [source.messages] in \
+         docs/CONFIGURATION.md has walrelay's way",
+    ),
+    (
+        "ActivateTracingSpan",
+        "the router's own tracing options do the same",
+    ),
+    (
+        "*",
+        "do what it does where the row is written, or in the consumer",
+    ),
+];
 
-/// Predicates count only where the router is behind one; otherwise the rules for the rest apply.
+/// Predicates count only if the router is behind one.
 fn predicates(translation: &mut Translation<'_>, router: Option<&str>) {
     let conditional = router.is_some_and(|router| {
         let predicate = format!("transforms.{router}.predicate");
@@ -179,24 +192,14 @@ fn predicates(translation: &mut Translation<'_>, router: Option<&str>) {
 
 fn option_of_router(translation: &mut Translation<'_>, number: usize, name: &str) {
     let server = translation.kind == Kind::Server;
-    match name {
-        "type" => translation.taken(number, "router.preset", None),
-        "predicate" => translation.breaks(
-            number,
-            "the router is behind a predicate, and walrelay routes every row of its tables: if the \
-             predicate holds for all of them, remove it and import again; if not, name in `tables` \
-             those for which it does",
-        ),
-        "negate" => {
-            translation.breaks(number, "it belongs to the router's predicate, see there");
-        }
-        "table.field.event.timestamp" if server => translation.ignored(
-            number,
-            "Debezium Server's sink for Kafka sends no timestamps, so it is left out: records carry \
-             the producer's time, as before. walrelay would honour it",
-        ),
-        PLACEMENT if server => placement_of_server(translation, number),
-        _ => option(translation, number, name),
+    if name == "type" {
+        translation.taken(number, "router.preset", None);
+    } else if let Some(rule) =
+        rule(CONDITIONS, name).or_else(|| rule(SERVER, name).filter(|_| server))
+    {
+        rule.apply(translation, number);
+    } else {
+        option(translation, number, name);
     }
 }
 
@@ -207,7 +210,7 @@ fn option(translation: &mut Translation<'_>, number: usize, name: &str) {
     let digits = name == "money.fraction.digits";
     let word = translation.word(number);
     let value = match word.parse::<i64>() {
-        Ok(digit) if digits => digit.to_string(),
+        Ok(count) if digits => count.to_string(),
         _ if choice && !word.is_empty() => quoted(&Value::literal(word).configured()),
         _ => translation.scalar(&translation.value(number)),
     };
@@ -216,23 +219,20 @@ fn option(translation: &mut Translation<'_>, number: usize, name: &str) {
 
 /// Debezium Server's sink for Kafka sends no partition: honouring it now would move keys.
 fn placement_of_server(translation: &mut Translation<'_>, number: usize) {
+    const REMARK: &str = "without the placement `partition`: Debezium Server's sink for Kafka \
+        ignores it, and keys would move to other partitions. walrelay would honour it";
     let Some(text) = translation.text(number) else {
-        translation.copy(number, SECTION, PLACEMENT);
-        return;
+        return translation.copy(number, SECTION, PLACEMENT);
     };
     let is_partition = |part: &&str| {
-        let place = part.split(':').nth(1).map(str::trim);
-        place.is_some_and(|place| place.eq_ignore_ascii_case("partition"))
+        let place = part.split(':').nth(1).unwrap_or_default();
+        place.trim().eq_ignore_ascii_case("partition")
     };
-    let kept: Vec<&str> = text.split(',').filter(|part| !is_partition(part)).collect();
-    let remark = text.split(',').any(|part| is_partition(&part)).then_some(
-        "without the placement `partition`: Debezium Server's sink for Kafka ignores it, and keys \
-         would move to other partitions. walrelay would honour it",
-    );
-    if let (true, Some(remark)) = (kept.is_empty(), remark) {
-        translation.ignored(number, remark);
-        return;
+    let (left_out, kept): (Vec<_>, Vec<_>) = text.split(',').partition(is_partition);
+    if kept.is_empty() {
+        return translation.ignored(number, REMARK);
     }
+    let remark = (!left_out.is_empty()).then_some(REMARK);
     let value = quoted(&Value::literal(kept.join(",")).configured());
     translation.write(SECTION, PLACEMENT, value, &[number], remark);
 }

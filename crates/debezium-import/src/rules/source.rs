@@ -9,6 +9,7 @@ use crate::translation::Translation;
 
 const KEY_FORMAT: &str = "walrelay reads PEM, the JDBC driver wants DER: if the file is one, \
     `openssl pkcs8 -inform DER -in KEY -nocrypt -out KEY.pem`, and name that";
+const ALLOW: &str = "as sslmode=prefer: allow would try without encryption first";
 const OTHER_PLUGIN: &str = "walrelay reads pgoutput, and a slot keeps the plugin it was made with: \
     a slot of another plugin cannot be taken over, and walrelay stops at it with slot-plugin. \
     docs/MIGRATING-FROM-DEBEZIUM.md, \"A slot of another plugin\", has the steps to a new slot \
@@ -54,9 +55,9 @@ pub(super) fn apply(translation: &mut Translation<'_>, given: &[String]) {
     url(translation);
     apply_each(translation, SETTINGS);
     tables(translation, given);
-    // A slot that is missing means that something is wrong, and never that one is to be made.
+    // A missing slot is an error: a new one would have no position.
     let comment = "the slot is Debezium's: none is ever made anew";
-    translation.write_default("source", "create", "false".to_owned(), Some(comment));
+    translation.write("source", "create", "false".to_owned(), &[], Some(comment));
 }
 
 fn url(translation: &mut Translation<'_>) {
@@ -73,10 +74,11 @@ fn url(translation: &mut Translation<'_>) {
         format!(":{}", value.in_url())
     });
     let database = needed(translation, "database.dbname", &mut from).in_url();
+    let mut url = format!("postgres://{user}{password}@{host}{port}/{database}");
     let parameters = parameters(translation, &mut from);
-    let question = if parameters.is_empty() { "" } else { "?" };
-    let parameters = parameters.join("&");
-    let url = format!("postgres://{user}{password}@{host}{port}/{database}{question}{parameters}");
+    if !parameters.is_empty() {
+        url = format!("{url}?{}", parameters.join("&"));
+    }
     translation.write("source", "url", quoted(&url), &from, None);
 }
 
@@ -119,16 +121,12 @@ fn password(translation: &mut Translation<'_>, from: &mut Vec<usize>) -> String 
 
 /// Names, addresses, and the lists that the JDBC driver takes.
 fn hosts(text: &str) -> String {
-    let hosts = text.split(',').map(str::trim).map(|host| {
-        if host.starts_with('[') {
-            host.to_owned()
-        } else {
-            match host.matches(':').count() {
-                0 => percent(host),
-                1 => host.to_owned(),
-                _ => format!("[{host}]"),
-            }
-        }
+    let hosts = text.split(',').map(str::trim);
+    let hosts = hosts.map(|host| match host.matches(':').count() {
+        _ if host.starts_with('[') => host.to_owned(),
+        0 => percent(host),
+        1 => host.to_owned(),
+        _ => format!("[{host}]"),
     });
     hosts.collect::<Vec<_>>().join(",")
 }
@@ -144,26 +142,18 @@ fn parameters(translation: &mut Translation<'_>, from: &mut Vec<usize>) -> Vec<S
         };
         let word = translation.word(number);
         let value = translation.value(number);
-        let mut remark = None;
         let (parameter, text) = match option {
-            "sslmode" if word == "allow" => {
-                remark = Some("as sslmode=prefer: allow would try without encryption first");
-                (option, "prefer".to_owned())
-            }
+            "sslmode" if word == "allow" => (option, "prefer".to_owned()),
             // Debezium knows both spellings.
             "sslmode" => (option, word.replace('_', "-")),
-            "sslrootcert" | "sslcert" => (option, value.in_url()),
-            "sslkey" => {
-                remark = Some(KEY_FORMAT);
-                (option, value.in_url())
-            }
+            "sslrootcert" | "sslcert" | "sslkey" => (option, value.in_url()),
             "tcpKeepAlive" if word == "false" => ("keepalives", "0".to_owned()),
             "connectTimeout" | "loginTimeout" if word.parse::<u32>().is_ok_and(|s| s > 0) => {
                 if all.iter().any(|parameter| parameter.starts_with(TIMEOUT)) {
                     translation.ignored(number, "the other timeout for connecting counts");
                     continue;
                 }
-                (TIMEOUT, word)
+                (TIMEOUT, word.clone())
             }
             "ApplicationName" => ("application_name", value.in_url()),
             "targetServerType" if matches!(word.as_str(), "primary" | "master") => {
@@ -174,9 +164,12 @@ fn parameters(translation: &mut Translation<'_>, from: &mut Vec<usize>) -> Vec<S
         all.push(format!("{parameter}={text}"));
         translation.variables_of(&value);
         from.push(number);
-        if remark.is_some() {
-            translation.taken(number, "source.url", remark);
-        }
+        let remark = match option {
+            "sslmode" if word == "allow" => Some(ALLOW),
+            "sslkey" => Some(KEY_FORMAT),
+            _ => None,
+        };
+        translation.taken(number, "source.url", remark);
     }
     all
 }
@@ -192,7 +185,7 @@ fn tables(translation: &mut Translation<'_>, given: &[String]) {
         if let Some(number) = listed {
             translation.taken(number, "source.tables", Some("--table was given instead"));
         }
-        translation.write_default("source", "tables", list(given), Some("from --table"));
+        translation.write("source", "tables", list(given), &[], Some("from --table"));
         return;
     }
     let Some(number) = listed else {
@@ -203,28 +196,23 @@ fn tables(translation: &mut Translation<'_>, given: &[String]) {
         return;
     };
     let text = translation.text(number).unwrap_or_default();
-    let expressions = text.split(',').map(str::trim);
-    let Some(mut names) = expressions
-        .filter(|expression| !expression.is_empty())
-        .map(table)
-        .collect::<Option<Vec<String>>>()
-    else {
-        translation.breaks(
-            number,
-            "it is a list of regular expressions, and one of them is more than the name of a \
-             table: name the outbox tables with --table SCHEMA.TABLE",
-        );
-        translation
-            .fatal("table.include.list does not name tables: name them with --table SCHEMA.TABLE");
-        return;
-    };
-    let mut seen = Vec::new();
-    names.retain(|name| {
-        !seen.contains(name) && {
-            seen.push(name.clone());
-            true
+    let mut names = Vec::new();
+    for expression in text.split(',').map(str::trim) {
+        match table(expression) {
+            Some(name) if !names.contains(&name) => names.push(name),
+            None if !expression.is_empty() => {
+                translation.breaks(
+                    number,
+                    "it is a list of regular expressions, and one of them is more than the name \
+                     of a table: name the outbox tables with --table SCHEMA.TABLE",
+                );
+                return translation.fatal(
+                    "table.include.list does not name tables: name them with --table SCHEMA.TABLE",
+                );
+            }
+            _ => {}
         }
-    });
+    }
     if names.is_empty() {
         translation.fatal("table.include.list is empty: name the tables with --table SCHEMA.TABLE");
     }
@@ -247,13 +235,11 @@ fn table(expression: &str) -> Option<String> {
 }
 
 fn part(name: &str) -> Option<String> {
-    let plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | ' ');
-    if name.is_empty() || !name.chars().all(plain) {
-        return None;
-    }
     let lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    let digit = name.starts_with(|c: char| c.is_numeric());
-    if name.chars().all(lower) && !digit {
+    let allowed = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | ' ');
+    if name.is_empty() || !name.chars().all(allowed) {
+        None
+    } else if name.chars().all(lower) && !name.starts_with(char::is_numeric) {
         Some(name.to_owned())
     } else {
         Some(format!("\"{name}\""))

@@ -1,4 +1,4 @@
-//! Who takes part.
+//! The contenders.
 
 use walrelay_lab::proc;
 use walrelay_testkit::{SlotWatch, eventually_some};
@@ -28,7 +28,7 @@ pub(crate) enum Kind {
     Polling(Sent),
     /// Debezium Server, tuned.
     Debezium,
-    /// No relay: who writes sends, too.
+    /// No relay: the writers send.
     Writers,
 }
 
@@ -83,15 +83,9 @@ impl Contender {
     /// In the tables of draining.
     pub(crate) fn name(self) -> String {
         let by = if self.unix { "unix socket" } else { "TCP" };
-        match self.kind {
-            Kind::Recvlogical => format!("pg_recvlogical, {by}, to /dev/null"),
-            Kind::Null => format!("walrelay, {by}, to nothing"),
-            Kind::Relay => format!("walrelay, {by}, to Kafka"),
-            Kind::Baseline => format!("walrelay, baseline, {by}, to Kafka"),
-            Kind::Polling(Sent::Update) => format!("polling by 1,000, UPDATE, {by}, to Kafka"),
-            Kind::Polling(Sent::Delete) => format!("polling by 1,000, DELETE, {by}, to Kafka"),
-            Kind::Debezium => format!("Debezium Server, tuned, {by}, to Kafka"),
-            Kind::Writers => "none, the writers send by themselves".to_owned(),
+        match self.names() {
+            (name, _, Some(to)) => format!("{name}, {by}, to {to}"),
+            (name, _, None) => name.to_owned(),
         }
     }
 
@@ -107,18 +101,23 @@ impl Contender {
 
     /// For `BENCH_ONLY`, and for names of slots and topics.
     pub(crate) fn word(self) -> String {
-        let by = if self.unix { "unix" } else { "tcp" };
-        let kind = match self.kind {
-            Kind::Recvlogical => "recvlogical",
-            Kind::Null => "null",
-            Kind::Relay => "relay",
-            Kind::Baseline => "baseline_relay",
-            Kind::Polling(Sent::Update) => "polling_update",
-            Kind::Polling(Sent::Delete) => "polling_delete",
-            Kind::Debezium => "debezium",
-            Kind::Writers => "writers",
-        };
-        format!("{kind}_{by}")
+        let (_, word, _) = self.names();
+        format!("{word}_{}", if self.unix { "unix" } else { "tcp" })
+    }
+
+    /// Its name in tables, its word, and where it sends to.
+    fn names(self) -> (&'static str, &'static str, Option<&'static str>) {
+        const KAFKA: Option<&str> = Some("Kafka");
+        match self.kind {
+            Kind::Recvlogical => ("pg_recvlogical", "recvlogical", Some("/dev/null")),
+            Kind::Null => ("walrelay", "null", Some("nothing")),
+            Kind::Relay => ("walrelay", "relay", KAFKA),
+            Kind::Baseline => ("walrelay, baseline", "baseline_relay", KAFKA),
+            Kind::Polling(Sent::Update) => ("polling by 1,000, UPDATE", "polling_update", KAFKA),
+            Kind::Polling(Sent::Delete) => ("polling by 1,000, DELETE", "polling_delete", KAFKA),
+            Kind::Debezium => ("Debezium Server, tuned", "debezium", KAFKA),
+            Kind::Writers => ("none, the writers send by themselves", "writers", None),
+        }
     }
 
     /// Whether it writes to Kafka.

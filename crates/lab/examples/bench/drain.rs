@@ -11,9 +11,10 @@ use walrelay_lsn::Lsn;
 use walrelay_testkit::SlotWatch;
 
 use crate::contender::{Backends, Contender, Kind};
+use crate::cpu::Cpu;
 use crate::debezium::Tuned;
 use crate::judge::Judge;
-use crate::quiet::{Quiet, machine_cpu};
+use crate::quiet::Quiet;
 use crate::rig::{Backlog, PATIENCE, RelayConfig, Rig};
 use crate::running::Running;
 
@@ -57,44 +58,6 @@ impl Drained {
     /// CPU seconds per million rows, of a run into Kafka.
     pub(crate) fn cost_to_broker(&self) -> f64 {
         self.broker_cpu.expect("it is into Kafka")
-    }
-}
-
-/// Seconds of CPU.
-struct Used {
-    reader: f64,
-    postgres: f64,
-    broker: f64,
-    /// Of this program.
-    own: f64,
-    machine: f64,
-}
-
-impl Used {
-    /// All but those of Postgres, beside these of the reader.
-    fn so_far(rig: &Rig, reader: f64) -> Self {
-        Self {
-            reader,
-            postgres: 0.0,
-            broker: rig.broker_cpu(),
-            own: proc::cpu("self").unwrap_or_default(),
-            machine: machine_cpu(),
-        }
-    }
-
-    fn since(&self, before: &Self) -> Self {
-        Self {
-            reader: self.reader - before.reader,
-            postgres: self.postgres - before.postgres,
-            broker: self.broker - before.broker,
-            own: self.own - before.own,
-            machine: self.machine - before.machine,
-        }
-    }
-
-    /// What anything else on the machine used.
-    fn others(&self) -> f64 {
-        self.machine - self.reader - self.postgres - self.broker - self.own
     }
 }
 
@@ -181,11 +144,11 @@ pub(crate) fn run(course: &Course<'_>, judge: &mut Judge, quiet: &mut Quiet) -> 
     quiet.wait();
 
     // Before the start, because streaming begins while we look for its announcement.
-    let mut before = Used::so_far(rig, 0.0);
+    let mut before = Cpu::so_far(rig, 0.0, 0.0);
     let reader = course.start(&slot, &prefix);
     if contender.kind == Kind::Debezium {
         // What the start of a Java program costs is not draining.
-        before = Used::so_far(rig, proc::cpu(reader.pid()).unwrap_or_default());
+        before = Cpu::so_far(rig, proc::cpu(reader.pid()).unwrap_or_default(), 0.0);
     }
     let draining = Draining {
         course,
@@ -195,7 +158,7 @@ pub(crate) fn run(course: &Course<'_>, judge: &mut Judge, quiet: &mut Quiet) -> 
         reader: &reader,
     };
     let (used, seconds, half, memory) = draining.watch();
-    let used = used.since(&before);
+    let used = used.since(before, 1.0);
     if contender.kind == Kind::Debezium {
         // It takes its time, and nothing is asked of it any more.
         drop(reader);
@@ -216,7 +179,7 @@ pub(crate) fn run(course: &Course<'_>, judge: &mut Judge, quiet: &mut Quiet) -> 
         seconds: seconds.as_secs_f64(),
         rows_per_second: 0.0,
         second_half_rows_per_second: half.map_or(f64::NAN, second_half),
-        reader_cpu: per_million(used.reader),
+        reader_cpu: per_million(used.relay),
         postgres_cpu: per_million(used.postgres),
         broker_cpu: contender.produces().then(|| per_million(used.broker)),
         memory,
@@ -256,7 +219,7 @@ struct Draining<'a> {
 impl Draining<'_> {
     /// Waits until all is drained. What was used until then, how long it took in all and, where that is
     /// known, until the half, and the most memory in MB.
-    fn watch(&self) -> (Used, Duration, Option<Duration>, f64) {
+    fn watch(&self) -> (Cpu, Duration, Option<Duration>, f64) {
         let &Course { rig, backlog, .. } = self.course;
         let contender = self.course.contender;
         let begun = Instant::now();
@@ -282,9 +245,13 @@ impl Draining<'_> {
             assert!(seconds < 5 * PATIENCE, "not drained: {}", self.reader.log());
             thread::sleep(LOOK);
         };
-        let mut used = Used::so_far(rig, proc::cpu(self.reader.pid()).unwrap_or(reader));
-        used.postgres = backends.cpu();
-        (used, seconds, half, memory)
+        let reader = proc::cpu(self.reader.pid()).unwrap_or(reader);
+        (
+            Cpu::so_far(rig, reader, backends.cpu()),
+            seconds,
+            half,
+            memory,
+        )
     }
 
     fn is_done(&self, watch: &SlotWatch) -> bool {

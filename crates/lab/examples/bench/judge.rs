@@ -76,12 +76,12 @@ impl Judge {
             History::records(&brokers, prefix, self.committed.len(), PATIENCE)
         } else {
             // In parts, by the first digit of their number: a consumer of a thousand topics does not get
-            // through its preparations. All are acknowledged, so what is not there now is lost.
+            // ready in time. All records are acknowledged, so a missing one is lost.
             let part = |digit| format!("{prefix}order-{digit}");
             let read = |digit| History::records(&brokers, &part(digit), 0, PATIENCE);
             (0..10).flat_map(read).collect()
         };
-        // What broke the partitions in is nobody's.
+        // Without the records that broke the partitions in.
         records.retain(|record| record.id.is_some() || record.offset >= BREAK_IN_RECORDS);
         let verdict = check(&self.committed, &records);
         verdict.assert_clean();

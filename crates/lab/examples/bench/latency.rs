@@ -1,10 +1,9 @@
 //! From the commit to the broker's log, and to a consumer.
 //!
-//! Rows are written on a fixed schedule, whatever the contender does (an open loop), and each one's
-//! time counts from its own commit: a contender that stalls is late with all that was written
-//! meanwhile. The commit's time is the one in the WAL (`track_commit_timestamp`), which Postgres takes
-//! before it flushes. One clock serves for all, as everything runs on one machine; the broker's own
-//! (`LogAppendTime`) counts whole milliseconds.
+//! Rows are written on a fixed schedule, whatever the contender does (an open loop), and each row's time
+//! counts from its commit: a contender that stalls is late with all rows of the meantime. The time of a
+//! commit is the one in the WAL (`track_commit_timestamp`), which Postgres takes before it flushes. All
+//! run on one machine and by one clock; the broker's (`LogAppendTime`) counts whole milliseconds.
 
 use std::collections::HashMap;
 use std::sync::Barrier;
@@ -19,8 +18,9 @@ use walrelay_lab::proc;
 
 use crate::consumer::{Seen, consume};
 use crate::contender::{Backends, Contender, Kind};
+use crate::cpu::Cpu;
 use crate::debezium::Tuned;
-use crate::quiet::{Quiet, machine_cpu};
+use crate::quiet::Quiet;
 use crate::rig::{OUTBOX, PARTITIONS, PATIENCE, RelayConfig, Rig};
 use crate::running::Running;
 use crate::stream::{Stream, place_of, step, write};
@@ -33,8 +33,8 @@ pub(crate) const RATES: [u64; 3] = [100, 1_000, 10_000];
 const RAMP: [u64; 13] = [
     100, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 20_000, 25_000, 30_000, 35_000, 40_000, 50_000,
 ];
-/// Seconds of a rate before it counts: Java compiles what runs often, and so the first rows of a rate say
-/// more of the broker's age than of the contender.
+/// Seconds of a rate before it counts: the first rows say more of the broker's compiler than of the
+/// contender.
 const WARM_UP: u64 = 5;
 /// Rounds of a rate, at the most: a rate takes as long as it is held, however fast the machine.
 pub(crate) const ROUNDS: usize = 3;
@@ -55,25 +55,13 @@ pub(crate) struct Latency {
     pub(crate) committed: f64,
     pub(crate) append: Spread,
     pub(crate) consumer: Spread,
-    /// How long a transaction took who wrote it, until its commit was on the disk: no relay can see a
-    /// row before that.
+    /// How long a transaction took its writer, until the commit was on the disk. No relay sees a row
+    /// before.
     pub(crate) written: Spread,
-    /// Milliseconds that the last writer was late at the most: above some of them the load is not what
-    /// it says.
+    /// Milliseconds that a writer was late at the most: above some of them the rate was not kept.
     pub(crate) behind: f64,
-    /// Of all steps together.
+    /// Milliseconds a second, of all steps together.
     pub(crate) cpu: Cpu,
-}
-
-/// Milliseconds of CPU a second.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct Cpu {
-    pub(crate) relay: f64,
-    /// Of the server's processes that serve it.
-    pub(crate) postgres: f64,
-    pub(crate) broker: f64,
-    /// Of everything: the server's writers, and this program's, and its consumer, too.
-    pub(crate) machine: f64,
 }
 
 impl Latency {
@@ -96,31 +84,10 @@ impl Latency {
                 relay: of(&|run| run.cpu.relay),
                 postgres: of(&|run| run.cpu.postgres),
                 broker: of(&|run| run.cpu.broker),
+                own: of(&|run| run.cpu.own),
                 machine: of(&|run| run.cpu.machine),
             },
             ..runs[0].clone()
-        }
-    }
-}
-
-impl Cpu {
-    /// Seconds so far.
-    fn so_far(rig: &Rig, relay: Option<&Running>, backends: &mut Backends) -> Self {
-        Self {
-            relay: relay.map_or(0.0, |relay| proc::cpu(relay.pid()).expect("it runs")),
-            postgres: backends.cpu(),
-            broker: rig.broker_cpu(),
-            machine: machine_cpu(),
-        }
-    }
-
-    fn per_second(self, before: Self, time: Duration) -> Self {
-        let since = |after: f64, before: f64| (after - before) * 1e3 / time.as_secs_f64();
-        Self {
-            relay: since(self.relay, before.relay),
-            postgres: since(self.postgres, before.postgres),
-            broker: since(self.broker, before.broker),
-            machine: since(self.machine, before.machine),
         }
     }
 }
@@ -255,13 +222,14 @@ fn run(
     let (seen, mut wrote, cpu) = thread::scope(|scope| {
         let consumer = scope.spawn(|| consume(&kafka, &topics, rows, &ready, &stop));
         ready.wait();
-        let (began, before) = (
-            Instant::now(),
-            Cpu::so_far(rig, relay.as_ref(), &mut backends),
-        );
+        let mut used = || {
+            let relay = relay.as_ref().map(Running::pid);
+            let relay = relay.map_or(0.0, |pid| proc::cpu(pid).expect("it runs"));
+            Cpu::so_far(rig, relay, backends.cpu())
+        };
+        let (began, before) = (Instant::now(), used());
         let wrote = write(&rig.postgres.url(), table, streams, writers.as_ref());
-        let cpu =
-            Cpu::so_far(rig, relay.as_ref(), &mut backends).per_second(before, began.elapsed());
+        let cpu = used().since(before, 1e3 / began.elapsed().as_secs_f64());
         // Everything has to come; this is how long it may take.
         let begun = Instant::now();
         while !consumer.is_finished() && begun.elapsed() < PATIENCE {

@@ -30,6 +30,7 @@
 
 mod consumer;
 mod contender;
+mod cpu;
 mod debezium;
 mod drain;
 mod idle;

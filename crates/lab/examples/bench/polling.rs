@@ -1,28 +1,27 @@
-//! A polling relay, written as one would who knows how: what walrelay replaces, so that it is no
-//! straw man.
+//! A polling relay, what walrelay replaces, written well.
 //!
-//! Takes a batch of rows under `FOR UPDATE SKIP LOCKED`, in the order of their number; sends them with
-//! `acks=all` and idempotence, all of them before it waits; marks or deletes the whole batch by one
-//! statement, and commits. Two connections take turns, so that one batch is read while the broker has
-//! the other; what is read is enqueued before the next is read, which keeps the order. Statements are
-//! prepared once and sent without waiting for each other. It goes on behind what it has read, and looks
-//! from the beginning now and then and when a batch was not full. Rests only when there was nothing.
+//! It takes a batch of rows under `FOR UPDATE SKIP LOCKED`, in the order of their number; sends all of
+//! them with `acks=all` and idempotence before it waits; marks or deletes the batch by one statement,
+//! and commits. Two connections take turns: one reads a batch while the broker has the other's. A batch
+//! is enqueued before the next is read, which keeps the order. Statements are prepared once and
+//! pipelined. The next batch begins behind the last one; it begins at the first unsent row now and
+//! then, and after a batch that was not full. The relay rests only after an empty batch.
 //!
-//! It runs as a process of its own, this program again with `--polling`, so that its CPU and memory can
-//! be told from the rig's.
+//! It is a process of its own, this program with `--polling`, so that its CPU and memory are measured
+//! apart from the rig's.
 
 use std::env;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rdkafka::ClientConfig;
 use rdkafka::ClientContext;
-use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DeliveryResult, ProducerContext, ThreadedProducer};
 use tokio::sync::{Mutex, Notify};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, NoTls};
+
+use crate::writers::{id_header, safe};
 
 /// As the widespread ones have it.
 const BATCH: i64 = 1000;
@@ -113,15 +112,9 @@ pub(crate) fn serve() {
         "delete" => Sent::Delete,
         other => panic!("{other} is neither update nor delete"),
     };
-    let producer = ClientConfig::new()
-        .set("bootstrap.servers", bootstrap)
-        .set("enable.idempotence", "true")
-        .set("acks", "all")
-        // The batch is there as a whole: this is what it takes to hand it over.
-        .set("linger.ms", "2")
-        .set("partitioner", "murmur2_random")
-        .create_with_context(Reports)
-        .expect("a producer");
+    // The batch is there as a whole: the linger is what it takes to enqueue it.
+    let producer = safe(bootstrap, "2").create_with_context(Reports);
+    let producer = producer.expect("a producer");
     let relay = Arc::new(Polling {
         producer,
         prefix: prefix.clone(),
@@ -144,10 +137,8 @@ pub(crate) fn serve() {
             clients.push(client);
         }
         eprintln!("{BEGINS}");
-        let workers: Vec<_> = clients
-            .into_iter()
-            .map(|client| tokio::spawn(Arc::clone(&relay).work(client)))
-            .collect();
+        let start = |client| tokio::spawn(Arc::clone(&relay).work(client));
+        let workers: Vec<_> = clients.into_iter().map(start).collect();
         for worker in workers {
             worker.await.expect("it polls to the end");
         }
@@ -237,14 +228,8 @@ impl Polling {
         let (id, kind): (&str, &str) = (row.get(1), row.get(2));
         let (key, payload): (&str, &str) = (row.get(3), row.get(4));
         let topic = format!("{}{kind}", self.prefix);
-        let headers = OwnedHeaders::new().insert(Header {
-            key: "id",
-            value: Some(id),
-        });
-        let record = BaseRecord::with_opaque_to(&topic, Arc::clone(flight))
-            .key(key)
-            .payload(payload)
-            .headers(headers);
+        let record = BaseRecord::with_opaque_to(&topic, Arc::clone(flight));
+        let record = record.key(key).payload(payload).headers(id_header(id));
         let sent = self.producer.send(record).map_err(|(error, _)| error);
         sent.expect("room for a batch");
     }

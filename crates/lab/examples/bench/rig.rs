@@ -376,9 +376,8 @@ impl Rig {
         self.break_in(topics, partitions)
     }
 
-    /// Writes to each partition until the broker makes an entry in its indices: their pages are then
-    /// made (some 50 ms of CPU a partition where a file's hole of 10 MB is read at once), which happens
-    /// once in the life of a segment and says nothing of who sends.
+    /// Writes to each partition until the broker makes an entry in its indices. Making their pages costs
+    /// some 50 ms of CPU a partition, once in the life of a segment, whoever sends.
     #[expect(
         clippy::disallowed_methods,
         reason = "all or nothing is what is waited for"

@@ -40,57 +40,23 @@ const BASE: Case = Case {
     tls: false,
 };
 
-const CASES: [Case; 8] = [
-    Case {
-        name: "64 topics",
-        word: "topics64",
-        topics: 64,
-        ..BASE
-    },
-    Case {
-        name: "1,000 topics of 1 partition",
-        word: "topics1000",
-        topics: 1000,
-        partitions: 1,
-        ..BASE
-    },
-    Case {
-        name: "1 partition",
-        word: "partitions1",
-        partitions: 1,
-        ..BASE
-    },
-    Case {
-        name: "64 partitions",
-        word: "partitions64",
-        partitions: 64,
-        ..BASE
-    },
-    Case {
-        name: "payloads of 100 B",
-        word: "bytes100",
-        bytes: Some(100),
-        ..BASE
-    },
-    Case {
-        name: "payloads of 1 KB",
-        word: "bytes1000",
-        bytes: Some(1_000),
-        ..BASE
-    },
-    Case {
-        name: "payloads of 10 KB, a tenth of the rows",
-        word: "bytes10000",
-        bytes: Some(10_000),
-        ..BASE
-    },
-    Case {
-        name: "TLS to Postgres and Kafka",
-        word: "tls",
-        tls: true,
-        ..BASE
-    },
-];
+/// Cases by name and word, with the fields that differ from [`BASE`].
+macro_rules! cases {
+    ($($name:literal, $word:literal: $($field:ident = $value:expr),+;)*) => {
+        &[$(Case { name: $name, word: $word, $($field: $value,)+ ..BASE }),*]
+    };
+}
+
+const CASES: &[Case] = cases! {
+    "64 topics", "topics64": topics = 64;
+    "1,000 topics of 1 partition", "topics1000": topics = 1000, partitions = 1;
+    "1 partition", "partitions1": partitions = 1;
+    "64 partitions", "partitions64": partitions = 64;
+    "payloads of 100 B", "bytes100": bytes = Some(100);
+    "payloads of 1 KB", "bytes1000": bytes = Some(1_000);
+    "payloads of 10 KB, a tenth of the rows", "bytes10000": bytes = Some(10_000);
+    "TLS to Postgres and Kafka", "tls": tls = true;
+};
 
 impl Case {
     fn backlog(&self, rig: &Rig, rows: u64) -> Backlog {
@@ -135,8 +101,7 @@ pub(crate) fn run(
     for case in CASES.iter().filter(|case| case.word.contains(only)) {
         let backlog = case.backlog(rig, rows);
         let mut judge = Judge::new(rig, &backlog);
-        // Nor does this: what the broker's compiler has learned of the ordinary load is not what hundreds of
-        // partitions or other payloads ask of it, and the first drain pays for that.
+        // Nor does the first drain of a case, in which the broker's compiler learns the new load.
         drain(case, &backlog, &mut judge);
         let (mut runs, mut bases) = (Vec::new(), Vec::new());
         for _ in 0..rounds {

@@ -9,7 +9,7 @@ use walrelay_lab::figures::{Machine, known, median, thousands};
 use crate::contender::Contender;
 use crate::drain::Drained;
 use crate::idle::Idle;
-use crate::latency::{Cpu, Latency};
+use crate::latency::Latency;
 use crate::rig::{Backlog, PARTITIONS, Rig};
 use crate::sweep::Swept;
 
@@ -56,11 +56,50 @@ pub(crate) fn machine(rig: &Rig) -> Vec<(&'static str, String)> {
 }
 
 pub(crate) fn facts(machine: &[(&str, String)]) -> String {
-    let mut text = String::from("| | |\n|---|---|\n");
-    for (name, value) in machine {
-        let _ = writeln!(text, "| {name} | {value} |");
+    let rows = machine.iter();
+    let rows = rows.map(|(name, value)| format!("| {name} | {value} |\n"));
+    format!("{BLANK}{}", rows.collect::<Vec<_>>().concat())
+}
+
+/// A table of two columns without headings.
+const BLANK: &str = "| | |\n|---|---|\n";
+
+/// A table of rows: `"heading" => cell;` of each column. Columns are aligned to the right, unless their
+/// heading begins with `<`; a heading with bars in it is of several columns.
+macro_rules! table {
+    ($rows:expr, |$row:ident| $($heading:expr => $cell:expr;)*) => {
+        render($rows, &[$(($heading, &|$row| $cell)),*])
+    };
+}
+
+type Column<'a, T> = (&'a str, &'a dyn Fn(&T) -> String);
+
+fn render<T>(rows: &[T], columns: &[Column<'_, T>]) -> String {
+    let headings = columns.iter().flat_map(|(heading, _)| heading.split(" | "));
+    let headings: Vec<&str> = headings.collect();
+    let marks = headings
+        .iter()
+        .map(|heading| match heading.strip_prefix('<') {
+            Some(_) => "---",
+            None => "---:",
+        });
+    let marks = marks.collect::<Vec<_>>().join("|");
+    let mut text = format!("| {} |\n|{marks}|\n", headings.join(" | ").replace('<', ""));
+    for row in rows {
+        let cells: Vec<String> = columns.iter().map(|(_, cell)| cell(row)).collect();
+        let _ = writeln!(text, "| {} |", cells.join(" | "));
     }
     text
+}
+
+/// With so many places.
+fn fixed(places: usize, figure: f64) -> String {
+    format!("{figure:.places$}")
+}
+
+fn most_memory(runs: &[&Drained]) -> String {
+    let most = runs.iter().map(|run| run.memory).fold(0.0, f64::max);
+    format!("{most:.1} MB")
 }
 
 /// The first line a program prints.
@@ -89,43 +128,41 @@ fn kafka_version(rig: &Rig) -> String {
 }
 
 pub(crate) fn draining(backlog: &Backlog, runs: &[Drained]) -> String {
-    let of = |word: &str| chosen(runs, word);
-    let yardstick = median_of(&of(&Contender::YARDSTICK.word()), |run| run.rows_per_second);
-    let mut text = format!(
+    let rate = |runs: &[&Drained]| median_of(runs, |run| run.rows_per_second);
+    let rates = |runs: &Runs<'_>| {
+        runs.iter()
+            .map(|run| run.rows_per_second)
+            .collect::<Vec<_>>()
+    };
+    let yardstick = rate(&chosen(runs, &Contender::YARDSTICK.word()));
+    let contenders = Contender::DRAINING.map(|contender| chosen(runs, &contender.word()));
+    let contenders = contenders.into_iter().filter(|runs| !runs.is_empty());
+    let contenders: Vec<Runs<'_>> = contenders.collect();
+    let table = table!(&contenders, |runs|
+        "<reader" => runs[0].contender.clone();
+        "runs" => runs.len().to_string();
+        "rows/s" => thousands(rate(runs));
+        "of pg_recvlogical, TCP" => known(rate(runs) / yardstick, "");
+        "from – to" => {
+            let least = rates(runs).into_iter().fold(f64::INFINITY, f64::min);
+            let most = rates(runs).into_iter().fold(0.0, f64::max);
+            format!("{} – {}", thousands(least), thousands(most))
+        };
+        "second half" => thousands(median_of(runs, |run| run.second_half_rows_per_second));
+        "CPU reader" => fixed(2, median_of(runs, |run| run.reader_cpu));
+        "Postgres" => fixed(2, median_of(runs, |run| run.postgres_cpu));
+        "Kafka" => known(median_of(runs, broker_cpu), "");
+        "peak memory" => most_memory(runs);
+        "duplicates" => runs.iter().map(|run| run.duplicates).sum::<usize>().to_string();
+    );
+    format!(
         "Draining {} rows, {:.0} bytes of jsonb each, a fifth of them in transactions of their own and \
          the rest in those of 100 ({} MB of WAL). Medians of the undisturbed runs; CPU in seconds per \
-         million rows.\n\n\
-         | reader | runs | rows/s | of pg_recvlogical, TCP | from – to | second half | CPU reader | Postgres | \
-         Kafka | peak memory | duplicates |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+         million rows.\n\n{table}",
         thousands(backlog.load.rows as f64),
         backlog.payload_bytes,
         backlog.wal_bytes / 1_000_000
-    );
-    for contender in Contender::DRAINING {
-        let runs = of(&contender.word());
-        if runs.is_empty() {
-            continue;
-        }
-        let rate = median_of(&runs, |run| run.rows_per_second);
-        let rates = || runs.iter().map(|run| run.rows_per_second);
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} | {} | {} – {} | {} | {:.2} | {:.2} | {} | {:.1} MB | {} |",
-            contender.name(),
-            runs.len(),
-            thousands(rate),
-            known(rate / yardstick, ""),
-            thousands(rates().fold(f64::INFINITY, f64::min)),
-            thousands(rates().fold(0.0, f64::max)),
-            thousands(median_of(&runs, |run| run.second_half_rows_per_second)),
-            median_of(&runs, |run| run.reader_cpu),
-            median_of(&runs, |run| run.postgres_cpu),
-            known(median_of(&runs, broker_cpu), ""),
-            runs.iter().map(|run| run.memory).fold(0.0, f64::max),
-            runs.iter().map(|run| run.duplicates).sum::<usize>(),
-        );
-    }
-    text
+    )
 }
 
 /// How many times as fast walrelay into Kafka is as the others, by the medians.
@@ -133,73 +170,67 @@ pub(crate) fn ratios(runs: &[Drained]) -> String {
     let rate = |word: &str, of: fn(&Drained) -> f64| median_of(&chosen(runs, word), of);
     let whole: fn(&Drained) -> f64 = |run| run.rows_per_second;
     let second: fn(&Drained) -> f64 = |run| run.second_half_rows_per_second;
-    let mut text = String::from(
-        "walrelay into Kafka, as many times as fast as:\n\n| | by TCP | by a unix socket |\n|---|---:|---:|\n",
-    );
-    for (name, word, of) in [
+    let others = [
         ("pg_recvlogical, TCP", "recvlogical_tcp", whole),
         ("walrelay, baseline, TCP", "baseline_relay_tcp", whole),
         ("polling, UPDATE", "polling_update_tcp", whole),
         ("polling, DELETE", "polling_delete_tcp", whole),
         ("Debezium Server", "debezium_tcp", whole),
         ("Debezium Server, second halves", "debezium_tcp", second),
-    ] {
-        let other = rate(word, of);
-        if other.is_nan() {
-            continue;
-        }
-        let walrelay = |word| known(rate(word, of) / other, "");
-        let (tcp, unix) = (walrelay("relay_tcp"), walrelay("relay_unix"));
-        let _ = writeln!(text, "| {name} | {tcp} | {unix} |");
-    }
-    text
+    ];
+    let known_others = others
+        .into_iter()
+        .filter(|(_, word, of)| !rate(word, *of).is_nan());
+    let ratio =
+        |ours: &str, (_, word, of): &(_, &str, _)| known(rate(ours, *of) / rate(word, *of), "");
+    let table = table!(&known_others.collect::<Vec<_>>(), |other|
+        "<" => other.0.to_owned();
+        "by TCP" => ratio("relay_tcp", other);
+        "by a unix socket" => ratio("relay_unix", other);
+    );
+    format!("walrelay into Kafka, as many times as fast as:\n\n{table}")
 }
+
+/// Those of one contender.
+type Runs<'a> = Vec<&'a Drained>;
 
 /// The runs of a contender that count. Chosen by what others did, never by what came out. Where others
 /// were always busy all count, and the table of every run says so.
-fn chosen<'a>(runs: &'a [Drained], word: &str) -> Vec<&'a Drained> {
-    let all = || runs.iter().filter(|run| run.word == word);
-    let quiet: Vec<_> = all().filter(|run| !run.is_disturbed()).collect();
-    if quiet.is_empty() {
-        all().collect()
-    } else {
-        quiet
+fn chosen<'a>(runs: &'a [Drained], word: &str) -> Runs<'a> {
+    let mut all: Runs<'_> = runs.iter().filter(|run| run.word == word).collect();
+    if !all.iter().all(|run| run.is_disturbed()) {
+        all.retain(|run| !run.is_disturbed());
     }
+    all
 }
 
 pub(crate) fn sweep(swept: &[Swept]) -> String {
-    let mut text = String::from(
+    fn of(runs: &[Drained], figure: impl Fn(&Drained) -> f64) -> f64 {
+        median(runs.iter().map(figure))
+    }
+    let rate = |runs: &[Drained]| of(runs, |run| run.rows_per_second);
+    let table = table!(swept, |case|
+        "<load" => case.name.to_owned();
+        "rows" => thousands(case.load.rows as f64);
+        "rows/s" => thousands(rate(&case.runs));
+        "MB/s" => fixed(0, rate(&case.runs) * f64::from(case.load.bytes.unwrap_or(271)) / 1e6);
+        "ordinary" => thousands(rate(&case.base));
+        "ratio" => fixed(2, rate(&case.runs) / rate(&case.base));
+        "CPU relay" => fixed(2, of(&case.runs, |run| run.reader_cpu));
+        "Postgres" => fixed(2, of(&case.runs, |run| run.postgres_cpu));
+        "Kafka" => fixed(2, of(&case.runs, broker_cpu));
+        "peak memory" => most_memory(&case.runs.iter().collect::<Runs<'_>>());
+    );
+    format!(
         "walrelay, TCP, to Kafka, over other loads; the ordinary one is 1 topic, 8 partitions and 271 B. \
          Medians; each case took turns with the ordinary load of the same run, to which the ratio is.\n\n\
-         | load | rows | rows/s | MB/s | ordinary | ratio | CPU relay | Postgres | Kafka | peak memory |\n\
-         |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
-    );
-    for case in swept {
-        let runs: Vec<&Drained> = case.runs.iter().collect();
-        let base: Vec<&Drained> = case.base.iter().collect();
-        let rate = median_of(&runs, |run| run.rows_per_second);
-        let ordinary = median_of(&base, |run| run.rows_per_second);
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} | {:.0} | {} | {:.2} | {:.2} | {:.2} | {:.2} | {:.1} MB |",
-            case.name,
-            thousands(case.load.rows as f64),
-            thousands(rate),
-            rate * f64::from(case.load.bytes.unwrap_or(271)) / 1e6,
-            thousands(ordinary),
-            rate / ordinary,
-            median_of(&runs, |run| run.reader_cpu),
-            median_of(&runs, |run| run.postgres_cpu),
-            median_of(&runs, broker_cpu),
-            runs.iter().map(|run| run.memory).fold(0.0, f64::max),
-        );
-    }
-    text
+         {table}"
+    )
 }
 
 pub(crate) fn idle(rig: &Rig, idle: &[Idle]) -> String {
     let size = fs::metadata(&rig.binary).map_or(0, |file| file.len());
-    let mut text = String::from("| | |\n|---|---|\n");
+    let mut text = BLANK.to_owned();
     for idle in idle {
         let _ = writeln!(
             text,
@@ -218,8 +249,6 @@ pub(crate) fn idle(rig: &Rig, idle: &[Idle]) -> String {
     text
 }
 
-const LATENCY_COLUMNS: &str = "log p50 | p90 | p99 | max | consumer p50 | p90 | p99 | max";
-
 /// The runs of each rate and contender, in the order of the first round.
 fn by_contender(runs: &[Latency]) -> Vec<Vec<&Latency>> {
     let first = runs.iter().filter(|run| run.round == 1);
@@ -232,41 +261,37 @@ fn by_contender(runs: &[Latency]) -> Vec<Vec<&Latency>> {
 }
 
 pub(crate) fn latency(runs: &[Latency]) -> String {
-    let mut text = format!(
+    struct Row {
+        run: Latency,
+        /// The p99 to a consumer of each.
+        rounds: Vec<String>,
+    }
+    let rows = by_contender(runs).into_iter().map(|runs| Row {
+        run: Latency::median(&runs),
+        rounds: runs.iter().map(|run| fixed(1, run.consumer.p99)).collect(),
+    });
+    let table = table!(&rows.collect::<Vec<_>>(), |row|
+        "rows/s" => thousands(row.run.step.rate as f64);
+        "committed/s" => thousands(row.run.committed);
+        "a transaction" => row.run.step.together.to_string();
+        "<relay" => row.run.contender.clone();
+        "log p50 | p90 | p99 | max" => row.run.append.to_string();
+        "consumer p50 | p90 | p99 | max" => row.run.consumer.to_string();
+        "p99 of each round" => row.rounds.join(", ");
+        "written p50" => fixed(2, row.run.written.p50);
+        "p99" => fixed(2, row.run.written.p99);
+        "rows" => row.run.rows.to_string();
+        "load late by at most" => fixed(0, row.run.behind);
+        "<CPU" => row.run.cpu.to_string();
+    );
+    format!(
         "From the commit to the broker's log and to a consumer, milliseconds, of rows written on a \
          schedule: medians of the rounds, each figure for itself, and the p99 to a consumer of every \
          round. The broker's clock counts whole milliseconds. CPU is in milliseconds a second: of the \
          relay, the server's processes that serve it, the broker, and the whole machine with those who \
          write and consume. Written: how long a transaction took who wrote it, until it was on the \
-         disk.\n\n\
-         | rows/s | committed/s | a transaction | relay | {LATENCY_COLUMNS} | p99 of each round | \
-         written p50 | p99 | rows | load late by at most | CPU |\n\
-         |---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
-    );
-    for runs in by_contender(runs) {
-        let run = Latency::median(&runs);
-        let each: Vec<_> = runs
-            .iter()
-            .map(|run| format!("{:.1}", run.consumer.p99))
-            .collect();
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} | {} | {} | {} | {} | {:.2} | {:.2} | {} | {:.0} | {} |",
-            thousands(run.step.rate as f64),
-            thousands(run.committed),
-            run.step.together,
-            run.contender,
-            run.append,
-            run.consumer,
-            each.join(", "),
-            run.written.p50,
-            run.written.p99,
-            run.rows,
-            run.behind,
-            cpu(run.cpu)
-        );
-    }
-    text
+         disk.\n\n{table}"
+    )
 }
 
 /// How many times as long a record takes with the others as with walrelay by TCP, to a consumer.
@@ -298,62 +323,43 @@ pub(crate) fn latency_ratios(runs: &[Latency]) -> String {
 
 /// With bars, in which a step would be seen: each mark is a tenth of a factor of ten.
 pub(crate) fn ramp(runs: &[Latency]) -> String {
-    let mut text = String::from(
-        "One relay (TCP) while the rate rises: from the commit to a consumer, milliseconds. The bars are \
-         logarithmic, from 0.1 ms, ten marks to a factor of ten: `=` up to p50, `-` up to p99.\n\n\
-         | rows/s | committed/s | a transaction | p50 | p90 | p99 | max | written p99 | max | load late by at most | |\n\
-         |---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|:---|\n",
+    let marks = |ms: f64| ((ms / 0.1).log10() * 10.0).round().max(0.0) as usize;
+    let table = table!(runs, |run|
+        "rows/s" => thousands(run.step.rate as f64);
+        "committed/s" => thousands(run.committed);
+        "a transaction" => run.step.together.to_string();
+        "p50 | p90 | p99 | max" => run.consumer.to_string();
+        "written p99" => fixed(2, run.written.p99);
+        "max" => fixed(2, run.written.max);
+        "load late by at most" => fixed(0, run.behind);
+        "<" => {
+            let (to_p50, to_p99) = (marks(run.consumer.p50), marks(run.consumer.p99));
+            format!("`{}{}`", "=".repeat(to_p50), "-".repeat(to_p99.saturating_sub(to_p50)))
+        };
     );
-    for run in runs {
-        let marks = |ms: f64| ((ms / 0.1).log10() * 10.0).round().max(0.0) as usize;
-        let (to_p50, to_p99) = (marks(run.consumer.p50), marks(run.consumer.p99));
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} | {} | {:.2} | {:.2} | {:.0} | `{}{}` |",
-            thousands(run.step.rate as f64),
-            thousands(run.committed),
-            run.step.together,
-            run.consumer,
-            run.written.p99,
-            run.written.max,
-            run.behind,
-            "=".repeat(to_p50),
-            "-".repeat(to_p99.saturating_sub(to_p50)),
-        );
-    }
-    text
+    format!(
+        "One relay (TCP) while the rate rises: from the commit to a consumer, milliseconds. The bars are \
+         logarithmic, from 0.1 ms, ten marks to a factor of ten: `=` up to p50, `-` up to p99.\n\n{table}"
+    )
 }
 
 pub(crate) fn light(runs: &[Latency]) -> String {
-    let mut text = format!(
-        "A light topic alone, then beside a heavy one, by one relay (TCP); milliseconds from the commit.\n\n\
-         | topic | rows/s | committed/s | a transaction | {LATENCY_COLUMNS} | written p99 | max | load late by at most |\n\
-         |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+    let topics = ["light, alone", "light", "heavy"];
+    let rows: Vec<_> = topics.into_iter().zip(runs).collect();
+    let table = table!(&rows, |row|
+        "<topic" => row.0.to_owned();
+        "rows/s" => thousands(row.1.step.rate as f64);
+        "committed/s" => thousands(row.1.committed);
+        "a transaction" => row.1.step.together.to_string();
+        "log p50 | p90 | p99 | max" => row.1.append.to_string();
+        "consumer p50 | p90 | p99 | max" => row.1.consumer.to_string();
+        "written p99" => fixed(2, row.1.written.p99);
+        "max" => fixed(2, row.1.written.max);
+        "load late by at most" => fixed(0, row.1.behind);
     );
-    for (at, run) in runs.iter().enumerate() {
-        let alone = if at == 0 { ", alone" } else { "" };
-        let _ = writeln!(
-            text,
-            "| {}{alone} | {} | {} | {} | {} | {} | {:.2} | {:.2} | {:.0} |",
-            run.kind,
-            thousands(run.step.rate as f64),
-            thousands(run.committed),
-            run.step.together,
-            run.append,
-            run.consumer,
-            run.written.p99,
-            run.written.max,
-            run.behind
-        );
-    }
-    text
-}
-
-/// Of the relay, the server for it, the broker, and the whole machine.
-fn cpu(cpu: Cpu) -> String {
     format!(
-        "{:.0} / {:.0} / {:.0} / {:.0}",
-        cpu.relay, cpu.postgres, cpu.broker, cpu.machine
+        "A light topic alone, then beside a heavy one, by one relay (TCP); milliseconds from the \
+         commit.\n\n{table}"
     )
 }
 
@@ -368,36 +374,28 @@ pub(crate) fn latency_progress(run: &Latency) -> String {
         run.consumer.p99,
         run.written.p50,
         run.written.p99,
-        cpu(run.cpu),
+        run.cpu,
         run.behind
     )
 }
 
 pub(crate) fn every_run(runs: &[Drained]) -> String {
-    let mut text = String::from(
-        "Every run; \"others\" is what anything else on the machine used meanwhile, in processors; a run \
-         in which that was much (*) counts above only where there is no other.\n\n\
-         | reader | round | seconds | rows/s | second half | CPU reader | Postgres | Kafka | peak MB | others |\n\
-         |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+    let table = table!(runs, |run|
+        "<reader" => run.contender.clone();
+        "round" => run.round.to_string();
+        "seconds" => fixed(2, run.seconds);
+        "rows/s" => thousands(run.rows_per_second);
+        "second half" => thousands(run.second_half_rows_per_second);
+        "CPU reader" => fixed(2, run.reader_cpu);
+        "Postgres" => fixed(2, run.postgres_cpu);
+        "Kafka" => known(broker_cpu(run), "");
+        "peak MB" => fixed(1, run.memory);
+        "others" => format!("{:.2}{}", run.others, if run.is_disturbed() { "*" } else { "" });
     );
-    for run in runs {
-        let _ = writeln!(
-            text,
-            "| {} | {} | {:.2} | {} | {} | {:.2} | {:.2} | {} | {:.1} | {:.2}{} |",
-            run.contender,
-            run.round,
-            run.seconds,
-            thousands(run.rows_per_second),
-            thousands(run.second_half_rows_per_second),
-            run.reader_cpu,
-            run.postgres_cpu,
-            known(broker_cpu(run), ""),
-            run.memory,
-            run.others,
-            if run.is_disturbed() { "*" } else { "" }
-        );
-    }
-    text
+    format!(
+        "Every run; \"others\" is what anything else on the machine used meanwhile, in processors; a run \
+         in which that was much (*) counts above only where there is no other.\n\n{table}"
+    )
 }
 
 /// One run on one line.

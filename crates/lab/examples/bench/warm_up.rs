@@ -1,19 +1,16 @@
 //! A broker that has run for a while.
 //!
-//! Java compiles what it runs often while it runs, again and again, by what it has learned meanwhile: a
-//! new broker takes five times as much CPU for the same records as one that has had some millions
-//! of them, and all contenders are short of it. Nobody's broker is new for long, so what is measured is one that is
-//! not: a load is repeated until it costs the broker no less than before.
+//! Java compiles hot code again and again: a new broker takes five times as much CPU for the same records
+//! as one that has had some millions of them. Real brokers are rarely new, so a load is repeated until it
+//! costs the broker no less than before.
 
-/// So many loads in a row must be no better.
+/// The broker is warm after so many loads in a row that cost no less than [`BETTER`] of the least.
 const STEADY: u32 = 3;
-/// Than the last that was better, by this: it may become so in small steps.
 const BETTER: f64 = 0.9;
-/// It may go on for ever; on a machine that others use, for instance.
+/// On a machine that others use it might go on for ever.
 const MOST: u32 = 20;
 
-/// Repeats a load, whose round it is told, and which tells what it cost the broker, in a measure of its
-/// own.
+/// Repeats a load. It gets the number of the round and returns its cost to the broker, in any unit.
 pub(crate) fn warm_up(mut load: impl FnMut(u32) -> f64) {
     let mut least = f64::INFINITY;
     let mut steady = 0;

@@ -1,4 +1,5 @@
 use std::{
+    collections::BTreeMap,
     env, fmt, fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -27,16 +28,9 @@ impl fmt::Display for Version {
 impl Version {
     /// Reads `postgres (PostgreSQL) 15.13 (Debian 15.13-0+deb12u1)`, also `18beta1`, `19devel`.
     fn parse(line: &str) -> Option<Self> {
-        let number = line
-            .split_once("(PostgreSQL) ")?
-            .1
-            .split_whitespace()
-            .next()?;
-        let digits = |s: &str| {
-            s.chars()
-                .take_while(char::is_ascii_digit)
-                .collect::<String>()
-        };
+        let (_, rest) = line.split_once("(PostgreSQL) ")?;
+        let number = rest.split_whitespace().next()?;
+        let digits = |s: &str| -> String { s.chars().take_while(char::is_ascii_digit).collect() };
         let (major, rest) = number.split_once('.').unwrap_or((number, ""));
         Some(Self {
             major: digits(major).parse().ok()?,
@@ -135,9 +129,8 @@ impl PostgresBinaries {
 /// else `~/.cache/walrelay`. `scripts/fetch-servers.sh` has the same rule.
 pub fn cache_dir() -> PathBuf {
     let set = |name| {
-        env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
+        let value = env::var_os(name).filter(|value| !value.is_empty());
+        value.map(PathBuf::from)
     };
     if let Some(dir) = set("WALRELAY_CACHE") {
         return dir;
@@ -172,23 +165,15 @@ fn candidates() -> Vec<PathBuf> {
 
 /// `parent/<prefix><number>/bin`, highest number first.
 fn numbered(parent: &Path, prefix: &str) -> Vec<PathBuf> {
-    let mut found: Vec<(u32, PathBuf)> = fs::read_dir(parent)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| {
-            let number = entry
-                .file_name()
-                .to_str()?
-                .strip_prefix(prefix)?
-                .parse()
-                .ok()?;
-            let bin = entry.path().join("bin");
-            bin.is_dir().then_some((number, bin))
-        })
-        .collect();
-    found.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
-    found.into_iter().map(|(_, bin)| bin).collect()
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    let found = entries.filter_map(|entry| {
+        let name = entry.file_name();
+        let number: u32 = name.to_str()?.strip_prefix(prefix)?.parse().ok()?;
+        let bin = entry.path().join("bin");
+        bin.is_dir().then_some((number, bin))
+    });
+    let found: BTreeMap<u32, PathBuf> = found.collect();
+    found.into_values().rev().collect()
 }
 
 #[cfg(test)]

@@ -155,15 +155,9 @@ impl Builder {
         let conf = self.conf()?;
         let hba = self.hba_conf()?;
         for (name, _) in &self.files {
-            let plain = Path::new(name)
-                .file_name()
-                .is_some_and(|file| file == name.as_str());
-            if !plain {
-                return Err(ThrowawayError::invalid(
-                    "file",
-                    name,
-                    "must be a plain file name",
-                ));
+            if Path::new(name).file_name() != Some(name.as_ref()) {
+                let reason = "must be a plain file name";
+                return Err(ThrowawayError::invalid("file", name, reason));
             }
         }
         let password = match &self.password {
@@ -180,24 +174,20 @@ impl Builder {
         };
         let io = |what: &'static str| ThrowawayError::io(what);
         let account = Account::unprivileged();
-        let scratch =
-            Scratch::new("walrelay-pg-", account).map_err(io("make a temporary directory"))?;
+        let scratch = Scratch::new("walrelay-pg-", account);
+        let scratch = scratch.map_err(io("make a temporary directory"))?;
 
         self.initdb(&binaries, &scratch, &password)?;
         let data = scratch.path().join("data");
         // Appended, so that what initdb found out about this machine stays.
         let mut all = fs::read(data.join("postgresql.conf")).map_err(io("read postgresql.conf"))?;
         all.extend_from_slice(conf.as_bytes());
-        let mut files = vec![
+        let own = [
             ("postgresql.conf", &all[..]),
             ("pg_hba.conf", hba.as_bytes()),
         ];
-        files.extend(
-            self.files
-                .iter()
-                .map(|(name, bytes)| (name.as_str(), &bytes[..])),
-        );
-        for (name, bytes) in files {
+        let files = self.files.iter().map(|(name, bytes)| (&**name, &**bytes));
+        for (name, bytes) in own.into_iter().chain(files) {
             write_private(&data.join(name), bytes, account)
                 .map_err(ThrowawayError::io(format!("write {name}")))?;
         }
@@ -221,7 +211,7 @@ impl Builder {
         settings.extend(
             self.settings
                 .iter()
-                .map(|(name, value)| (&name[..], &value[..])),
+                .map(|(name, value)| (&**name, &**value)),
         );
         let mut conf = String::from("\n# Of this throwaway server\n");
         for (name, value) in settings {
@@ -258,12 +248,9 @@ impl Builder {
         let md5 = [self.socket_auth, self.tcp_auth].contains(&Auth::Md5);
         let auth = if md5 { Auth::Md5 } else { Auth::ScramSha256 };
         let password_file = scratch.path().join("password");
-        write_private(
-            &password_file,
-            format!("{password}\n").as_bytes(),
-            scratch.account(),
-        )
-        .map_err(ThrowawayError::io("write the password for initdb"))?;
+        let line = format!("{password}\n");
+        write_private(&password_file, line.as_bytes(), scratch.account())
+            .map_err(ThrowawayError::io("write the password for initdb"))?;
         let program = binaries.program("initdb");
         let mut command = Command::new(&program);
         command

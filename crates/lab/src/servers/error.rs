@@ -3,6 +3,7 @@ use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 /// Why a throwaway server could not be found, started or stopped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "each message says what its fields are")]
 pub enum ThrowawayError {
     /// No installation was found.
     #[error(
@@ -13,76 +14,44 @@ pub enum ThrowawayError {
         looked.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
     )]
     NotFound {
-        /// The major version asked for, if one was.
         wanted: Option<u32>,
-        /// The directories that were tried.
         looked: Vec<PathBuf>,
     },
 
     /// A directory that was named explicitly holds no usable server.
     #[error("{} is not a directory of PostgreSQL server programs: {reason}", path.display())]
-    NotPostgres {
-        /// The directory.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
+    NotPostgres { path: PathBuf, reason: String },
 
     /// A setting, a line of `pg_hba.conf` or a file name cannot be written down safely.
     #[error("cannot use {what} {name:?}: {reason}")]
     Invalid {
-        /// What kind of thing it is.
         what: &'static str,
-        /// Its name.
         name: String,
-        /// What is wrong with it.
         reason: &'static str,
     },
 
     /// The operating system refused something.
     #[error("cannot {what}")]
-    Io {
-        /// What was attempted.
-        what: String,
-        /// The system's reason.
-        source: io::Error,
-    },
+    Io { what: String, source: io::Error },
 
     /// `initdb` failed.
     #[error("initdb ended with {status}:\n{output}")]
-    Initdb {
-        /// How it ended.
-        status: ExitStatus,
-        /// What it printed.
-        output: String,
-    },
+    Initdb { status: ExitStatus, output: String },
 
     /// The server ended before it was ready.
     #[error("the server ended with {status} while starting; its log ends:\n{log_tail}")]
     Ended {
-        /// How it ended.
         status: ExitStatus,
-        /// The last lines of its log.
         log_tail: String,
     },
 
     /// The server was not ready in time. It has been stopped.
     #[error("the server was not ready after {waited:?}; its log ends:\n{log_tail}")]
-    NotReady {
-        /// The deadline.
-        waited: Duration,
-        /// The last lines of its log.
-        log_tail: String,
-    },
+    NotReady { waited: Duration, log_tail: String },
 
     /// The server did not stop in time. It may still be stopping.
     #[error("the server had not stopped after {waited:?}; its log ends:\n{log_tail}")]
-    NotStopped {
-        /// The deadline.
-        waited: Duration,
-        /// The last lines of its log.
-        log_tail: String,
-    },
+    NotStopped { waited: Duration, log_tail: String },
 
     /// [`start_again`](super::Postgres::start_again) of a server that runs.
     #[error("the server is running already")]

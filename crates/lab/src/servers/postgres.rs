@@ -94,10 +94,8 @@ impl Postgres {
     /// [`ThrowawayError::Running`]; or as for [`Builder::start`](super::Builder::start).
     pub fn start_again(&self) -> Result<(), ThrowawayError> {
         let mut process = self.process();
-        if process
-            .as_ref()
-            .is_some_and(|process| process.ended().is_none())
-        {
+        let running = |process: &Process| process.ended().is_none();
+        if process.as_ref().is_some_and(running) {
             return Err(ThrowawayError::Running);
         }
         let deadline = Instant::now() + START_LIMIT;
@@ -120,31 +118,26 @@ impl Postgres {
     fn obstacle_passes(&self, log_from: u64) -> bool {
         let log = fs::read(self.log_path()).unwrap_or_default();
         let new = String::from_utf8_lossy(log.get(log_from as usize..).unwrap_or_default());
-        [
+        let obstacles = [
             "Address already in use",
             "pre-existing shared memory block",
             "lock file",
-        ]
-        .iter()
-        .any(|words| new.contains(words))
+        ];
+        obstacles.iter().any(|words| new.contains(words))
     }
 
     fn launch(&self) -> Result<Process, ThrowawayError> {
+        let addresses = if self.tcp { "127.0.0.1" } else { "" };
+        let sockets = self.socket_dir();
         let mut command = Command::new(self.binaries.program("postgres"));
         command
             .arg("-D")
             .arg(self.data_dir())
             .args(["-p", &self.port.to_string()])
+            .args(["-c", &format!("listen_addresses={addresses}")])
             .args([
                 "-c",
-                &format!(
-                    "listen_addresses={}",
-                    if self.tcp { "127.0.0.1" } else { "" }
-                ),
-            ])
-            .args([
-                "-c",
-                &format!("unix_socket_directories={}", self.socket_dir().display()),
+                &format!("unix_socket_directories={}", sockets.display()),
             ]);
         prepare_environment(&mut command, self.scratch.path());
         // SIGQUIT, not SIGINT: after a fast shutdown's SIGINT the server would wait for a relay that
@@ -188,11 +181,8 @@ impl Postgres {
             .signal(signal)
             .map_err(ThrowawayError::io("signal the server"))?;
         if process.wait(STOP_LIMIT).is_none() {
-            let log_tail = self.log_tail();
-            return Err(ThrowawayError::NotStopped {
-                waited: STOP_LIMIT,
-                log_tail,
-            });
+            let (waited, log_tail) = (STOP_LIMIT, self.log_tail());
+            return Err(ThrowawayError::NotStopped { waited, log_tail });
         }
         *slot = None;
         Ok(())
@@ -209,9 +199,8 @@ impl Postgres {
         let process = slot.as_ref().ok_or(ThrowawayError::Stopped)?;
         let reloads = || {
             let log = fs::read(self.log_path()).unwrap_or_default();
-            String::from_utf8_lossy(&log)
-                .matches("received SIGHUP")
-                .count()
+            let log = String::from_utf8_lossy(&log);
+            log.matches("received SIGHUP").count()
         };
         let before = reloads();
         process
@@ -241,12 +230,9 @@ impl Postgres {
     /// # Errors
     /// [`ThrowawayError::Io`].
     pub fn write_file(&self, name: &str, contents: &[u8]) -> Result<(), ThrowawayError> {
-        write_private(
-            &self.data_dir().join(name),
-            contents,
-            self.scratch.account(),
-        )
-        .map_err(ThrowawayError::io(format!("write {name}")))
+        let path = self.data_dir().join(name);
+        write_private(&path, contents, self.scratch.account())
+            .map_err(ThrowawayError::io(format!("write {name}")))
     }
 
     /// A URL for the superuser and the database `postgres` by the Unix socket. Contains the
@@ -273,14 +259,9 @@ impl Postgres {
 
     /// The same by TCP; `None` if the server does not listen there.
     pub fn url_tcp_for(&self, user: &str, password: Option<&str>, db: &str) -> Option<String> {
-        let login = credentials(user, password);
-        self.tcp.then(|| {
-            format!(
-                "postgresql://{login}@127.0.0.1:{}/{}",
-                self.port,
-                encode(db)
-            )
-        })
+        let (login, port, db) = (credentials(user, password), self.port, encode(db));
+        self.tcp
+            .then(|| format!("postgresql://{login}@127.0.0.1:{port}/{db}"))
     }
 
     /// The superuser's password.
@@ -305,10 +286,9 @@ impl Postgres {
 
     /// The postmaster's process id, if it runs.
     pub fn pid(&self) -> Option<u32> {
-        self.process()
-            .as_ref()
-            .filter(|process| process.ended().is_none())
-            .map(Process::pid)
+        let process = self.process();
+        let running = process.as_ref().filter(|process| process.ended().is_none());
+        running.map(Process::pid)
     }
 
     /// The server's version.
@@ -344,11 +324,7 @@ impl fmt::Debug for Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        let slot = self
-            .process
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(process) = slot.take() {
+        if let Some(process) = self.process().take() {
             // SIGQUIT first: the postmaster takes its children along. Then, by dropping, SIGKILL.
             let _ = process.signal(Signal::Quit);
             let _ = process.wait(Duration::from_secs(10));

@@ -134,31 +134,22 @@ impl fmt::Display for Verdict {
             "{} rows committed, {} records read, {} of them duplicates",
             self.committed, self.delivered, self.duplicates
         )?;
-        offenders(f, "lost", &self.lost, |f, id| write!(f, "{id}"))?;
-        offenders(f, "phantom", &self.phantom, |f, id| write!(f, "{id}"))?;
-        offenders(f, "altered", &self.altered, |f, altered| {
-            write!(
-                f,
-                "{}: {} at {}",
-                altered.what, altered.id, altered.position
-            )
-        })?;
-        offenders(f, "split over partitions", &self.split, |f, key| {
-            write!(f, "{key}")
-        })?;
-        for (what, list) in [
-            ("first delivered out of order", &self.reordered),
-            ("ragged", &self.ragged),
-        ] {
-            offenders(f, what, list, |f, r| {
-                write!(
-                    f,
-                    "number {} after {}: {} at {}",
-                    r.number, r.after, r.id, r.position
-                )
-            })?;
-        }
-        Ok(())
+        let altered = |it: &Altered| format!("{}: {} at {}", it.what, it.id, it.position);
+        let order = |it: &OutOfOrder| {
+            let OutOfOrder {
+                id,
+                position,
+                number,
+                after,
+            } = it;
+            format!("number {number} after {after}: {id} at {position}")
+        };
+        offenders(f, "lost", &self.lost, String::clone)?;
+        offenders(f, "phantom", &self.phantom, String::clone)?;
+        offenders(f, "altered", &self.altered, altered)?;
+        offenders(f, "split over partitions", &self.split, String::clone)?;
+        offenders(f, "first delivered out of order", &self.reordered, order)?;
+        offenders(f, "ragged", &self.ragged, order)
     }
 }
 
@@ -167,7 +158,7 @@ fn offenders<T>(
     f: &mut fmt::Formatter<'_>,
     what: &str,
     list: &[T],
-    show: impl Fn(&mut fmt::Formatter<'_>, &T) -> fmt::Result,
+    show: impl Fn(&T) -> String,
 ) -> fmt::Result {
     const SHOWN: usize = 5;
     if list.is_empty() {
@@ -175,9 +166,7 @@ fn offenders<T>(
     }
     writeln!(f, "{what}: {}", list.len())?;
     for item in list.iter().take(SHOWN) {
-        write!(f, "    ")?;
-        show(f, item)?;
-        writeln!(f)?;
+        writeln!(f, "    {}", show(item))?;
     }
     if list.len() > SHOWN {
         writeln!(f, "    and {} more", list.len() - SHOWN)?;
@@ -252,14 +241,10 @@ pub fn check(committed: &[Committed], records: &[Delivered]) -> Verdict {
         .map(|row| row.id.clone())
         .collect();
     for ((topic, key), pairs) in &by_key {
-        let partition = |(_, record): &Pair<'_>| record.partition;
-        if pairs
-            .iter()
-            .any(|pair| partition(pair) != partition(&pairs[0]))
-        {
-            verdict
-                .split
-                .push(format!("{topic}/{}", String::from_utf8_lossy(key)));
+        let elsewhere = |(_, record): &Pair<'_>| record.partition != pairs[0].1.partition;
+        if pairs.iter().any(elsewhere) {
+            let key = String::from_utf8_lossy(key);
+            verdict.split.push(format!("{topic}/{key}"));
         }
         check_key(pairs, &mut verdict);
     }
@@ -300,18 +285,14 @@ fn check_key(records: &[Pair<'_>], verdict: &mut Verdict) {
     if let (Some((row, record)), Some(latest)) = (records.last(), latest)
         && row.number != latest
     {
+        // A late first delivery has been told already.
         let position = position(record);
-        let (id, number) = (row.id.clone(), row.number);
-        // Whether it is a repetition, or a late first delivery, which has been told already.
-        if !verdict
-            .reordered
-            .iter()
-            .any(|told| told.position == position)
-        {
+        let mut reordered = verdict.reordered.iter();
+        if reordered.all(|told| told.position != position) {
             verdict.ragged.push(OutOfOrder {
-                id,
+                id: row.id.clone(),
                 position,
-                number,
+                number: row.number,
                 after: latest,
             });
         }
@@ -381,12 +362,8 @@ impl History {
         distinct: usize,
         limit: Duration,
     ) -> Vec<Delivered> {
-        read::records(
-            bootstrap_servers,
-            topic_prefix,
-            distinct,
-            Instant::now() + limit,
-        )
+        let deadline = Instant::now() + limit;
+        read::records(bootstrap_servers, topic_prefix, distinct, deadline)
     }
 
     /// The comparison.

@@ -1,9 +1,14 @@
-use std::{iter, thread, time::Duration};
+use std::{
+    iter,
+    panic::resume_unwind,
+    thread::{self, ScopedJoinHandle},
+    time::Duration,
+};
 
 use rdkafka::{
     admin::{NewTopic, TopicReplication},
     consumer::{BaseConsumer, Consumer as _},
-    metadata::{Metadata, MetadataPartition, MetadataTopic},
+    metadata::{Metadata, MetadataPartition},
 };
 use walrelay_lab::servers::{Signal, ThrowawayError};
 
@@ -52,22 +57,17 @@ impl KafkaCluster {
         [controller, ports @ ..]: [u16; 4],
         builder: &KafkaBuilder,
     ) -> Result<Self, ThrowawayError> {
-        let jvm = |heap| Jvm {
-            heap,
-            full_speed: false,
-        };
+        let full_speed = false;
+        let jvm = |heap| Jvm { heap, full_speed };
         let broker = |id: usize| Node::new(format!("broker {}", id + 1), ports[id], true, jvm(256));
         let cluster = Self {
             brokers: [broker(0)?, broker(1)?, broker(2)?],
             controller: Node::new("the controller", controller, false, jvm(192))?,
         };
         // Half of a start is the virtual machine's waking up: all at once.
-        let formats = Self::BROKERS
-            .iter()
-            .copied()
-            .chain([CONTROLLER])
-            .map(|id| (cluster.node(id), cluster.properties(builder, id)))
-            .collect::<Vec<_>>();
+        let ids = Self::BROKERS.into_iter().chain([CONTROLLER]);
+        let formats = ids.map(|id| (cluster.node(id), cluster.properties(builder, id)));
+        let formats: Vec<_> = formats.collect();
         together(&formats, |(node, properties)| node.format(properties, &[]))?;
         cluster.controller.start()?;
         let brokers: Vec<&Node> = cluster.brokers.iter().collect();
@@ -195,11 +195,8 @@ impl KafkaCluster {
         let client = self.client();
         eventually(LIMIT, || {
             ask(&client).is_some_and(|metadata| {
-                metadata
-                    .topics()
-                    .iter()
-                    .flat_map(MetadataTopic::partitions)
-                    .all(&holds)
+                let mut topics = metadata.topics().iter();
+                topics.all(|topic| topic.partitions().iter().all(&holds))
             })
         });
     }
@@ -254,9 +251,8 @@ fn together<T: Sync, E: Send>(
 ) -> Result<(), E> {
     thread::scope(|scope| {
         let acts: Vec<_> = all.iter().map(|one| scope.spawn(|| act(one))).collect();
-        acts.into_iter().try_for_each(|act| {
-            act.join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+        let ended =
+            |act: ScopedJoinHandle<'_, _>| act.join().unwrap_or_else(|panic| resume_unwind(panic));
+        acts.into_iter().try_for_each(ended)
     })
 }

@@ -289,15 +289,16 @@ impl Own {
             let [port, controller, behind, others @ ..] = ports;
             let names = builder.listeners.iter().map(|(name, _)| name.clone());
             assert!(names.len() <= LISTENERS, "at most {LISTENERS} listeners");
-            let jvm = Jvm {
-                heap: 384,
-                full_speed: builder.full_speed,
-            };
+            let KafkaBuilder {
+                proxied,
+                full_speed,
+                ..
+            } = *builder;
+            let heap = 384;
+            let jvm = Jvm { heap, full_speed };
             let own = Self {
                 node: Node::new("Kafka", port, true, jvm)?,
-                proxy: builder
-                    .proxied
-                    .then(|| ChaosProxy::start(("127.0.0.1", behind))),
+                proxy: proxied.then(|| ChaosProxy::start(("127.0.0.1", behind))),
                 listeners: names.zip(others).collect(),
             };
             let more = own.listening(builder, controller, behind);
@@ -350,17 +351,11 @@ fn create_topics<'a>(
     topics: impl Iterator<Item = NewTopic<'a>>,
     settings: &'a [(&'a str, &'a str)],
 ) {
-    let with = |topic| {
-        settings
-            .iter()
-            .fold(topic, |topic: NewTopic<'a>, (key, value)| {
-                topic.set(key, value)
-            })
-    };
-    let topics: Vec<NewTopic<'a>> = topics.map(with).collect();
-    accepted(block_on(
-        admin(bootstrap_servers).create_topics(&topics, &options()),
-    ));
+    let set = |topic: NewTopic<'a>, (key, value): &(&'a str, &'a str)| topic.set(key, value);
+    let topics = topics.map(|topic| settings.iter().fold(topic, set));
+    let topics: Vec<NewTopic<'a>> = topics.collect();
+    let admin = admin(bootstrap_servers);
+    accepted(block_on(admin.create_topics(&topics, &options())));
 }
 
 #[track_caller]

@@ -5,7 +5,7 @@ use std::{
     net::{TcpListener, TcpStream},
     path::PathBuf,
     process::{Command, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
@@ -14,6 +14,8 @@ use rdkafka::{
     consumer::{BaseConsumer, Consumer as _},
 };
 use walrelay_lab::servers::{Process, Scratch, Signal, ThrowawayError, cache_dir};
+
+use crate::threads::lock;
 
 /// As in `scripts/fetch-servers.sh`.
 const VERSION: &str = "4.1.0";
@@ -65,12 +67,9 @@ impl Node {
             "Kafka {VERSION} is needed, and not in {}: run scripts/fetch-servers.sh (make test does)",
             libs.display()
         );
-        let java = env::var_os("JAVA_HOME")
-            .filter(|home| !home.is_empty())
-            .map_or_else(
-                || "java".into(),
-                |home| PathBuf::from(home).join("bin").join("java"),
-            );
+        let home = env::var_os("JAVA_HOME").filter(|home| !home.is_empty());
+        let java = home.map(|home| PathBuf::from(home).join("bin/java"));
+        let java = java.unwrap_or_else(|| "java".into());
         let scratch = Scratch::new("walrelay-kafka-", None)
             .map_err(failed_to("make a temporary directory for Kafka"))?;
         Ok(Self {
@@ -170,14 +169,9 @@ impl Node {
             }
             // Made late: librdkafka is slow to try again what it has seen refuse.
             let client = client.get_or_insert_with(|| consumer(&[self.port]));
-            client
-                .fetch_metadata(None, Duration::from_millis(500))
-                .is_ok_and(|metadata| {
-                    metadata
-                        .brokers()
-                        .iter()
-                        .any(|broker| broker.port() == i32::from(self.port))
-                })
+            let metadata = client.fetch_metadata(None, Duration::from_millis(500));
+            let port = i32::from(self.port);
+            metadata.is_ok_and(|up| up.brokers().iter().any(|broker| broker.port() == port))
         })
     }
 
@@ -230,7 +224,7 @@ impl Node {
     }
 
     fn process(&self) -> MutexGuard<'_, Option<Process>> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.process)
     }
 }
 
@@ -245,11 +239,8 @@ pub(super) fn consumer(ports: &[u16]) -> BaseConsumer {
 
 /// For `bootstrap.servers`.
 pub(super) fn addresses(ports: &[u16]) -> String {
-    let addresses: Vec<String> = ports
-        .iter()
-        .map(|port| format!("127.0.0.1:{port}"))
-        .collect();
-    addresses.join(",")
+    let addresses = ports.iter().map(|port| format!("127.0.0.1:{port}"));
+    addresses.collect::<Vec<_>>().join(",")
 }
 
 /// Has `start` use as many free ports, and others if a stranger takes one before it does.

@@ -13,10 +13,9 @@ use crate::authority::{Authority, Issued};
 /// | `EXPIRED` | SASL_SSL: PLAIN | ended |
 /// | `STRANGER` | SASL_SSL: PLAIN | of another authority |
 ///
-/// The plain listener is there too, [`Kafka::bootstrap_servers`]: who comes that way may do everything.
-/// Users are [`USER`](Self::USER), who may do everything as well, and [`LIMITED`](Self::LIMITED),
-/// who may do what [`allow`](Self::allow) said. Tokens are unsecured ones: whoever writes down a subject
-/// is that subject. The broker ends a session when its token does.
+/// The plain listener is there too, [`Kafka::bootstrap_servers`]; its clients may do everything. So may
+/// [`USER`](Self::USER); [`LIMITED`](Self::LIMITED) may do what [`allow`](Self::allow) grants. Tokens are
+/// unsecured ones: the broker believes their subject, and ends a session with its token.
 #[derive(Debug)]
 pub struct SecureKafka {
     /// The broker.

@@ -4,11 +4,11 @@ use std::{
     net::{SocketAddr, ToSocketAddrs},
     pin::pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc as std_mpsc,
     },
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
     time::Duration,
 };
 
@@ -22,7 +22,10 @@ use tokio::{
     time::Instant,
 };
 
-use crate::wait::eventually;
+use crate::{
+    threads::{lock, run, spawn},
+    wait::eventually,
+};
 
 /// How long a command may take to be carried out.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -101,19 +104,10 @@ impl ChaosProxy {
         let (rules, watching) = watch::channel(Rules::to(server));
         let shared = Arc::new(Shared::default());
         let (up, ready) = std_mpsc::sync_channel(1);
-        let thread = thread::Builder::new()
-            .name("testkit-proxy".into())
-            .spawn({
-                let shared = Arc::clone(&shared);
-                move || {
-                    let runtime = tokio::runtime::Builder::new_current_thread()
-                        .enable_all()
-                        .build()
-                        .expect("a runtime can be made");
-                    runtime.block_on(accept(listener, address, watching, shared, up));
-                }
-            })
-            .expect("a thread can be started");
+        let thread = spawn("proxy", {
+            let shared = Arc::clone(&shared);
+            move || run(accept(listener, address, watching, shared, up))
+        });
         let () = ready.recv().expect("the proxy listens");
         Self {
             address,
@@ -144,7 +138,7 @@ impl ChaosProxy {
     /// Cuts every connection there is. New ones are served.
     #[track_caller]
     pub fn cut(&self, how: Cut) {
-        let below = self.shared.accepted.load(Ordering::SeqCst);
+        let below = self.accepted();
         self.rules
             .send_modify(|rules| rules.cut = (below, Some(how)));
         eventually(LIMIT, || {
@@ -171,7 +165,7 @@ impl ChaosProxy {
     /// Forwards nothing more on every connection there is, not even its end, until it is cut: as a
     /// firewall does that has forgotten them. New ones are served.
     pub fn forget(&self) {
-        let below = self.shared.accepted.load(Ordering::SeqCst);
+        let below = self.accepted();
         self.rules.send_modify(|rules| rules.forgotten = below);
     }
 
@@ -179,7 +173,7 @@ impl ChaosProxy {
     /// other direction goes on.
     #[track_caller]
     pub fn half_close(&self, direction: Direction) {
-        let below = self.shared.accepted.load(Ordering::SeqCst);
+        let below = self.accepted();
         self.rules
             .send_modify(|rules| rules.half_closed[direction as usize] = below);
         eventually(LIMIT, || {
@@ -282,10 +276,6 @@ fn resolve(server: impl ToSocketAddrs) -> SocketAddr {
         .ok()
         .and_then(|mut addresses| addresses.next())
         .expect("the server's address can be resolved")
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn accept(
@@ -430,16 +420,10 @@ impl Connection {
             loop {
                 let rate = rules.borrow_and_update().rate[way];
                 let most = rate.map_or(buffer.len(), |_| 4 * 1024);
-                let n = match from.read(&mut buffer[..most]).await {
-                    Ok(0) => {
-                        self.unless_forgotten().await;
-                        return Ok(());
-                    }
-                    Ok(n) => n,
-                    Err(error) => {
-                        self.unless_forgotten().await;
-                        return Err(error);
-                    }
+                let read = from.read(&mut buffer[..most]).await;
+                let Some(n) = read.as_ref().ok().copied().filter(|n| *n > 0) else {
+                    self.unless_forgotten().await;
+                    return read.map(drop);
                 };
                 if let Some(rate) = rate {
                     // Before the next read, so that it is the sender who waits.
@@ -522,11 +506,8 @@ impl Connection {
 
     async fn until_half_closed(&self, way: usize) {
         let mut rules = self.rules.clone();
-        if rules
-            .wait_for(|rules| self.id < rules.half_closed[way])
-            .await
-            .is_err()
-        {
+        let half_closed = |rules: &Rules| self.id < rules.half_closed[way];
+        if rules.wait_for(half_closed).await.is_err() {
             std::future::pending::<()>().await;
         }
     }

@@ -1,6 +1,7 @@
 use std::{
     io::{Read as _, Write as _},
     net::{self, Shutdown},
+    thread,
     time::Instant,
 };
 

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::error::ConnInfoError;
+use super::error::{ConnInfoError, Parsed};
 use super::info::{
     AuthMethods, ChannelBinding, ConnInfo, DEFAULT_PORT, DEFAULT_SOCKET_DIR, Host, HostAddr,
     Keepalives, RootCert, Spelled, SslMode,
 };
-use super::parameters::{names, restriction};
+use super::parameters::RESTRICTED;
 use super::split::{Settings, split};
 
 pub(super) const APPLICATION_NAME: &str = "walrelay";
@@ -52,12 +52,9 @@ impl FromStr for ConnInfo {
             ssl_root_cert,
             ssl_cert: path("sslcert"),
             ssl_key: path("sslkey"),
-            channel_binding: settings.word("channel_binding", "disable, prefer or require")?,
+            channel_binding: settings.word("channel_binding")?,
             require_auth: settings.auth_methods()?,
-            target_session_attrs: settings.word(
-                "target_session_attrs",
-                "any, read-write, read-only, primary, standby or prefer-standby",
-            )?,
+            target_session_attrs: settings.word("target_session_attrs")?,
             connect_timeout: settings.connect_timeout()?,
             keepalives: settings.keepalives()?,
             application_name: text("application_name")
@@ -72,7 +69,7 @@ impl FromStr for ConnInfo {
 }
 
 /// Refuses parameters that do not go together.
-fn check_together(info: &ConnInfo) -> Result<(), ConnInfoError> {
+fn check_together(info: &ConnInfo) -> Parsed<()> {
     let (given, missing) = match (&info.ssl_cert, &info.ssl_key) {
         (Some(_), None) => ("sslcert", "sslkey"),
         (None, Some(_)) => ("sslkey", "sslcert"),
@@ -90,97 +87,84 @@ fn check_together(info: &ConnInfo) -> Result<(), ConnInfoError> {
     } else {
         return Ok(());
     };
-    Err(wrong_word("channel_binding", "require", unbindable))
+    invalid("channel_binding", Some("require"), unbindable)
 }
 
-fn unsupported(name: &'static str, reason: &'static str) -> ConnInfoError {
-    ConnInfoError::Unsupported { name, reason }
+fn unsupported<T>(name: &'static str, reason: &'static str) -> Parsed<T> {
+    Err(ConnInfoError::Unsupported { name, reason })
 }
 
-/// A value that may be a piece of a password, so it is not shown.
-fn invalid(name: &'static str, expected: &'static str) -> ConnInfoError {
-    ConnInfoError::InvalidValue {
+/// `value` is shown, so it is `None` where it may be a piece of a password.
+fn invalid<T>(name: &'static str, value: Option<&str>, expected: &'static str) -> Parsed<T> {
+    let value = value.map(str::to_owned);
+    Err(ConnInfoError::InvalidValue {
         name,
-        value: None,
+        value,
         expected,
-    }
-}
-
-fn wrong_word(name: &'static str, given: &str, expected: &'static str) -> ConnInfoError {
-    ConnInfoError::InvalidValue {
-        name,
-        value: Some(given.to_owned()),
-        expected,
-    }
+    })
 }
 
 /// A number as libpq has them, a C `int`, but never negative and without signs and spaces.
 fn number(text: &str) -> Option<u32> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    let number = digits.then(|| text.parse::<u32>().ok()).flatten();
-    number.filter(|number| i32::try_from(*number).is_ok())
+    let number = text.parse::<i32>().ok().filter(|_| digits)?;
+    u32::try_from(number).ok()
 }
 
 impl Settings {
-    fn check_restrictions(&self) -> Result<(), ConnInfoError> {
-        for name in names() {
-            if let (Some(given), Some((values, reason))) = (self.get(name), restriction(name))
+    fn check_restrictions(&self) -> Parsed<()> {
+        for (name, values, reason) in RESTRICTED {
+            if let Some(given) = self.get(name)
                 && !values.iter().any(|value| value.eq_ignore_ascii_case(given))
             {
-                return Err(unsupported(name, reason));
+                return unsupported(name, reason);
             }
         }
         Ok(())
     }
 
     /// The value of a parameter that takes one of a few words.
-    fn word<T: Spelled>(
-        &self,
-        name: &'static str,
-        expected: &'static str,
-    ) -> Result<T, ConnInfoError> {
+    fn word<T: Spelled>(&self, name: &'static str) -> Parsed<T> {
         let Some(given) = self.get(name) else {
             return Ok(T::default());
         };
         let mut known = T::SPELLINGS.iter();
         match known.find(|(spelling, _)| *spelling == given) {
             Some(&(_, value)) => Ok(value),
-            None => Err(wrong_word(name, given, expected)),
+            None => invalid(name, Some(given), T::EXPECTED),
         }
     }
 
-    fn ssl_mode(&self, root_cert: Option<&RootCert>) -> Result<SslMode, ConnInfoError> {
-        if self.get("sslmode") == Some("allow") {
-            return Err(unsupported(
+    fn ssl_mode(&self, root_cert: Option<&RootCert>) -> Parsed<SslMode> {
+        let given = self.get("sslmode");
+        if given == Some("allow") {
+            return unsupported(
                 "sslmode",
                 "allow would try without encryption first; use prefer, or better verify-full",
-            ));
+            );
         }
-        let expected = "disable, prefer, require, verify-ca or verify-full";
-        let mode = self.word("sslmode", expected)?;
+        let mode = self.word("sslmode")?;
         if root_cert != Some(&RootCert::System) {
             return Ok(mode);
         }
-        if self.get("sslmode").is_some() && mode != SslMode::VerifyFull {
-            return Err(unsupported(
+        if given.is_some() && mode != SslMode::VerifyFull {
+            return unsupported(
                 "sslrootcert",
                 "system demands sslmode=verify-full: everybody can get a certificate of a public \
                  authority for some name",
-            ));
+            );
         }
         Ok(SslMode::VerifyFull)
     }
 
-    fn auth_methods(&self) -> Result<AuthMethods, ConnInfoError> {
-        let Some(list) = self.get("require_auth") else {
-            return Ok(AuthMethods::default());
-        };
-        let refuse = |expected| Err(wrong_word("require_auth", list, expected));
-        let negated = list.starts_with('!');
+    fn auth_methods(&self) -> Parsed<AuthMethods> {
         let mut methods = AuthMethods::default();
-        if !negated {
-            (methods.scram, methods.none) = (false, false);
-        }
+        let Some(list) = self.get("require_auth") else {
+            return Ok(methods);
+        };
+        let refuse = |expected| invalid("require_auth", Some(list), expected);
+        let negated = list.starts_with('!');
+        (methods.scram, methods.none) = (negated, negated);
         let mut seen = HashSet::new();
         for item in list.split(',') {
             let name = item.strip_prefix('!');
@@ -191,20 +175,20 @@ impl Settings {
             if !seen.insert(name) {
                 return refuse("each method once");
             }
-            match name {
-                "scram-sha-256" => methods.scram = !negated,
-                "md5" => methods.md5 = !negated,
-                "password" => methods.cleartext = !negated,
-                "none" => methods.none = !negated,
-                "gss" | "sspi" | "oauth" if negated => {}
-                "gss" | "sspi" | "oauth" => {
-                    return Err(unsupported(
+            let mut known = AuthMethods::NAMES.iter();
+            match known.find(|(known, _)| *known == name) {
+                Some((_, method)) => *method(&mut methods) = !negated,
+                None if !["gss", "sspi", "oauth"].contains(&name) => {
+                    return refuse("a list of scram-sha-256, md5, password and none");
+                }
+                None if negated => {}
+                None => {
+                    return unsupported(
                         "require_auth",
                         "gss, sspi and oauth are not supported; use scram-sha-256, or none with a \
                          client certificate",
-                    ));
+                    );
                 }
-                _ => return refuse("a list of scram-sha-256, md5, password and none"),
             }
         }
         if negated && !(methods.scram || methods.none) {
@@ -215,65 +199,62 @@ impl Settings {
         Ok(methods)
     }
 
-    fn connect_timeout(&self) -> Result<Duration, ConnInfoError> {
-        let Some(value) = self.get("connect_timeout") else {
-            return Ok(CONNECT_TIMEOUT);
-        };
-        match number(value) {
-            Some(seconds @ 1..) => Ok(Duration::from_secs(seconds.into())),
-            _ => Err(invalid("connect_timeout", "whole seconds, at least 1")),
+    fn number(&self, name: &'static str, expected: &'static str) -> Parsed<Option<u32>> {
+        match self.get(name).map(number) {
+            Some(None) => invalid(name, None, expected),
+            number => Ok(number.flatten()),
         }
     }
 
-    fn keepalives(&self) -> Result<Option<Keepalives>, ConnInfoError> {
-        let positive = |name, default| match self.get(name).map(number) {
-            // In libpq 0 is the operating system's default, here it is ours.
-            None | Some(Some(0)) => Ok(default),
-            Some(Some(number)) => Ok(number),
-            Some(None) => Err(invalid(name, "a whole number")),
+    fn connect_timeout(&self) -> Parsed<Duration> {
+        const EXPECTED: &str = "whole seconds, at least 1";
+        match self.number("connect_timeout", EXPECTED)? {
+            None => Ok(CONNECT_TIMEOUT),
+            Some(0) => invalid("connect_timeout", None, EXPECTED),
+            Some(seconds) => Ok(Duration::from_secs(seconds.into())),
+        }
+    }
+
+    fn keepalives(&self) -> Parsed<Option<Keepalives>> {
+        // In libpq 0 is the operating system's default, here it is ours.
+        let positive = |name| {
+            let number = self.number(name, "a whole number")?;
+            Ok(number.filter(|number| *number > 0))
+        };
+        let seconds = |name, default| {
+            let seconds = positive(name)?;
+            Ok(seconds.map_or(default, |seconds| Duration::from_secs(seconds.into())))
         };
         let default = Keepalives::default();
-        let seconds = |name, default: Duration| {
-            let seconds = positive(name, default.as_secs() as u32)?;
-            Ok(Duration::from_secs(seconds.into()))
-        };
         let keepalives = Keepalives {
             idle: seconds("keepalives_idle", default.idle)?,
             interval: seconds("keepalives_interval", default.interval)?,
-            retries: positive("keepalives_count", default.retries)?,
+            retries: positive("keepalives_count")?.unwrap_or(default.retries),
         };
         match self.get("keepalives") {
             None | Some("1") => Ok(Some(keepalives)),
             Some("0") => Ok(None),
-            Some(_) => Err(invalid("keepalives", "0 or 1")),
+            Some(_) => invalid("keepalives", None, "0 or 1"),
         }
     }
 
-    fn hosts(&self) -> Result<Vec<Host>, ConnInfoError> {
+    fn hosts(&self) -> Parsed<Vec<Host>> {
         let list = |name| -> Vec<&str> {
             let list = self.get(name).map(|list| list.split(','));
             list.into_iter().flatten().collect()
         };
         let (names, addresses, ports) = (list("host"), list("hostaddr"), list("port"));
-        let (first, first_count) = if names.is_empty() && !addresses.is_empty() {
-            ("hostaddr", addresses.len())
-        } else {
-            ("host", names.len().max(1))
+        let first = match (names.len(), addresses.len()) {
+            (0, count @ 1..) => ("hostaddr", count),
+            (count, _) => ("host", count.max(1)),
         };
-        let wrong_length = |second, second_count| ConnInfoError::ListLengths {
-            first,
-            first_count,
-            second,
-            second_count,
-        };
-        if !addresses.is_empty() && addresses.len() != first_count {
-            return Err(wrong_length("hostaddr", addresses.len()));
-        }
-        if ports.len() > 1 && ports.len() != first_count {
-            return Err(wrong_length("port", ports.len()));
+        for second in [("hostaddr", addresses.len()), ("port", ports.len())] {
+            if ![0, first.1].contains(&second.1) && second != ("port", 1) {
+                return Err(ConnInfoError::ListLengths { first, second });
+            }
         }
         let item = |list: &[&'_ str], index| list.get(index).map_or("", |text| *text).to_owned();
-        (0..first_count)
+        (0..first.1)
             .map(|index| {
                 let port = item(&ports, if ports.len() == 1 { 0 } else { index });
                 host(&item(&names, index), &item(&addresses, index), &port)
@@ -282,20 +263,18 @@ impl Settings {
     }
 }
 
-fn host(name: &str, address: &str, port: &str) -> Result<Host, ConnInfoError> {
+fn host(name: &str, address: &str, port: &str) -> Parsed<Host> {
     let port = match (port, number(port).map(u16::try_from)) {
         ("", _) => DEFAULT_PORT,
         (_, Some(Ok(port @ 1..))) => port,
         // Without the value: it is a piece of the password if that has a / in it.
-        _ => return Err(invalid("port", or_encode!("1 to 65535"))),
+        _ => return invalid("port", None, or_encode!("1 to 65535")),
     };
-    let hostaddr = match address {
-        "" => None,
-        text => Some(
-            text.parse::<IpAddr>()
-                .map_err(|_| invalid("hostaddr", "IP addresses, IPv6 without brackets"))?,
-        ),
-    };
+    let hostaddr = address.parse::<IpAddr>().ok();
+    if hostaddr.is_none() && !address.is_empty() {
+        return invalid("hostaddr", None, "IP addresses, IPv6 without brackets");
+    }
+    let never = |c: char| c.is_control() || c.is_whitespace() || "@/?#[]\\".contains(c);
     let address = match (name.chars().next(), hostaddr) {
         (None, Some(ip)) => HostAddr::Tcp(ip.to_string()),
         (None, None) if Path::new(DEFAULT_SOCKET_DIR).is_dir() => {
@@ -303,25 +282,22 @@ fn host(name: &str, address: &str, port: &str) -> Result<Host, ConnInfoError> {
         }
         (None, None) => HostAddr::Tcp("localhost".to_owned()),
         (Some('/'), None) => HostAddr::Unix(name.into()),
-        (Some('/'), Some(_)) => return Err(invalid("hostaddr", "nothing for a unix socket")),
+        (Some('/'), Some(_)) => return invalid("hostaddr", None, "nothing for a unix socket"),
         (Some('@'), _) => {
-            return Err(unsupported(
+            return unsupported(
                 "host",
                 "sockets in the abstract namespace (@…) are not supported; name the directory of \
                  the server's socket",
-            ));
+            );
         }
-        (Some(_), _) => {
-            let never = |c: char| c.is_control() || c.is_whitespace() || "@/?#[]\\".contains(c);
-            if name.contains(never) {
-                let expected = or_encode!(
-                    "names, IP addresses (IPv6 in brackets in a URL, without them elsewhere) or \
-                     absolute directories"
-                );
-                return Err(invalid("host", expected));
-            }
-            HostAddr::Tcp(name.to_owned())
+        (Some(_), _) if name.contains(never) => {
+            let expected = or_encode!(
+                "names, IP addresses (IPv6 in brackets in a URL, without them elsewhere) or \
+                 absolute directories"
+            );
+            return invalid("host", None, expected);
         }
+        (Some(_), _) => HostAddr::Tcp(name.to_owned()),
     };
     Ok(Host {
         address,

@@ -1,6 +1,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::error::part;
+
 /// What is wrong with a connection string or the password file it leads to. All of these are
 /// mistakes in the configuration; trying again does not help.
 ///
@@ -18,7 +20,7 @@ pub enum ConnInfoError {
         problem: &'static str,
     },
     /// There is no parameter of that name.
-    #[error("connection string, byte {offset}: unknown parameter{}{}", shown(.name.as_deref()), suggested(.nearest.as_deref()))]
+    #[error("connection string, byte {offset}: unknown parameter{}{}", part(" ", .name.as_deref()), suggested(.nearest.as_deref()))]
     UnknownParameter {
         /// The byte in the string, from 0, at which the name starts.
         offset: usize,
@@ -49,14 +51,14 @@ pub enum ConnInfoError {
     },
     /// A list of hosts, addresses or ports does not go with another.
     #[error(
-        "connection string: {first_count} × {first} does not go with {second_count} × {second}"
+        "connection string: {} × {} does not go with {} × {}",
+        .first.1, .first.0, .second.1, .second.0
     )]
     ListLengths {
-        first: &'static str,
-        first_count: usize,
+        /// The parameter, and how many it lists.
+        first: (&'static str, usize),
         /// The parameter that should list as many (or one port for all).
-        second: &'static str,
-        second_count: usize,
+        second: (&'static str, usize),
     },
     /// No role is named.
     #[error(
@@ -87,9 +89,8 @@ pub enum ConnInfoError {
     },
 }
 
-fn shown(name: Option<&str>) -> String {
-    name.map_or_else(String::new, |name| format!(" {name}"))
-}
+/// What the connection string or a part of it was read as.
+pub(super) type Parsed<T> = Result<T, ConnInfoError>;
 
 fn suggested(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |nearest| format!("; did you mean {nearest}?"))

@@ -1,84 +1,77 @@
 //! From a [`ConnInfo`] back to text.
 
 use std::fmt::{self, Display};
-use std::path::Path;
+use std::path::PathBuf;
 
 use super::build::{APPLICATION_NAME, CONNECT_TIMEOUT};
-use super::info::{
-    AuthMethods, ChannelBinding, ConnInfo, Host, HostAddr, Keepalives, RootCert, TargetSessionAttrs,
-};
+use super::info::{AuthMethods, ConnInfo, Host, HostAddr, Keepalives, RootCert};
 
 impl ConnInfo {
     /// The whole connection in keyword form, without the password: for logs. It can be parsed
     /// again. What has its default value is left out, except for hosts, user, database and
     /// `sslmode`.
     pub fn redacted(&self) -> String {
-        let mut parts = Vec::new();
-        let mut add = |name: &str, value: &dyn Display| {
-            parts.push(format!("{name}={}", quoted(value.to_string())));
+        let list = |of: fn(&Host) -> String| {
+            let items: Vec<String> = self.hosts.iter().map(of).collect();
+            items.join(",")
         };
-        let list = |of: fn(&Host) -> String| -> String {
-            self.hosts.iter().map(of).collect::<Vec<_>>().join(",")
-        };
-        add(
-            "host",
-            &list(|host| match &host.address {
-                HostAddr::Tcp(name) => name.clone(),
-                HostAddr::Unix(directory) => directory.to_string_lossy().into_owned(),
-            }),
-        );
-        if self.hosts.iter().any(|host| host.hostaddr.is_some()) {
-            let address = |host: &Host| host.hostaddr.map_or_else(String::new, |ip| ip.to_string());
-            add("hostaddr", &list(address));
-        }
-        add("port", &list(|host| host.port.to_string()));
-        add("user", &self.user);
-        add("dbname", &self.dbname);
-        add("sslmode", &self.ssl_mode);
-        let root_cert = self.ssl_root_cert.as_ref().map(|root| match root {
-            RootCert::System => Path::new("system"),
-            RootCert::File(file) => file,
+        let names = list(|host| match &host.address {
+            HostAddr::Tcp(name) => name.clone(),
+            HostAddr::Unix(directory) => directory.to_string_lossy().into_owned(),
         });
-        let files = [
-            ("sslrootcert", root_cert),
-            ("sslcert", self.ssl_cert.as_deref()),
-            ("sslkey", self.ssl_key.as_deref()),
-            ("passfile", self.passfile.as_deref()),
+        let addresses = list(|host| host.hostaddr.map_or_else(String::new, |ip| ip.to_string()));
+        let addresses = Some(addresses).filter(|all| all.contains(|c| c != ','));
+        let ports = list(|host| host.port.to_string());
+        let file = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let root = self.ssl_root_cert.as_ref().map(|root| match root {
+            RootCert::System => "system".to_owned(),
+            RootCert::File(path) => path.display().to_string(),
+        });
+        let timeout = unless(&self.connect_timeout.as_secs(), &CONNECT_TIMEOUT.as_secs());
+        let probes = self.keepalives.filter(|set| *set != Keepalives::default());
+        let idle = probes.map(|probes| probes.idle.as_secs().to_string());
+        let interval = probes.map(|probes| probes.interval.as_secs().to_string());
+        let name = unless(self.application_name.as_str(), APPLICATION_NAME);
+        let parts = [
+            ("host", Some(names)),
+            ("hostaddr", addresses),
+            ("port", Some(ports)),
+            ("user", Some(self.user.clone())),
+            ("dbname", Some(self.dbname.clone())),
+            ("sslmode", Some(self.ssl_mode.to_string())),
+            ("sslrootcert", root),
+            ("sslcert", file(&self.ssl_cert)),
+            ("sslkey", file(&self.ssl_key)),
+            ("passfile", file(&self.passfile)),
+            ("channel_binding", changed(&self.channel_binding)),
+            ("require_auth", changed(&self.require_auth)),
+            ("target_session_attrs", changed(&self.target_session_attrs)),
+            ("connect_timeout", timeout),
+            ("keepalives", self.keepalives.is_none().then(|| "0".into())),
+            ("keepalives_idle", idle),
+            ("keepalives_interval", interval),
+            (
+                "keepalives_count",
+                probes.map(|set| set.retries.to_string()),
+            ),
+            ("application_name", name),
+            ("options", self.options.clone()),
         ];
-        for (name, file) in files {
-            if let Some(file) = file {
-                add(name, &file.display());
-            }
+        let mut text = Vec::new();
+        for (name, value) in parts {
+            text.extend(value.map(|value| format!("{name}={}", quoted(value))));
         }
-        if self.channel_binding != ChannelBinding::default() {
-            add("channel_binding", &self.channel_binding);
-        }
-        if self.require_auth != AuthMethods::default() {
-            add("require_auth", &self.require_auth);
-        }
-        if self.target_session_attrs != TargetSessionAttrs::default() {
-            add("target_session_attrs", &self.target_session_attrs);
-        }
-        if self.connect_timeout != CONNECT_TIMEOUT {
-            add("connect_timeout", &self.connect_timeout.as_secs());
-        }
-        match self.keepalives {
-            None => add("keepalives", &0),
-            Some(keepalives) if keepalives == Keepalives::default() => {}
-            Some(keepalives) => {
-                add("keepalives_idle", &keepalives.idle.as_secs());
-                add("keepalives_interval", &keepalives.interval.as_secs());
-                add("keepalives_count", &keepalives.retries);
-            }
-        }
-        if self.application_name != APPLICATION_NAME {
-            add("application_name", &self.application_name);
-        }
-        if let Some(options) = &self.options {
-            add("options", options);
-        }
-        parts.join(" ")
+        text.join(" ")
     }
+}
+
+fn changed<T: Default + Display + PartialEq>(value: &T) -> Option<String> {
+    unless(value, &T::default())
+}
+
+/// The text of a value that is not the default.
+fn unless<T: Display + PartialEq + ?Sized>(value: &T, default: &T) -> Option<String> {
+    (value != default).then(|| value.to_string())
 }
 
 impl fmt::Debug for ConnInfo {
@@ -91,17 +84,12 @@ impl fmt::Debug for ConnInfo {
 impl Display for AuthMethods {
     /// As in `require_auth`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = [
-            (self.scram, "scram-sha-256"),
-            (self.md5, "md5"),
-            (self.cleartext, "password"),
-            (self.none, "none"),
-        ];
-        let names: Vec<_> = all.iter().filter(|(allowed, _)| *allowed).collect();
-        for (index, (_, name)) in names.iter().enumerate() {
-            write!(f, "{}{name}", if index == 0 { "" } else { "," })?;
-        }
-        Ok(())
+        let mut methods = *self;
+        let allowed = Self::NAMES
+            .iter()
+            .filter(|(_, method)| *method(&mut methods));
+        let names: Vec<&str> = allowed.map(|(name, _)| *name).collect();
+        f.write_str(&names.join(","))
     }
 }
 

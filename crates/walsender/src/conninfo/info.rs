@@ -9,7 +9,7 @@ use secrecy::SecretString;
 
 /// An enum of the values that a parameter can have, with their spelling in connection strings.
 macro_rules! spelled {
-    ($(#[$meta:meta])* pub enum $name:ident {
+    ($(#[$meta:meta])* pub enum $name:ident of $expected:literal {
         $($(#[$value_meta:meta])* $variant:ident = $text:literal,)+
     }) => {
         $(#[$meta])*
@@ -19,6 +19,7 @@ macro_rules! spelled {
         }
 
         impl Spelled for $name {
+            const EXPECTED: &'static str = $expected;
             const SPELLINGS: &'static [(&'static str, Self)] = &[$(($text, Self::$variant)),+];
         }
 
@@ -34,6 +35,8 @@ macro_rules! spelled {
 }
 
 pub(super) trait Spelled: Copy + Default + PartialEq + 'static {
+    /// All spellings, as an error lists them.
+    const EXPECTED: &'static str;
     const SPELLINGS: &'static [(&'static str, Self)];
 }
 
@@ -59,25 +62,19 @@ pub const DEFAULT_PORT: u16 = 5432;
 /// ```
 ///
 /// Source: PostgreSQL documentation, "Connection Strings" and "Parameter Key Words" (libpq), and
-/// `fe-connect.c`. An empty value means "not given", as there. What differs from libpq, and why:
-/// - **No environment is read** (`PGHOST`, `PGPASSWORD`, `PGSERVICE` …): what a relay connects to
-///   stands in its configuration. The caller may pass a password file, see
-///   [`ConnInfo::password_for`].
+/// `fe-connect.c`. An empty value means "not given", as there. The differences from libpq:
+/// - **No environment is read** (`PGHOST`, `PGPASSWORD`, `PGSERVICE` …): the configuration of a relay
+///   names its server. A password file may be named, see [`ConnInfo::password_for`].
 /// - `user` must be given; libpq would take the name of the operating system's user.
 /// - A parameter given twice is an error; libpq silently takes the last.
 /// - A URL in which an `@` comes after the first `?` but before any `/` is an error: libpq and other
-///   readers of URLs disagree on where its password ends. Spaces around a URL are ignored, within
-///   it they are errors, as in libpq 18.
-/// - An unknown parameter, or a libpq parameter that would be obeyed only in appearance (`sslcrl`,
-///   `requirepeer`, `service` …), is an error. Parameters without meaning here (`krbsrvname`,
-///   `gsslib`, `gssdelegation`) are accepted and ignored; others are accepted at the one value that
-///   describes what happens anyway (`client_encoding=UTF8`, `gssencmode=disable` or `prefer`,
-///   `replication=database`, `sslnegotiation=postgres`, `load_balance_hosts=disable` …).
-/// - `sslmode=allow` is refused: it tries without encryption first, so nobody who writes it gets
-///   what they hoped for.
+///   readers of URLs disagree on where its password ends. Spaces within a URL are errors.
+/// - An unknown parameter is an error, and so is a libpq parameter that would be obeyed only in
+///   appearance (`sslcrl`, `requirepeer`, `service` …). Parameters of GSSAPI are ignored; others are
+///   accepted at the value that describes what happens anyway (`client_encoding=UTF8` …).
+/// - `sslmode=allow` is refused: it tries without encryption first.
 /// - `md5` and cleartext passwords are answered only when `require_auth` lists them.
-/// - `connect_timeout` is 10 s by default and must be at least 1: a relay that waits without end
-///   for one host never reaches the next.
+/// - `connect_timeout` is 10 s by default and at least 1 s, so that the next host has its turn.
 /// - Sockets in the abstract namespace (`@…`) are refused.
 #[derive(Clone)]
 pub struct ConnInfo {
@@ -142,10 +139,10 @@ spelled! {
     /// Whether to encrypt and what to verify. It does not concern unix sockets.
     ///
     /// Source: PostgreSQL documentation, "SSL Support", table "SSL Mode Descriptions".
-    pub enum SslMode {
+    pub enum SslMode of "disable, prefer, require, verify-ca or verify-full" {
         /// Never encrypt.
         Disable = "disable",
-        /// Encrypt if the server can. Protects from listeners only, and only if nobody interferes.
+        /// Encrypt if the server can. Protects from passive listeners only.
         #[default]
         Prefer = "prefer",
         /// Encrypt or fail. The certificate is verified only if a root certificate is given.
@@ -169,7 +166,7 @@ pub enum RootCert {
 
 spelled! {
     /// Whether SCRAM authentication is to be bound to the TLS connection (SCRAM-SHA-256-PLUS).
-    pub enum ChannelBinding {
+    pub enum ChannelBinding of "disable, prefer or require" {
         /// Never.
         Disable = "disable",
         /// If the server offers it.
@@ -182,10 +179,10 @@ spelled! {
 
 /// Which authentication exchanges the client takes part in (`require_auth`).
 ///
-/// By default SCRAM-SHA-256 and no exchange at all (trust, peer or certificate authentication). A
-/// server, or whoever answers in its place, can ask for the cleartext password or its MD5 hash,
-/// which is as good as the password, so `password` and `md5` must be listed to be allowed. A list of
-/// negated methods (`!none`) takes from the default and never adds to it.
+/// By default SCRAM-SHA-256 and no exchange at all (trust, peer or certificate authentication). The
+/// cleartext password and its MD5 hash, which is as good as the password, must be listed to be
+/// allowed: an impostor could ask for them. A list of negated methods (`!none`) takes from the default
+/// and never adds to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -213,9 +210,23 @@ impl Default for AuthMethods {
     }
 }
 
+/// One of the flags.
+type Method = fn(&mut AuthMethods) -> &mut bool;
+
+impl AuthMethods {
+    /// The methods as `require_auth` names them.
+    pub(super) const NAMES: [(&str, Method); 4] = [
+        ("scram-sha-256", |methods| &mut methods.scram),
+        ("md5", |methods| &mut methods.md5),
+        ("password", |methods| &mut methods.cleartext),
+        ("none", |methods| &mut methods.none),
+    ];
+}
+
 spelled! {
     /// Which of several servers will do.
-    pub enum TargetSessionAttrs {
+    pub enum TargetSessionAttrs of
+        "any, read-write, read-only, primary, standby or prefer-standby" {
         /// The first that answers.
         #[default]
         Any = "any",
@@ -244,8 +255,7 @@ pub struct Keepalives {
 }
 
 impl Default for Keepalives {
-    /// The operating system's own default waits two hours; a relay must notice within a minute
-    /// that the primary is gone.
+    /// A relay must notice within a minute that the primary is gone; the system's default is two hours.
     fn default() -> Self {
         Self {
             idle: Duration::from_secs(30),
@@ -268,9 +278,7 @@ impl Host {
     /// The server's socket, `<directory>/.s.PGSQL.<port>`; `None` for TCP.
     pub fn socket_path(&self) -> Option<PathBuf> {
         match (&self.hostaddr, &self.address) {
-            (None, HostAddr::Unix(directory)) => {
-                Some(directory.join(format!(".s.PGSQL.{}", self.port)))
-            }
+            (None, HostAddr::Unix(path)) => Some(path.join(format!(".s.PGSQL.{}", self.port))),
             _ => None,
         }
     }

@@ -13,23 +13,21 @@ impl ConnInfo {
     /// The password for `host`: the one in the connection string, else that of the first line that
     /// matches in the password file `passfile`.
     ///
-    /// Ask for it when the server asks, not before: a password file that nobody needs should not
-    /// fail a connection.
+    /// Call it when the server asks for a password: an unneeded password file must not fail a
+    /// connection.
     ///
     /// The file's format is libpq's (documentation, "The Password File"): lines
     /// `hostname:port:database:username:password`, `*` for anything, `\` before `:` and `\`, `#` at
-    /// the start of a comment. `localhost` also matches the socket in [`DEFAULT_SOCKET_DIR`]. As
-    /// in libpq a replication connection is looked up by its database's name.
+    /// the start of a comment. `localhost` also matches the socket in [`DEFAULT_SOCKET_DIR`].
     ///
     /// # Errors
     /// Where libpq prints a warning and goes on without a password, this fails, naming the file:
     /// [`ConnInfoError::PassfilePermissions`] if the group or others may do anything with it,
     /// [`ConnInfoError::Passfile`] if it cannot be read or is no plain file.
     pub fn password_for(&self, host: &Host) -> Result<Option<SecretString>, ConnInfoError> {
-        let (None, Some(path)) = (&self.password, &self.passfile) else {
+        let (None, Some(path)) = (&self.password, self.passfile.clone()) else {
             return Ok(self.password.clone());
         };
-        let path = path.clone();
         match secret_file::read(&path) {
             Err(source) => Err(ConnInfoError::Passfile { path, source }),
             Ok((metadata, _)) if metadata.mode() & 0o077 != 0 => {
@@ -55,21 +53,15 @@ pub(crate) fn find(
         HostAddr::Unix(directory) => directory.as_os_str().as_encoded_bytes(),
     };
     let port = host.port.to_string();
-    let fields = [
-        name,
-        port.as_bytes(),
-        info.dbname.as_bytes(),
-        info.user.as_bytes(),
-    ];
+    let (dbname, user) = (info.dbname.as_bytes(), info.user.as_bytes());
+    let fields = [name, port.as_bytes(), dbname, user];
     for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.starts_with(b"#") {
             continue;
         }
-        let password = fields
-            .iter()
-            .try_fold(line, |rest, field| match_field(rest, field));
-        if let Some(password) = password {
+        let mut fields = fields.iter();
+        if let Some(password) = fields.try_fold(line, |rest, field| match_field(rest, field)) {
             let password = String::from_utf8(unescape(password)).map_err(|_| index + 1)?;
             return Ok((!password.is_empty()).then(|| password.into()));
         }

@@ -1,3 +1,6 @@
+use self::ErrorClass::{
+    AccessDenied, Configuration, Protocol, ServerUnavailable, SlotInUse, Unknown, WalGone,
+};
 use super::server::ServerError;
 
 /// What a failure means for a relay, and so what it does next.
@@ -28,10 +31,7 @@ pub enum ErrorClass {
 impl ErrorClass {
     /// Whether trying again, with a back-off, can help without anybody changing anything.
     pub const fn is_retryable(self) -> bool {
-        match self {
-            Self::SlotInUse | Self::ServerUnavailable | Self::Unknown => true,
-            Self::WalGone | Self::AccessDenied | Self::Configuration | Self::Protocol => false,
-        }
+        matches!(self, SlotInUse | ServerUnavailable | Unknown)
     }
 }
 
@@ -40,83 +40,66 @@ impl ErrorClass {
 /// Source: "PostgreSQL Error Codes" (appendix A), and for 55000 and 58P01 the `ereport` calls of
 /// `slot.c`, `logical.c`, `logicalfuncs.c`, `walsender.c` and `xlogreader.c`.
 const BY_SQLSTATE: &[(&str, ErrorClass)] = &[
-    ("08P01", ErrorClass::Protocol), // protocol_violation: we said something it did not take
-    ("08", ErrorClass::ServerUnavailable), // connection exceptions
-    ("22023", ErrorClass::Configuration), // invalid_parameter_value: a setting or plugin option
-    ("25006", ErrorClass::ServerUnavailable), // read_only_sql_transaction: a standby, for now
-    ("28", ErrorClass::AccessDenied), // invalid authorization
-    ("3D", ErrorClass::Configuration), // the database does not exist
-    ("3F", ErrorClass::Configuration), // the schema does not exist
-    ("42501", ErrorClass::AccessDenied), // insufficient_privilege
-    ("42", ErrorClass::Configuration), // no such slot, publication, table; syntax
-    ("53", ErrorClass::ServerUnavailable), // out of memory, disk, connections, slots
-    ("55000", ErrorClass::WalGone),  // see `prerequisite`
-    ("55006", ErrorClass::SlotInUse), // object_in_use
-    ("57P01", ErrorClass::ServerUnavailable), // admin_shutdown
-    ("57P02", ErrorClass::ServerUnavailable), // crash_shutdown
-    ("57P03", ErrorClass::ServerUnavailable), // cannot_connect_now
-    ("57P04", ErrorClass::Configuration), // database_dropped
-    ("57P05", ErrorClass::ServerUnavailable), // idle_session_timeout
-    ("58P01", ErrorClass::WalGone),  // a WAL segment has been removed; see `missing_file`
+    ("08P01", Protocol), // protocol_violation: we said something it did not take
+    ("08", ServerUnavailable), // connection exceptions
+    ("22023", Configuration), // invalid_parameter_value: a setting or plugin option
+    ("25006", ServerUnavailable), // read_only_sql_transaction: a standby, for now
+    ("28", AccessDenied), // invalid authorization
+    ("3D", Configuration), // the database does not exist
+    ("3F", Configuration), // the schema does not exist
+    ("42501", AccessDenied), // insufficient_privilege
+    ("42", Configuration), // no such slot, publication, table; syntax
+    ("53", ServerUnavailable), // out of memory, disk, connections, slots
+    ("55000", WalGone),  // an invalidated slot; see `BY_WORDS`
+    ("55006", SlotInUse), // object_in_use
+    ("57P01", ServerUnavailable), // admin_shutdown
+    ("57P02", ServerUnavailable), // crash_shutdown
+    ("57P03", ServerUnavailable), // cannot_connect_now
+    ("57P04", Configuration), // database_dropped
+    ("57P05", ServerUnavailable), // idle_session_timeout
+    ("58P01", WalGone),  // a WAL segment has been removed; see `BY_WORDS`
+];
+
+/// What else these SQLSTATEs are raised for. Only the text tells the cases apart, and it may be in
+/// the server's language, so the table names settings, which are never translated. What is left is
+/// taken for the worse case: both are permanent, and a gap must not go unreported.
+const BY_WORDS: &[(&str, &str, ErrorClass)] = &[
+    // A server that is not set up for logical decoding.
+    ("55000", "wal_level", Configuration),
+    ("55000", "max_replication_slots", Configuration),
+    ("55000", "max_wal_senders", Configuration),
+    (
+        "55000",
+        "logical decoding requires a database connection",
+        Configuration,
+    ),
+    ("55000", "not created in this database", Configuration),
+    // A slot that a standby keeps in step with its primary (17+) is ours as soon as the standby
+    // is promoted.
+    ("55000", "being synchronized", ServerUnavailable),
+    ("55000", "being synced", ServerUnavailable),
+    ("55000", "recovery is", ServerUnavailable),
+    // An output plugin that is not installed.
+    ("58P01", "could not access file", Configuration),
 ];
 
 impl ServerError {
     /// What this means for a relay.
     pub fn class(&self) -> ErrorClass {
-        of_server(self)
-    }
-}
-
-fn of_server(error: &ServerError) -> ErrorClass {
-    match error.sqlstate.as_str() {
+        let code = self.sqlstate.as_str();
         // Not an error to the server: a publication that is missing is passed over (18+).
-        "55000" if error.severity == "WARNING" => ErrorClass::Configuration,
-        "55000" => prerequisite(error),
-        "58P01" => missing_file(error),
-        code => BY_SQLSTATE
-            .iter()
-            .find(|(prefix, _)| code.starts_with(prefix))
-            .map_or(ErrorClass::Unknown, |&(_, class)| class),
-    }
-}
-
-/// `object_not_in_prerequisite_state` is raised for invalidated slots and for servers that are not
-/// set up for logical decoding. Only the text tells them apart, and it may be in the server's
-/// language, so what is looked for are names of settings, which are never translated. What is left
-/// is taken for the worse case: both are permanent, and a gap must not go unreported.
-fn prerequisite(error: &ServerError) -> ErrorClass {
-    const SETTINGS: &[&str] = &[
-        "wal_level",
-        "max_replication_slots",
-        "max_wal_senders",
-        "logical decoding requires a database connection",
-        "not created in this database",
-    ];
-    // A slot that a standby keeps in step with its primary (17+) is ours as soon as the standby
-    // is promoted.
-    const FOR_NOW: &[&str] = &["being synchronized", "being synced", "recovery is"];
-    let says = |words: &&str| {
-        error.message.contains(*words)
-            || error
-                .detail
-                .as_deref()
-                .is_some_and(|detail| detail.contains(*words))
-    };
-    if SETTINGS.iter().any(says) {
-        ErrorClass::Configuration
-    } else if FOR_NOW.iter().any(says) {
-        ErrorClass::ServerUnavailable
-    } else {
-        ErrorClass::WalGone
-    }
-}
-
-/// `undefined_file` is a removed WAL segment, or an output plugin that is not installed.
-fn missing_file(error: &ServerError) -> ErrorClass {
-    if error.message.contains("could not access file") {
-        ErrorClass::Configuration
-    } else {
-        ErrorClass::WalGone
+        if code == "55000" && self.severity == "WARNING" {
+            return Configuration;
+        }
+        let detail = self.detail.as_deref().unwrap_or_default();
+        let says = |words| self.message.contains(words) || detail.contains(words);
+        let mut words = BY_WORDS.iter();
+        if let Some((.., class)) = words.find(|(known, words, _)| *known == code && says(*words)) {
+            return *class;
+        }
+        let mut prefixes = BY_SQLSTATE.iter();
+        let found = prefixes.find(|(prefix, _)| code.starts_with(prefix));
+        found.map_or(Unknown, |(_, class)| *class)
     }
 }
 
@@ -137,9 +120,6 @@ mod tests {
 
     #[test]
     fn each_row_of_the_table() {
-        use ErrorClass::{
-            AccessDenied, Configuration, Protocol, ServerUnavailable, SlotInUse, Unknown, WalGone,
-        };
         for (code, class, retryable) in [
             ("55006", SlotInUse, true),
             ("55000", WalGone, false),
@@ -171,7 +151,7 @@ mod tests {
             ("40001", Unknown, true),
             ("?????", Unknown, true),
         ] {
-            let found = of_server(&server(code, "words", None));
+            let found = server(code, "words", None).class();
             assert_eq!(found, class, "{code}");
             assert_eq!(found.is_retryable(), retryable, "{code}");
         }
@@ -190,7 +170,6 @@ mod tests {
 
     #[test]
     fn what_55000_and_58p01_mean_is_in_the_words() {
-        use ErrorClass::{Configuration, ServerUnavailable, WalGone};
         for (code, message, detail, class) in [
             (
                 "55000",
@@ -261,11 +240,7 @@ mod tests {
                 Configuration,
             ),
         ] {
-            assert_eq!(
-                of_server(&server(code, message, detail)),
-                class,
-                "{message}"
-            );
+            assert_eq!(server(code, message, detail).class(), class, "{message}");
         }
     }
 }

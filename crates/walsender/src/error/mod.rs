@@ -4,12 +4,13 @@ mod class;
 mod server;
 
 use std::borrow::Cow;
-use std::fmt;
 use std::io;
+use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use class::ErrorClass;
+pub(crate) use server::part;
 pub use server::{ServerError, SqlState};
 
 use crate::conninfo::{ConnInfoError, TargetSessionAttrs};
@@ -77,7 +78,7 @@ pub enum Error {
         found: &'static str,
     },
     /// None of several hosts or addresses would do.
-    #[error("no server would do: {}", Listed(.attempts))]
+    #[error("no server would do: {}", listed(.attempts))]
     NoServer { attempts: Arc<[Error]> },
     /// The server answered with an error.
     #[error(transparent)]
@@ -142,13 +143,10 @@ impl Error {
             Self::Protocol { .. } => ErrorClass::Protocol,
             // One host that may come back is reason enough to try again.
             Self::NoServer { attempts } => {
-                let mut classes = attempts.iter().map(Error::class);
-                let first = classes.next().unwrap_or(ErrorClass::Unknown);
-                if first.is_retryable() {
-                    first
-                } else {
-                    classes.find(|class| class.is_retryable()).unwrap_or(first)
-                }
+                let classes = attempts.iter().map(Error::class);
+                let retryable = classes.clone().find(|class| class.is_retryable());
+                let first = retryable.or_else(|| classes.clone().next());
+                first.unwrap_or(ErrorClass::Unknown)
             }
         }
     }
@@ -209,23 +207,16 @@ fn of_io(error: &io::Error) -> ErrorClass {
 }
 
 /// One failure after the other, each with its chain of reasons: a list has no single source.
-struct Listed<'a>(&'a [Error]);
-
-impl fmt::Display for Listed<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, error) in self.0.iter().enumerate() {
-            if index > 0 {
-                f.write_str("; ")?;
-            }
-            write!(f, "{error}")?;
-            let mut source = std::error::Error::source(error);
-            while let Some(reason) = source {
-                write!(f, ": {reason}")?;
-                source = reason.source();
-            }
-        }
-        Ok(())
-    }
+fn listed(attempts: &[Error]) -> String {
+    let chain = |error: &Error| {
+        let first: &dyn std::error::Error = error;
+        let reasons = iter::successors(Some(first), |error| error.source());
+        reasons
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(": ")
+    };
+    attempts.iter().map(chain).collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]

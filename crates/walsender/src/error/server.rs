@@ -36,20 +36,18 @@ impl fmt::Display for SqlState {
     part("; hint: ", .hint.as_deref())
 )]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct ServerError {
     /// `ERROR`, `FATAL` or `PANIC`, never translated. After the last two the session is over.
     pub severity: String,
-    /// The code.
     pub sqlstate: SqlState,
-    /// The primary message.
     pub message: String,
-    /// More about it. Left out for the classes 22 and 23, where it quotes values of rows.
+    /// Left out for the classes 22 and 23, where it quotes values of rows.
     pub detail: Option<String>,
-    /// The server's advice.
     pub hint: Option<String>,
 }
 
-fn part(label: &str, text: Option<&str>) -> String {
+pub(crate) fn part(label: &str, text: Option<&str>) -> String {
     text.map_or_else(String::new, |text| format!("{label}{text}"))
 }
 
@@ -57,6 +55,14 @@ impl ServerError {
     /// Whether the server closes the connection after it.
     pub(crate) fn ends_session(&self) -> bool {
         self.severity != "ERROR"
+    }
+
+    /// Logs a notice.
+    pub(crate) fn log(&self, host: &str) {
+        let Self {
+            severity, message, ..
+        } = self;
+        tracing::debug!(host, severity, message, "notice");
     }
 
     /// Reads the fields of an ErrorResponse or NoticeResponse. A field that cannot be read ends
@@ -82,12 +88,10 @@ impl ServerError {
                 _ => {}
             }
         }
-        if error.severity.is_empty() {
-            error.severity = if localized.is_empty() {
-                "ERROR".to_owned()
-            } else {
-                localized
-            };
+        for severity in [localized, "ERROR".to_owned()] {
+            if error.severity.is_empty() {
+                error.severity = severity;
+            }
         }
         if matches!(&error.sqlstate.0[..2], b"22" | b"23") {
             error.detail = None;

@@ -5,12 +5,11 @@ pub(crate) const STREAM_CHUNK: usize = 256 * 1024;
 /// Answers to commands are small.
 pub(crate) const SESSION_CHUNK: usize = 8 * 1024;
 
-/// Bytes in the order they came: appended at the end, used up from the front, in one piece of
-/// memory.
+/// Bytes appended at the end and used from the front, in one piece of memory.
 ///
-/// It grows with what **arrives**, never with what a length field announces: by a quarter of what
-/// it holds, so that a message of any size costs a constant number of copies per byte. When a giant
-/// message has been used up, the memory is given back.
+/// It grows with what **arrives**, never with what a length field announces: by a quarter of what it
+/// holds, so that a byte is copied a constant number of times whatever the message's size. The memory
+/// of a giant message is given back after its use.
 #[derive(Debug)]
 pub(crate) struct ReadBuffer {
     bytes: Vec<u8>,
@@ -61,8 +60,8 @@ impl ReadBuffer {
             self.bytes = fresh;
             self.used = 0;
         }
-        // The beginning of a message goes to the front at once: so one read takes all that waits in the
-        // socket, and always into the same memory, which the processor still has near.
+        // Move the beginning of a message to the front, so that one read takes all that waits in the
+        // socket, always into the same memory, which the processor still has in its cache.
         let little = unread <= self.chunk / 64;
         if self.used > 0 && (little || !self.has_room()) {
             self.bytes.drain(..self.used);

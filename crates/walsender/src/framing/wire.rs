@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, BytesMut};
-use fallible_iterator::FallibleIterator;
 use postgres_protocol::message::backend::Message;
 use postgres_protocol::message::frontend;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -16,9 +15,9 @@ use tokio_rustls::client::TlsStream;
 
 use super::buffer::{ReadBuffer, SESSION_CHUNK};
 use super::messages;
-use crate::error::Error;
+use crate::error::{Error, ServerError};
 
-/// How much smaller the messages before the end of the login are; who sends more is no Postgres.
+/// The longest message that is accepted before the login is over.
 pub(crate) const LOGIN_MESSAGE: usize = 64 * 1024;
 
 /// What kind of socket a connection goes by, encrypted or not.
@@ -94,8 +93,7 @@ pub(crate) enum Incoming {
     CopyBoth,
 }
 
-/// A connection. Every method can be dropped at any await and called again: what was read stays in
-/// the buffer, what was written has left it.
+/// A connection. Every method can be dropped at any await and called again.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) transport: Transport,
@@ -141,8 +139,7 @@ impl Wire {
         &mut self.outbox
     }
 
-    /// Appends a message; `what` names it if it cannot be encoded, which a NUL alone can cause
-    /// (and, beyond 2 GiB, its length).
+    /// Appends a message; `what` names it if it cannot be encoded because of a NUL.
     pub(crate) fn queue(
         &mut self,
         what: &'static str,
@@ -235,7 +232,7 @@ impl Wire {
         self.inbox.advance(total);
         match Message::parse(&mut bytes) {
             Ok(Some(Message::NoticeResponse(notice))) => {
-                log_notice(&self.host, notice.fields());
+                ServerError::parse(notice.fields()).log(&self.host);
                 Ok(None)
             }
             Ok(Some(Message::NotificationResponse(_))) => Ok(None),
@@ -252,18 +249,5 @@ impl Wire {
             // The connection is over whatever this says.
             let _ = self.transport.shutdown().await;
         }
-    }
-}
-
-fn log_notice(host: &str, fields: postgres_protocol::message::backend::ErrorFields<'_>) {
-    if tracing::enabled!(tracing::Level::DEBUG) {
-        let mut message = String::new();
-        let mut fields = fields;
-        while let Ok(Some(field)) = fields.next() {
-            if field.type_() == b'M' {
-                message = String::from_utf8_lossy(field.value_bytes()).into_owned();
-            }
-        }
-        tracing::debug!(host, notice = message, "notice from the server");
     }
 }

@@ -18,12 +18,6 @@ use crate::error::{Error, ErrorClass, ServerError};
 use crate::framing::wire::{Incoming, LOGIN_MESSAGE, Transport, Wire};
 use crate::tls::TlsContext;
 
-/// A place to connect to: one address of one host.
-enum Target {
-    Tcp(SocketAddr),
-    Unix,
-}
-
 /// What a session is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SessionKind {
@@ -80,7 +74,7 @@ async fn connect(
         if let Some(session) = plan.try_all(standby, &mut attempts).await? {
             return Ok(session);
         }
-        // Nobody is a standby: whatever else failed will be tried, and reported, again.
+        // No standby: the second round tries, and reports, every host again.
         attempts.clear();
     }
     match plan.try_all(wanted, &mut attempts).await? {
@@ -91,15 +85,11 @@ async fn connect(
 
 /// A single failure speaks for itself.
 fn sum_up(mut attempts: Vec<Error>) -> Error {
-    match attempts.pop() {
-        Some(only) if attempts.is_empty() => only,
-        last => {
-            attempts.extend(last);
-            Error::NoServer {
-                attempts: attempts.into(),
-            }
-        }
+    if attempts.len() == 1 {
+        return attempts.remove(0);
     }
+    let attempts = attempts.into();
+    Error::NoServer { attempts }
 }
 
 struct Plan<'a> {
@@ -125,19 +115,16 @@ impl Plan<'_> {
                 }
             };
             for target in targets {
-                match self
-                    .within_timeout(host, self.open(host, &target, wanted))
-                    .await
-                {
+                let attempt = self.open(host, target, wanted);
+                let error = match self.within_timeout(host, attempt).await {
                     Ok(session) => return Ok(Some(session)),
-                    Err(error) => {
-                        tracing::debug!(host = %host, error = %error, "no session");
-                        let ends = ends_search(&error);
-                        attempts.push(error);
-                        if ends {
-                            return Err(sum_up(std::mem::take(attempts)));
-                        }
-                    }
+                    Err(error) => error,
+                };
+                tracing::debug!(host = %host, error = %error, "no session");
+                let ends = ends_search(&error);
+                attempts.push(error);
+                if ends {
+                    return Err(sum_up(std::mem::take(attempts)));
                 }
             }
         }
@@ -151,28 +138,27 @@ impl Plan<'_> {
     ) -> Result<T, Error> {
         let after = self.info.connect_timeout;
         // On the heap: it holds everything from the resolver to the login.
-        timeout(after, Box::pin(attempt)).await.unwrap_or_else(|_| {
-            Err(Error::Timeout {
-                host: host.to_string().into(),
-                after,
-            })
+        let finished = timeout(after, Box::pin(attempt)).await;
+        finished.unwrap_or_else(|_| {
+            let host = host.to_string().into();
+            Err(Error::Timeout { host, after })
         })
     }
 
-    async fn targets(&self, host: &Host) -> Result<Vec<Target>, Error> {
+    /// The addresses of a host; `None` stands for its unix socket.
+    async fn targets(&self, host: &Host) -> Result<Vec<Option<SocketAddr>>, Error> {
         let Some((name, port)) = host.tcp_target() else {
-            return Ok(vec![Target::Unix]);
+            return Ok(vec![None]);
         };
+        let failed = |error| io_error(host, "resolving the host name", error);
         let resolve = async {
-            let found = lookup_host((name.as_str(), port))
-                .await
-                .map_err(|error| io_error(host, "resolving the host name", error))?;
-            Ok(found.map(Target::Tcp).collect::<Vec<_>>())
+            let found = lookup_host((name.as_str(), port)).await.map_err(failed)?;
+            Ok(found.map(Some).collect::<Vec<_>>())
         };
         let targets = self.within_timeout(host, resolve).await?;
         if targets.is_empty() {
             let none = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-            return Err(io_error(host, "resolving the host name", none));
+            return Err(failed(none));
         }
         Ok(targets)
     }
@@ -181,41 +167,33 @@ impl Plan<'_> {
     async fn open(
         &self,
         host: &Host,
-        target: &Target,
+        target: Option<SocketAddr>,
         wanted: TargetSessionAttrs,
     ) -> Result<Session, Error> {
-        let transport = match target {
-            Target::Tcp(address) => {
-                let socket = TcpStream::connect(address)
-                    .await
-                    .map_err(|error| io_error(host, "connecting", error))?;
-                tune(&socket, self.info.keepalives)
-                    .map_err(|error| io_error(host, "setting up the socket", error))?;
-                self.encrypt(host, socket).await?
-            }
-            Target::Unix => {
-                let path = host.socket_path().unwrap_or_default();
-                let socket = UnixStream::connect(path)
-                    .await
-                    .map_err(|error| io_error(host, "connecting", error))?;
-                Transport::Unix(socket)
-            }
+        let failed = |error| io_error(host, "connecting", error);
+        let transport = if let Some(address) = target {
+            let socket = TcpStream::connect(address).await.map_err(failed)?;
+            tune(&socket, self.info.keepalives)
+                .map_err(|error| io_error(host, "setting up the socket", error))?;
+            self.encrypt(host, socket).await?
+        } else {
+            let path = host.socket_path().unwrap_or_default();
+            Transport::Unix(UnixStream::connect(path).await.map_err(failed)?)
         };
-        let mut wire = Wire::new(transport, host.to_string().into());
+        let name: Arc<str> = host.to_string().into();
+        let mut wire = Wire::new(transport, Arc::clone(&name));
         self.queue_startup(&mut wire)?;
         authenticate(&mut wire, self.info, host).await?;
         let mut session = until_ready(wire, host).await?;
-        match is_wanted(&mut session, wanted).await? {
-            None => Ok(session),
-            Some(found) => {
-                session.close().await;
-                Err(Error::WrongServer {
-                    host: host.to_string().into(),
-                    wanted,
-                    found,
-                })
-            }
-        }
+        let Some(found) = is_wanted(&mut session, wanted).await? else {
+            return Ok(session);
+        };
+        session.close().await;
+        Err(Error::WrongServer {
+            host: name,
+            wanted,
+            found,
+        })
     }
 
     /// Asks for TLS and sets it up, as far as `sslmode` wants it.
@@ -223,25 +201,20 @@ impl Plan<'_> {
         let Some(tls) = &self.tls else {
             return Ok(Transport::Tcp(socket));
         };
+        let failed = |error| io_error(host, "asking for TLS", error);
         let mut request = bytes::BytesMut::new();
         frontend::ssl_request(&mut request);
-        socket
-            .write_all(&request)
-            .await
-            .map_err(|error| io_error(host, "asking for TLS", error))?;
-        // More than the one byte that is due would be taken for what comes through the encrypted
-        // connection although anybody could have sent it (CVE-2021-23222).
+        socket.write_all(&request).await.map_err(failed)?;
+        // Bytes behind the answer would count as decrypted ones, though anybody could have sent
+        // them (CVE-2021-23222).
         let mut answer = [0; 16];
-        let read = socket
-            .read(&mut answer)
-            .await
-            .map_err(|error| io_error(host, "asking for TLS", error))?;
+        let read = socket.read(&mut answer).await.map_err(failed)?;
         match (answer[0], read) {
             (_, 0) => Err(Error::Closed {
                 what: "the server closed the connection when asked for TLS",
             }),
-            // An error's words would come from nobody knows whom, so they are not shown
-            // (CVE-2024-10977). A server that is out of processes answers so.
+            // A server that is out of processes answers so. An error's words are not shown, since
+            // its sender is not known (CVE-2024-10977).
             (b'E', _) => Err(Error::Closed {
                 what: "the server answered with an error when asked for TLS",
             }),
@@ -254,17 +227,18 @@ impl Plan<'_> {
                 Ok(Transport::Tls(Box::new(stream)))
             }
             (b'N', _) if self.info.ssl_mode == SslMode::Prefer => Ok(Transport::Tcp(socket)),
-            (b'N', _) => Err(Error::TlsNotOffered {
-                host: host.to_string().into(),
-            }),
+            (b'N', _) => {
+                let host = host.to_string().into();
+                Err(Error::TlsNotOffered { host })
+            }
             _ => Err(Error::protocol(
                 "the answer to the request for TLS is not Postgres'",
             )),
         }
     }
 
-    /// What is fixed here makes the text form of values the same whatever the server's or the
-    /// role's defaults are. `TimeZone` is left alone: a `timestamptz` names its offset.
+    /// The parameters make the text form of values independent of the defaults of server and role.
+    /// `TimeZone` is left alone: a `timestamptz` names its offset.
     fn queue_startup(&self, wire: &mut Wire) -> Result<(), Error> {
         let info = self.info;
         let mut parameters = vec![
@@ -294,9 +268,9 @@ impl Plan<'_> {
     }
 }
 
-/// Whether the other hosts need not be tried. A server that is there and refuses us ends the
-/// search, as in libpq: the others would refuse us too, and each attempt counts as a failed login.
-/// A missing or wrong certificate concerns that server only.
+/// Whether the other hosts are not tried. A server that refuses the login ends the search, as in
+/// libpq: the others would refuse it too, and each attempt counts as a failed login. A missing or
+/// wrong certificate concerns that server only.
 fn ends_search(error: &Error) -> bool {
     !matches!(error, Error::Tls(_) | Error::TlsNotOffered { .. })
         && matches!(
@@ -305,26 +279,25 @@ fn ends_search(error: &Error) -> bool {
         )
 }
 
-/// Small messages at once, and an end to waiting for a peer that is gone.
+/// Sends small messages at once, and notices a peer that is gone.
 ///
-/// Keepalives are sent only while nothing is in flight, and a relay's status updates always are:
-/// what ends the waiting for *their* acknowledgement is the user timeout. Without it the system
-/// tries for a quarter of an hour.
+/// Keepalives are sent only while nothing is in flight, and a relay's status updates always are: the
+/// user timeout ends the waiting for *their* acknowledgement, which lasts a quarter of an hour
+/// otherwise.
 fn tune(socket: &TcpStream, keepalives: Option<Keepalives>) -> io::Result<()> {
     socket.set_nodelay(true)?;
-    if let Some(keepalives) = keepalives {
-        let probes = TcpKeepalive::new()
-            .with_time(keepalives.idle)
-            .with_interval(keepalives.interval)
-            .with_retries(keepalives.retries);
+    if let Some(Keepalives {
+        idle,
+        interval,
+        retries,
+    }) = keepalives
+    {
+        let probes = TcpKeepalive::new().with_time(idle);
+        let probes = probes.with_interval(interval).with_retries(retries);
         let socket = SockRef::from(socket);
         socket.set_tcp_keepalive(&probes)?;
         #[cfg(target_os = "linux")]
-        socket.set_tcp_user_timeout(Some(
-            keepalives
-                .idle
-                .saturating_add(keepalives.interval.saturating_mul(keepalives.retries)),
-        ))?;
+        socket.set_tcp_user_timeout(Some(idle.saturating_add(interval.saturating_mul(retries))))?;
     }
     Ok(())
 }

@@ -16,11 +16,11 @@ use crate::version::ServerVersion;
 /// A connection that is logged in and ready for commands by the simple query protocol.
 ///
 /// # Cancel safety
-/// A command whose future is dropped stays under way: the next one first waits for its end and
-/// throws its answer away. The connection remains usable. After [`Error::Io`], [`Error::Closed`],
-/// [`Error::Protocol`] or a FATAL error it is not; make a new one.
+/// A command whose future is dropped goes on: the next one first waits for its end and discards its
+/// answer. After [`Error::Io`], [`Error::Closed`], [`Error::Protocol`] or a FATAL error the session is
+/// not usable any more.
 ///
-/// Dropping a session closes the socket without a word; [`Session::close`] says good-bye.
+/// Dropping a session closes the socket; [`Session::close`] sends Terminate before.
 #[derive(Debug)]
 pub struct Session {
     pub(crate) wire: Wire,
@@ -134,8 +134,7 @@ impl Session {
                 Ok(Answer::CopyBoth) => {
                     return Err(Error::protocol("a dropped command started replication"));
                 }
-                // It belongs to the command that nobody waits for. If the session did not survive
-                // it, the next thing to be written or read will say so.
+                // It belongs to the dropped command.
                 Err(Error::Server(error)) if !error.ends_session() => {}
                 Err(error) => return Err(error),
             }

@@ -2,11 +2,13 @@
 //!
 //! Source: PostgreSQL documentation, "Streaming Replication Protocol"; `repl_gram.y`.
 
+use std::str::FromStr;
+
 use postgres_protocol::message::frontend;
 use walrelay_lsn::Lsn;
 
 use super::query::{Answer, Session};
-use super::rows::{Row, Rows};
+use super::rows::Rows;
 use super::stream::ReplicationStream;
 use crate::error::Error;
 use crate::quote::{quote_ident, replication_literal};
@@ -28,8 +30,8 @@ pub struct SystemIdentity {
 
 /// A timeline that another one continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Ancestor {
-    /// The timeline.
     pub timeline: u32,
     /// Where it was left: log of it from here on is not part of the one that continues it.
     pub ended: Lsn,
@@ -46,19 +48,18 @@ pub struct SlotOptions {
 
 /// A slot that was created just now.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct CreatedSlot {
-    /// Its name.
     pub name: String,
     /// Transactions that commit after this are streamed; those before are not.
     pub consistent_point: Lsn,
-    /// Its output plugin.
     pub plugin: String,
 }
 
 /// What to stream, and from where.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct StartReplication {
-    /// The slot.
     pub slot: String,
     /// From where on. [`Lsn::ZERO`]: from where the slot stands. A position behind the slot is
     /// **silently moved forward** to it; one ahead of it is obeyed, and what lies between is
@@ -74,23 +75,21 @@ pub struct StartReplication {
 
 impl StartReplication {
     fn command(&self) -> String {
-        let publications: Vec<_> = self
-            .publications
-            .iter()
-            .map(|name| quote_ident(name))
-            .collect();
-        let mut command = format!(
-            "START_REPLICATION SLOT {} LOGICAL {} (proto_version '{}', publication_names {}",
+        let publications = self.publications.iter().map(|name| quote_ident(name));
+        let publications = publications.collect::<Vec<_>>().join(",");
+        let messages = if self.messages {
+            ", messages 'true'"
+        } else {
+            ""
+        };
+        format!(
+            "START_REPLICATION SLOT {} LOGICAL {} \
+             (proto_version '{}', publication_names {}{messages})",
             quote_ident(&self.slot),
             self.start,
             self.proto_version,
-            replication_literal(&publications.join(",")),
-        );
-        if self.messages {
-            command.push_str(", messages 'true'");
-        }
-        command.push(')');
-        command
+            replication_literal(&publications),
+        )
     }
 }
 
@@ -99,14 +98,11 @@ impl Session {
     /// [`SessionKind::Replication`](crate::SessionKind::Replication).
     pub async fn identify_system(&mut self) -> Result<SystemIdentity, Error> {
         let rows = self.query("IDENTIFY_SYSTEM").await?;
-        let row = the_row(&rows)?;
         Ok(SystemIdentity {
-            system_id: text(row, "systemid")?.to_owned(),
-            timeline: text(row, "timeline")?
-                .parse()
-                .map_err(|_| Error::protocol("IDENTIFY_SYSTEM: timeline is no number"))?,
-            flushed: lsn(row, "xlogpos")?,
-            dbname: row.get("dbname").map(str::to_owned),
+            system_id: text(&rows, "systemid")?.to_owned(),
+            timeline: parsed(&rows, "timeline")?,
+            flushed: parsed(&rows, "xlogpos")?,
+            dbname: text(&rows, "dbname").ok().map(str::to_owned),
         })
     }
 
@@ -121,7 +117,7 @@ impl Session {
             return Ok(Vec::new());
         }
         let rows = self.query(&format!("TIMELINE_HISTORY {timeline}")).await?;
-        parse_history(text(the_row(&rows)?, "content")?)
+        parse_history(text(&rows, "content")?)
     }
 
     /// Creates a logical slot for pgoutput, without exporting a snapshot. It waits until all
@@ -138,11 +134,10 @@ impl Session {
     ) -> Result<CreatedSlot, Error> {
         let command = create_slot_command(name, options, self.server_version())?;
         let rows = self.query(&command).await?;
-        let row = the_row(&rows)?;
         Ok(CreatedSlot {
-            name: text(row, "slot_name")?.to_owned(),
-            consistent_point: lsn(row, "consistent_point")?,
-            plugin: text(row, "output_plugin")?.to_owned(),
+            name: text(&rows, "slot_name")?.to_owned(),
+            consistent_point: parsed(&rows, "consistent_point")?,
+            plugin: text(&rows, "output_plugin")?.to_owned(),
         })
     }
 
@@ -157,7 +152,6 @@ impl Session {
         match self.try_start(&command.command()).await {
             Ok(()) => Ok(ReplicationStream::new(self.wire)),
             Err(error) => {
-                // The server's reason is known; that it may not hear our good-bye is no other one.
                 self.close().await;
                 Err(error)
             }
@@ -220,22 +214,19 @@ fn create_slot_command(
     ))
 }
 
-fn the_row(rows: &Rows) -> Result<Row<'_>, Error> {
-    rows.first()
-        .ok_or_else(|| Error::protocol("a replication command returned no row"))
+/// A value of the only row that a replication command returns.
+fn text<'a>(rows: &'a Rows, column: &'static str) -> Result<&'a str, Error> {
+    let value = rows.first().and_then(|row| row.get(column));
+    value.ok_or_else(|| Error::protocol(format!("a replication command returned no {column}")))
 }
 
-fn text<'a>(row: Row<'a>, column: &'static str) -> Result<&'a str, Error> {
-    row.get(column)
-        .ok_or_else(|| Error::protocol(format!("a replication command returned no {column}")))
-}
-
-fn lsn(row: Row<'_>, column: &'static str) -> Result<Lsn, Error> {
-    text(row, column)?.parse().map_err(|_| {
+fn parsed<T: FromStr>(rows: &Rows, column: &'static str) -> Result<T, Error> {
+    let wrong = |_| {
         Error::protocol(format!(
-            "a replication command returned a {column} that is no position"
+            "a replication command returned a malformed {column}"
         ))
-    })
+    };
+    text(rows, column)?.parse().map_err(wrong)
 }
 
 #[cfg(test)]

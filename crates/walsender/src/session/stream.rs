@@ -15,19 +15,17 @@ use crate::framing::wire::{Socket, Wire};
 /// A replication stream.
 ///
 /// One [`read`](Self::read) brings a batch of bytes; [`peek`](Self::peek) and
-/// [`consume`](Self::consume) walk the frames in it, without copying or allocating. In between,
-/// [`queue_status`](Self::queue_status) and [`flush`](Self::flush) tell the server how far one has
-/// come.
+/// [`consume`](Self::consume) walk the frames in it, without copying or allocating.
+/// [`queue_status`](Self::queue_status) and [`flush`](Self::flush) report positions to the server.
 ///
 /// # Cancel safety
-/// `read` and `flush` may be dropped at any await and called again, as branches of a `select!` are:
-/// nothing that was read is lost, and a half-written update is completed by the next `flush`.
-/// `finish` consumes the stream.
+/// `read` and `flush` may be dropped at any await and called again: nothing that was read is lost, and
+/// the next `flush` completes a half-written update.
 ///
 /// # Ordering
-/// Frames come in the order in which the server sent them. A failure (an error of the server, the
-/// end of the stream, bytes that are not the protocol) is reported by `peek` only after every whole
-/// frame before it has been consumed, and again by every call from then on.
+/// Frames come in the order in which the server sent them. `peek` reports a failure (an error of the
+/// server, the end of the stream, bytes that are not the protocol) only after every whole frame before
+/// it has been consumed, and again in every later call.
 #[derive(Debug)]
 pub struct ReplicationStream {
     wire: Wire,
@@ -101,25 +99,15 @@ impl ReplicationStream {
             && let Ok(Some(Message::NoticeResponse(notice))) = Message::parse(&mut message.into())
         {
             let notice = ServerError::parse(notice.fields());
-            // Since 18 a publication that is missing is passed over with this warning ("skipped
-            // loading publication"), and its rows with it. Before, that was an error: so here.
+            // Since 18 the server skips a missing publication with this warning ("skipped loading
+            // publication"), and its rows with it. Before 18, and here, it is an error.
             if notice.severity == "WARNING" && notice.sqlstate.as_str() == "55000" {
                 return Err(self.fail(Error::Server(Arc::new(notice))));
             }
-            self.log(&notice);
+            notice.log(&self.wire.host);
         }
         self.wire.inbox.advance(total);
         Ok(())
-    }
-
-    fn log(&self, notice: &ServerError) {
-        let host = &*self.wire.host;
-        tracing::debug!(
-            host,
-            severity = notice.severity,
-            message = notice.message,
-            "notice"
-        );
     }
 
     /// Nothing behind this point counts any more.

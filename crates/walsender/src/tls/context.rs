@@ -1,19 +1,19 @@
-//! Encryption of a connection to Postgres, and who is at the other end of it.
+//! The TLS settings of a connection string, and the handshake.
 
-use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
 use std::sync::Arc;
 
 use rustls::ClientConfig;
 use rustls::client::Resumption;
-use rustls::pki_types::{IpAddr, ServerName};
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::error::TlsError;
 use super::files;
-use super::verify::{Check, Trust, Verifier};
+use super::verify::{Trust, Verifier};
 use crate::conninfo::{ConnInfo, Host, HostAddr, RootCert, SslMode};
 
 /// Everything about TLS that does not depend on the single host: root certificates, the client's
@@ -31,26 +31,24 @@ use crate::conninfo::{ConnInfo, Host, HostAddr, RootCert, SslMode};
 /// | `verify-full` | yes                                   | yes                        |
 ///
 /// The root certificates are those in the file `sslrootcert`, or with `sslrootcert=system` those of
-/// the operating system. If the parameter is absent they are those in `~/.postgresql/root.crt`, as
-/// in libpq, if that file exists; if it does not, `verify-full` takes those of the operating system
-/// (libpq would fail) and `verify-ca` fails, since with public authorities everybody can get a
-/// certificate for *some* name. A server whose own certificate stands in that file is trusted too, as
-/// long as the certificate is valid: that is how a self-signed certificate is used.
+/// the operating system. Without the parameter they are those in `~/.postgresql/root.crt`, as in
+/// libpq, if that file exists; otherwise `verify-full` takes those of the operating system (libpq
+/// would fail) and `verify-ca` fails, since everybody can get a public certificate for *some* name. A
+/// server whose own valid certificate stands in the file is trusted too: self-signed ones are used so.
 ///
 /// # Invariants
-/// - In every mode the handshake's signature is verified: whoever shows a certificate also has its
-///   private key. Otherwise channel binding would bind to nothing.
-/// - A certificate that fails is an error, in `prefer` too; encryption is never given up silently
+/// - Every mode verifies the handshake's signature, so that the server has the private key of its
+///   certificate. Otherwise channel binding would bind to nothing.
+/// - A certificate that fails is an error, in `prefer` too: encryption is never given up silently
 ///   after the server has agreed to it.
 /// - A root certificate file that is named must exist. libpq does not verify at all if it is absent
 ///   and the mode is `prefer` or `require`.
 /// - The cryptography provider is passed explicitly; the process-wide default is left alone.
-/// - The only environment this reads is the home directory (above), and what `rustls-native-certs`
-///   reads to find the operating system's certificates (`SSL_CERT_FILE`, `SSL_CERT_DIR`).
+/// - The only environment read is the home directory, and what `rustls-native-certs` reads
+///   (`SSL_CERT_FILE`, `SSL_CERT_DIR`).
 ///
-/// Unlike libpq: host names are looked for in the certificate's subjectAltName only, never in its
-/// common name (RFC 6125, as every browser does); a client certificate is used only when `sslcert`
-/// names one, never from `~/.postgresql`; no revocation lists.
+/// Unlike libpq: names of hosts are those of the certificate's subjectAltName, never its common name
+/// (RFC 6125); a client certificate is used only when `sslcert` names one; no revocation lists.
 #[derive(Debug, Clone)]
 pub(crate) struct TlsContext {
     config: Arc<ClientConfig>,
@@ -78,17 +76,13 @@ impl TlsContext {
             return Ok(None);
         }
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let (trust, roots) = match trust(info, home)? {
-            Some((trust, described)) => (Some(trust), Some(described.into())),
-            None => (None, None),
-        };
+        let (trust, roots) = trust(info, home)?.unzip();
         let verifies_name = info.ssl_mode == SslMode::VerifyFull;
-        let check = match trust {
-            None => Check::Nothing,
-            Some(trust) if verifies_name => Check::ChainAndName(trust),
-            Some(trust) => Check::Chain(trust),
+        let verifier = Verifier {
+            algorithms: provider.signature_verification_algorithms,
+            trust,
+            verifies_name,
         };
-        let verifier = Verifier::new(provider.signature_verification_algorithms, check);
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|source| TlsError::Provider { source })?
@@ -113,19 +107,17 @@ impl TlsContext {
         Ok(Some(Self {
             config: Arc::new(config),
             verifies_name,
-            roots,
+            roots: roots.map(Into::into),
         }))
     }
 
     /// Makes `stream` an encrypted one, after the server has answered `S` to an SSLRequest.
     ///
-    /// There is no timeout in here. If the future is dropped the stream is lost with it.
+    /// It has no timeout of its own.
     ///
     /// # Errors
-    /// [`TlsError`] distinguishes an unknown issuer, another host's name and an expired certificate;
-    /// whatever else breaks the handshake is [`TlsError::Handshake`]. A server that refuses the
-    /// client's certificate says so here in TLS 1.2, but in TLS 1.3 only at the first read from the
-    /// stream.
+    /// [`TlsError`]. A server that refuses the client's certificate says so here in TLS 1.2, but in
+    /// TLS 1.3 only at the first read from the stream.
     pub(crate) async fn handshake<S>(
         &self,
         host: &Host,
@@ -144,40 +136,35 @@ impl TlsContext {
 
     fn server_name(&self, host: &Host) -> Result<ServerName<'static>, TlsError> {
         let HostAddr::Tcp(name) = &host.address else {
-            return Err(TlsError::UnixSocket {
-                host: host.to_string(),
-            });
+            let host = host.to_string();
+            return Err(TlsError::UnixSocket { host });
         };
+        let host = host.to_string();
         match ServerName::try_from(name.clone()) {
             Ok(name) => Ok(name),
-            Err(_) if self.verifies_name => Err(TlsError::HostName {
-                host: host.to_string(),
-            }),
+            Err(_) if self.verifies_name => Err(TlsError::HostName { host }),
             // A name that no certificate can hold, where the name does not matter. With an address
             // in its place no name is sent to the server.
-            Err(_) => Ok(ServerName::IpAddress(IpAddr::from(std::net::IpAddr::from(
-                Ipv4Addr::UNSPECIFIED,
-            )))),
+            Err(_) => Ok(ServerName::from(IpAddr::from(Ipv4Addr::UNSPECIFIED))),
         }
     }
 }
 
 /// The certificates to trust and where they are from; `None` if the certificate is not verified.
 fn trust(info: &ConnInfo, home: Option<&Path>) -> Result<Option<(Trust, String)>, TlsError> {
-    let of_home = || -> Result<Option<PathBuf>, TlsError> {
+    let of_home = || {
         let Some(home) = home else { return Ok(None) };
         let path = home.join(".postgresql/root.crt");
         match path.try_exists() {
-            Ok(true) => Ok(Some(path)),
-            Ok(false) => Ok(None),
+            Ok(exists) => Ok(exists.then_some(path)),
             Err(source) => Err(TlsError::File { path, source }),
         }
     };
-    let of_file = |path: &Path| -> Result<Option<(Trust, String)>, TlsError> {
+    let of_file = |path: &Path| {
         let trust = Trust::in_file(path, files::certificates(path)?)?;
         Ok(Some((trust, path.display().to_string())))
     };
-    let of_system = || -> Result<Option<(Trust, String)>, TlsError> {
+    let of_system = || {
         let described = "the operating system's certificate store";
         Ok(Some((Trust::of_system()?, described.to_owned())))
     };

@@ -22,46 +22,45 @@ pub(super) fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Vec<u8>
     let pss = signature.parameters.as_ref();
     let pss = pss.and_then(|parameters| RsaSsaPssParams::try_from(parameters).ok());
     let pss_hash = pss.as_ref().and_then(RsaSsaPssParams::hash_algorithm);
-    let hash = hash_of(
-        &signature.algorithm.to_id_string(),
-        pss_hash
-            .map(|hash| hash.algorithm.to_id_string())
-            .as_deref(),
-    )?;
+    let pss_hash = pss_hash.map(|hash| hash.algorithm.to_id_string());
+    let hash = hash_of(&signature.algorithm.to_id_string(), pss_hash.as_deref())?;
     Some(digest::digest(hash, certificate).as_ref().to_vec())
 }
 
-/// The hash of a signature algorithm; RSASSA-PSS names its hash in its parameters (RFC 4055, 3.1).
-fn hash_of(algorithm: &str, pss_hash: Option<&str>) -> Option<&'static Algorithm> {
-    const PKCS_1: &str = "1.2.840.113549.1.1.";
-    const ECDSA: &str = "1.2.840.10045.4.";
-    const NIST_HASH: &str = "2.16.840.1.101.3.4.2.";
+/// Hashes by signature algorithm; MD5 and SHA-1 count as SHA-256.
+const SIGNATURES: &[(&str, &Algorithm)] = &[
+    // PKCS #1.
+    ("1.2.840.113549.1.1.4", &SHA256), // MD5
+    ("1.2.840.113549.1.1.5", &SHA256), // SHA-1
+    ("1.2.840.113549.1.1.11", &SHA256),
+    ("1.2.840.113549.1.1.12", &SHA384),
+    ("1.2.840.113549.1.1.13", &SHA512),
+    ("1.2.840.113549.1.1.14", &SHA224),
+    (RSASSA_PSS, &SHA256), // SHA-1, its default
+    // ECDSA.
+    ("1.2.840.10045.4.1", &SHA256), // SHA-1
+    ("1.2.840.10045.4.3.1", &SHA224),
+    ("1.2.840.10045.4.3.2", &SHA256),
+    ("1.2.840.10045.4.3.3", &SHA384),
+    ("1.2.840.10045.4.3.4", &SHA512),
+];
 
-    if let Some(rsa) = algorithm.strip_prefix(PKCS_1) {
-        return match (rsa, pss_hash) {
-            // MD5 and SHA-1 count as SHA-256; SHA-1 is also the default of RSASSA-PSS (10).
-            ("4" | "5" | "11", _) | ("10", None) => Some(&SHA256),
-            ("12", _) => Some(&SHA384),
-            ("13", _) => Some(&SHA512),
-            ("14", _) => Some(&SHA224),
-            ("10", Some(hash)) => match hash.strip_prefix(NIST_HASH)? {
-                "1" => Some(&SHA256),
-                "2" => Some(&SHA384),
-                "3" => Some(&SHA512),
-                "4" => Some(&SHA224),
-                _ => None,
-            },
-            _ => None,
-        };
-    }
-    match algorithm.strip_prefix(ECDSA)? {
-        // SHA-1 (1) counts as SHA-256.
-        "1" | "3.2" => Some(&SHA256),
-        "3.1" => Some(&SHA224),
-        "3.3" => Some(&SHA384),
-        "3.4" => Some(&SHA512),
-        _ => None,
-    }
+/// RSASSA-PSS names its hash in its parameters (RFC 4055, 3.1).
+const RSASSA_PSS: &str = "1.2.840.113549.1.1.10";
+const PSS_HASHES: &[(&str, &Algorithm)] = &[
+    ("2.16.840.1.101.3.4.2.1", &SHA256),
+    ("2.16.840.1.101.3.4.2.2", &SHA384),
+    ("2.16.840.1.101.3.4.2.3", &SHA512),
+    ("2.16.840.1.101.3.4.2.4", &SHA224),
+];
+
+fn hash_of(algorithm: &str, pss_hash: Option<&str>) -> Option<&'static Algorithm> {
+    let (table, name) = match pss_hash {
+        Some(hash) if algorithm == RSASSA_PSS => (PSS_HASHES, hash),
+        _ => (SIGNATURES, algorithm),
+    };
+    let (_, hash) = table.iter().find(|(known, _)| *known == name)?;
+    Some(hash)
 }
 
 #[cfg(test)]

@@ -141,59 +141,38 @@ impl TlsError {
         matches!(self, Self::Handshake { .. })
     }
 
-    pub(super) fn from_handshake(host: &Host, roots: Option<&str>, error: io::Error) -> Self {
+    pub(super) fn from_handshake(host: &Host, roots: Option<&str>, source: io::Error) -> Self {
+        use CertificateError as Problem;
         let host = host.to_string();
-        let Some(tls) = error
-            .get_ref()
-            .and_then(|inner| inner.downcast_ref::<rustls::Error>())
-        else {
-            return Self::Handshake {
-                host,
-                source: error,
-            };
+        let tls = source.get_ref().and_then(|inner| inner.downcast_ref());
+        let Some(tls) = tls.cloned() else {
+            return Self::Handshake { host, source };
         };
-        let rustls::Error::InvalidCertificate(problem) = tls else {
-            return Self::Protocol {
-                host,
-                source: tls.clone(),
-            };
+        let source: rustls::Error = tls;
+        let rustls::Error::InvalidCertificate(problem) = &source else {
+            return Self::Protocol { host, source };
         };
+        let (not_after, not_before) = match problem {
+            Problem::ExpiredContext { not_after, .. } => (system_time(*not_after), None),
+            Problem::NotValidYetContext { not_before, .. } => (None, system_time(*not_before)),
+            _ => (None, None),
+        };
+        let presented = match problem {
+            Problem::NotValidForNameContext { presented, .. } => presented.clone(),
+            _ => Vec::new(),
+        };
+        let roots = roots.unwrap_or("no file").to_owned();
         match problem {
-            CertificateError::UnknownIssuer => Self::UnknownIssuer {
-                host,
-                roots: roots.unwrap_or("no file").to_owned(),
-            },
-            CertificateError::NotValidForName => Self::WrongHost {
-                host,
-                presented: Vec::new(),
-            },
-            CertificateError::NotValidForNameContext { presented, .. } => Self::WrongHost {
-                host,
-                presented: presented.clone(),
-            },
-            CertificateError::Expired => Self::Expired {
-                host,
-                not_after: None,
-            },
-            CertificateError::ExpiredContext { not_after, .. } => Self::Expired {
-                host,
-                not_after: system_time(*not_after),
-            },
-            CertificateError::NotValidYet => Self::NotYetValid {
-                host,
-                not_before: None,
-            },
-            CertificateError::NotValidYetContext { not_before, .. } => Self::NotYetValid {
-                host,
-                not_before: system_time(*not_before),
-            },
-            CertificateError::Other(OtherError(inner)) if inner.is::<Version1>() => {
-                Self::Version1 { host }
+            Problem::UnknownIssuer => Self::UnknownIssuer { host, roots },
+            Problem::NotValidForName | Problem::NotValidForNameContext { .. } => {
+                Self::WrongHost { host, presented }
             }
-            _ => Self::Certificate {
-                host,
-                source: tls.clone(),
-            },
+            Problem::Expired | Problem::ExpiredContext { .. } => Self::Expired { host, not_after },
+            Problem::NotValidYet | Problem::NotValidYetContext { .. } => {
+                Self::NotYetValid { host, not_before }
+            }
+            Problem::Other(OtherError(inner)) if inner.is::<Version1>() => Self::Version1 { host },
+            _ => Self::Certificate { host, source },
         }
     }
 }
@@ -221,13 +200,13 @@ fn listed(names: &[String]) -> String {
 }
 
 fn ago(time: Option<&SystemTime>) -> String {
-    time.and_then(|time| SystemTime::now().duration_since(*time).ok())
-        .map_or_else(String::new, |age| format!(" {} ago", rough(age)))
+    let age = time.and_then(|time| SystemTime::now().duration_since(*time).ok());
+    age.map_or_else(String::new, |age| format!(" {} ago", rough(age)))
 }
 
 fn ahead(time: Option<&SystemTime>) -> String {
-    time.and_then(|time| time.duration_since(SystemTime::now()).ok())
-        .map_or_else(String::new, |wait| format!(", only in {}", rough(wait)))
+    let wait = time.and_then(|time| time.duration_since(SystemTime::now()).ok());
+    wait.map_or_else(String::new, |wait| format!(", only in {}", rough(wait)))
 }
 
 /// A length of time with one unit, for people.

@@ -1,9 +1,10 @@
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretSlice};
 
 use super::error::TlsError;
 use crate::secret_file;
@@ -11,18 +12,13 @@ use crate::secret_file;
 /// All certificates of a PEM file, at least one.
 pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let (_, text) = read(path)?;
-    let certificates: Vec<_> = CertificateDer::pem_slice_iter(text.expose_secret())
-        .collect::<Result<_, _>>()
-        .map_err(|reason| TlsError::Pem {
-            path: path.to_owned(),
-            reason,
-        })?;
-    if certificates.is_empty() {
-        return Err(TlsError::NoCertificate {
-            path: path.to_owned(),
-        });
+    let path = path.to_owned();
+    let certificates = CertificateDer::pem_slice_iter(text.expose_secret());
+    match certificates.collect::<Result<Vec<_>, _>>() {
+        Err(reason) => Err(TlsError::Pem { path, reason }),
+        Ok(none) if none.is_empty() => Err(TlsError::NoCertificate { path }),
+        Ok(certificates) => Ok(certificates),
     }
-    Ok(certificates)
 }
 
 /// The private key of a PEM file that nobody else can read.
@@ -31,30 +27,18 @@ pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
 /// if root owns the file, none but reading for the group.
 pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let (metadata, text) = read(path)?;
+    let path = path.to_owned();
     let forbidden = if metadata.uid() == 0 { 0o037 } else { 0o077 };
     let mode = metadata.mode() & 0o7777;
     if mode & forbidden != 0 {
-        return Err(TlsError::KeyPermissions {
-            path: path.to_owned(),
-            mode,
-        });
+        return Err(TlsError::KeyPermissions { path, mode });
     }
     let text = text.expose_secret();
     PrivateKeyDer::from_pem_slice(text).map_err(|reason| match reason {
-        pem::Error::NoItemsFound if is_encrypted(text) => TlsError::KeyEncrypted {
-            path: path.to_owned(),
-        },
-        pem::Error::NoItemsFound => TlsError::NoKey {
-            path: path.to_owned(),
-        },
         // The headers of the older kind of encryption (RFC 1421) are not base64.
-        _ if is_encrypted(text) => TlsError::KeyEncrypted {
-            path: path.to_owned(),
-        },
-        reason => TlsError::Pem {
-            path: path.to_owned(),
-            reason,
-        },
+        _ if is_encrypted(text) => TlsError::KeyEncrypted { path },
+        pem::Error::NoItemsFound => TlsError::NoKey { path },
+        reason => TlsError::Pem { path, reason },
     })
 }
 
@@ -63,9 +47,7 @@ fn is_encrypted(pem: &[u8]) -> bool {
     contains(b"BEGIN ENCRYPTED PRIVATE KEY") || contains(b"Proc-Type: 4,ENCRYPTED")
 }
 
-fn read(path: &Path) -> Result<(std::fs::Metadata, secrecy::SecretSlice<u8>), TlsError> {
-    secret_file::read(path).map_err(|source| TlsError::File {
-        path: path.to_owned(),
-        source,
-    })
+fn read(path: &Path) -> Result<(Metadata, SecretSlice<u8>), TlsError> {
+    let path = path.to_owned();
+    secret_file::read(&path).map_err(|source| TlsError::File { path, source })
 }

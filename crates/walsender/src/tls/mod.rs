@@ -1,4 +1,4 @@
-//! Encryption of a connection to Postgres, and who is at the other end of it.
+//! TLS: which certificates to trust, how to verify a server's, and what can go wrong.
 
 mod context;
 mod end_point;

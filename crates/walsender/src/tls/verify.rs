@@ -18,47 +18,31 @@ use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate, X509Version};
 
 use super::error::{TlsError, Version1};
 
-/// What of the server's certificate is verified, apart from its being the server's own.
-#[derive(Debug)]
-pub(super) enum Check {
-    /// Nothing.
-    Nothing,
-    /// That it leads to a trusted certificate and is valid now.
-    Chain(Trust),
-    /// That, and that it is for the host.
-    ChainAndName(Trust),
-}
-
 /// The certificates to trust.
 #[derive(Debug)]
 pub(super) struct Trust {
     store: RootCertStore,
     /// The single certificates of a root file. A server that shows one of these itself is trusted
-    /// as well: the documentation's recipe for a quick start ("Creating Certificates") makes a
-    /// self-signed certificate that is its own authority, which is copied to the clients, and
-    /// `webpki` would refuse an authority's certificate as a server's.
+    /// as well: Postgres' documentation ("Creating Certificates") copies a self-signed certificate
+    /// to the clients, and `webpki` refuses an authority's certificate as a server's.
     pinned: Vec<CertificateDer<'static>>,
 }
 
 impl Trust {
     pub(super) fn in_file(
         path: &Path,
-        certificates: Vec<CertificateDer<'static>>,
+        pinned: Vec<CertificateDer<'static>>,
     ) -> Result<Self, TlsError> {
         let mut store = RootCertStore::empty();
-        for (index, certificate) in certificates.iter().enumerate() {
-            store
-                .add(certificate.clone())
-                .map_err(|source| TlsError::RootCertificate {
-                    path: path.to_owned(),
-                    number: index + 1,
-                    source,
-                })?;
+        for (index, certificate) in pinned.iter().enumerate() {
+            let added = store.add(certificate.clone());
+            added.map_err(|source| TlsError::RootCertificate {
+                path: path.to_owned(),
+                number: index + 1,
+                source,
+            })?;
         }
-        Ok(Self {
-            store,
-            pinned: certificates,
-        })
+        Ok(Self { store, pinned })
     }
 
     /// Certificates of the operating system that cannot be used are left out; there are some in
@@ -71,25 +55,22 @@ impl Trust {
             let source = found.errors.into_iter().next();
             return Err(TlsError::EmptySystemStore { source });
         }
-        Ok(Self {
-            store,
-            pinned: Vec::new(),
-        })
+        let pinned = Vec::new();
+        Ok(Self { store, pinned })
     }
 }
 
 /// Verifies what the `sslmode` asks for.
 #[derive(Debug)]
 pub(super) struct Verifier {
-    algorithms: WebPkiSupportedAlgorithms,
-    check: Check,
+    pub(super) algorithms: WebPkiSupportedAlgorithms,
+    /// `None`: nothing but that the server has the key of its certificate.
+    pub(super) trust: Option<Trust>,
+    /// Whether a certificate that is trusted must also be for the host.
+    pub(super) verifies_name: bool,
 }
 
 impl Verifier {
-    pub(super) fn new(algorithms: WebPkiSupportedAlgorithms, check: Check) -> Self {
-        Self { algorithms, check }
-    }
-
     fn verify_chain(
         &self,
         trust: &Trust,
@@ -112,10 +93,8 @@ impl Verifier {
             self.algorithms.all,
         );
         match verified {
-            // What `webpki` says of a self-signed certificate depends on its extensions ("an
-            // authority's certificate used as a server's") and on whether a trusted one has the
-            // same name (a bad signature, after the server's was made anew); what matters is that
-            // nobody who is trusted signed it.
+            // `webpki` reports a self-signed certificate by its extensions, or as a bad signature
+            // where a trusted one has the same name. In each case no trusted authority signed it.
             Err(Error::InvalidCertificate(
                 CertificateError::Other(_) | CertificateError::BadSignature,
             )) if fields.issuer().as_raw() == fields.subject().as_raw() => {
@@ -135,11 +114,9 @@ impl ServerCertVerifier for Verifier {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        match &self.check {
-            Check::Nothing => {}
-            Check::Chain(trust) => self.verify_chain(trust, end_entity, intermediates, now)?,
-            Check::ChainAndName(trust) => {
-                self.verify_chain(trust, end_entity, intermediates, now)?;
+        if let Some(trust) = &self.trust {
+            self.verify_chain(trust, end_entity, intermediates, now)?;
+            if self.verifies_name {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
             }
         }
@@ -161,10 +138,9 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        // `webpki` reads version 3 only. Where nothing but the key matters there is no reason to
-        // refuse the version 1 that `openssl x509 -req` made until lately; the signature is
-        // verified with the key in it.
-        if let (Check::Nothing, Ok(parsed)) = (&self.check, parse(certificate))
+        // `webpki` reads version 3 only. Where nothing but the key matters, version 1, which
+        // `openssl x509 -req` made until lately, will do: the key in it verifies the signature.
+        if let (None, Ok(parsed)) = (&self.trust, parse(certificate))
             && parsed.version() == X509Version::V1
         {
             return verify_tls13_signature_with_raw_key(
