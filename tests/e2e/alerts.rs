@@ -121,10 +121,10 @@ fn of_kafka_and_the_slot_come_and_go() {
     watch.wait(&of_wal, false, &[]);
     watch.wait(&retained, false, smaller);
 
-    // Kafka is gone, and 40 MB of WAL are written.
+    // Kafka is gone, and 56 MB of WAL are written.
     kafka.kill();
     insert(&db, 1);
-    for _ in 0..40 {
+    for _ in 0..56 {
         db.batch("SELECT pg_logical_emit_message(false, 'other', repeat('x', 1000000))");
     }
     watch.wait(&of_wal, true, &[]);

@@ -10,7 +10,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use walrelay_lab::proc;
 use walrelay_lsn::Lsn;
 use walrelay_relay::{Class, Diverted, PoisonAction, Progress, SchemaFailure, State};
-use walrelay_sink::{BatchingMode, Parking, SinkStats};
+use walrelay_sink::{BatchingMode, Parking, Poison, SinkStats};
 
 use super::report::{
     BrokerReport, DeadLetterReport, DeliveryReport, History, KafkaReport, LatencyReport,
@@ -203,8 +203,8 @@ impl Telemetry {
                 reconnects: BTreeMap::new(),
                 feedback_sent: 0,
                 blocked: Duration::ZERO,
-                dead_letters: BTreeMap::new(),
-                skipped: BTreeMap::new(),
+                dead_letters: classes(),
+                skipped: classes(),
                 slot: None,
                 slot_error: None,
                 server_end: None,
@@ -501,6 +501,12 @@ impl Live {
             state => Some(state.to_string()),
         }
     }
+}
+
+/// All classes, so that a first event is an increase of a counter that was there before.
+fn classes() -> BTreeMap<String, u64> {
+    let classes = Poison::ALL.map(Class::Poison).into_iter().chain([Class::Parked]);
+    classes.map(|class| (class.to_string(), 0)).collect()
 }
 
 /// A state's name of [`STATES`](super::report::STATES) and its reason.
