@@ -29,12 +29,11 @@ pub struct Sighting {
 
 /// A row that a slot stood behind before the broker had its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct TooEarly {
-    /// The row.
     pub id: String,
     /// Where its commit begins.
     pub commit: Lsn,
-    /// The slot behind it.
     pub seen: Sighting,
     /// When the broker appended the row's first record, if ever.
     pub appended: Option<i64>,

@@ -49,16 +49,15 @@ pub struct Workload {
 /// What was written, as far as the writers know. A commit whose answer was lost counts among the
 /// `errors`; what became of it stands in the table.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Written {
-    /// Transactions that were committed.
+    /// Those that were committed.
     pub transactions: u64,
-    /// Rows in them.
     pub rows: u64,
     /// Transactions that were rolled back on purpose.
     pub rolled_back: u64,
     /// Rows undone, with their transaction or a savepoint.
     pub undone_rows: u64,
-    /// Savepoints that were rolled back to.
     pub savepoints: u64,
     /// Connections lost or refused.
     pub errors: u64,
@@ -256,11 +255,8 @@ async fn connect(plan: &Workload) -> Result<Connection, Error> {
 }
 
 async fn write(plan: &Workload, number: u32, progress: &Progress) {
-    let mut rng = Rng::with_seed(
-        plan.seed
-            .wrapping_mul(0x9E37_79B9)
-            .wrapping_add(number.into()),
-    );
+    let seed = plan.seed.wrapping_mul(0x9E37_79B9);
+    let mut rng = Rng::with_seed(seed.wrapping_add(number.into()));
     let mut connection = None;
     let begun = tokio::time::Instant::now();
     let mut mine = 0_u64;
@@ -282,12 +278,11 @@ async fn write(plan: &Workload, number: u32, progress: &Progress) {
         match result {
             Ok(rows) => mine += rows,
             Err(error) => {
-                let lost = error.code().is_none_or(|code| {
-                    // Connection exceptions, operator intervention, out of resources.
-                    ["08", "57", "53"]
-                        .iter()
-                        .any(|class| code.code().starts_with(class))
-                });
+                // Connection exceptions, operator intervention, out of resources.
+                let mut classes = ["08", "57", "53"].iter();
+                let lost = error
+                    .code()
+                    .is_none_or(|code| classes.any(|class| code.code().starts_with(class)));
                 // heapam_tuple_lock says so, rarely, when it follows a row's versions while the
                 // transaction that made the next one is ending (seen with 18.1, on a busy machine). The
                 // server has rolled the transaction back, and the row is sound.
@@ -326,18 +321,15 @@ async fn transaction(
     progress: &Progress,
 ) -> Result<u64, Error> {
     let rows = rng.u32(1..=MOST_ROWS);
+    let types = &plan.aggregate_types;
     let mut keys = BTreeSet::new();
     for _ in 0..rng.u32(1..=4) {
-        keys.insert((
-            rng.usize(..plan.aggregate_types.len()),
-            rng.u32(..plan.keys),
-        ));
+        keys.insert((rng.usize(..types.len()), rng.u32(..plan.keys)));
     }
     client.batch_execute("BEGIN").await?;
-    let keys: Vec<(&str, String)> = keys
-        .into_iter()
-        .map(|(kind, key)| (plan.aggregate_types[kind].as_str(), format!("key-{key}")))
-        .collect();
+    let keys = keys.into_iter();
+    let keys = keys.map(|(kind, key)| (&*types[kind], format!("key-{key}")));
+    let keys: Vec<(&str, String)> = keys.collect();
     for (kind, key) in &keys {
         client.query_one(lock, &[kind, key]).await?;
     }
@@ -383,13 +375,10 @@ async fn transaction(
 /// Characters that JSON, UTF-8 and careless code treat each in their own way.
 fn text(rng: &mut Rng) -> String {
     const SPECIAL: [char; 8] = ['"', '\\', '\n', 'é', '√', '🦀', '\u{2028}', '\''];
-    (0..rng.usize(..=MOST_PADDING))
-        .map(|_| {
-            if rng.u8(..) < 8 {
-                SPECIAL[rng.usize(..8)]
-            } else {
-                rng.lowercase()
-            }
-        })
-        .collect()
+    let length = rng.usize(..=MOST_PADDING);
+    let mut character = |_| match rng.u8(..) {
+        0..8 => SPECIAL[rng.usize(..8)],
+        _ => rng.lowercase(),
+    };
+    (0..length).map(&mut character).collect()
 }

@@ -73,13 +73,9 @@ pub(crate) struct Course<'a> {
 
 impl Course<'_> {
     fn slot(&self) -> String {
+        let (table, word) = (&self.backlog.table, self.contender.word());
         let tls = if self.tls { "_tls" } else { "" };
-        format!(
-            "{}_{}{tls}_{}",
-            self.backlog.table,
-            self.contender.word(),
-            self.round
-        )
+        format!("{table}_{word}{tls}_{}", self.round)
     }
 
     fn url(&self) -> String {
@@ -114,9 +110,10 @@ impl Course<'_> {
                 ];
                 rig.spawn(&rig.binary, &args, "")
             }
-            _ => self
-                .contender
-                .start(rig, &config, Tuned::Throughput, backlog.load.rows),
+            _ => {
+                let rows = backlog.load.rows;
+                self.contender.start(rig, &config, Tuned::Throughput, rows)
+            }
         }
     }
 }
@@ -231,10 +228,8 @@ impl Draining<'_> {
             backends.cpu();
             reader = proc::cpu(self.reader.pid()).unwrap_or(reader);
             memory = self.reader.megabytes("VmHWM").unwrap_or(0.0).max(memory);
-            if contender.kind == Kind::Recvlogical
-                && half.is_none()
-                && sent(rig, &backends) >= Some(backlog.half)
-            {
+            let looks = contender.kind == Kind::Recvlogical && half.is_none();
+            if looks && sent(rig, &backends) >= Some(backlog.half) {
                 half = Some(begun.elapsed());
             }
             let done = self.is_done(&watch);

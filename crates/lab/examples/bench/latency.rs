@@ -110,13 +110,9 @@ pub(crate) fn steady(
             order.reverse();
         }
         for contender in order {
-            let steps = vec![step(rate, WARM_UP), step(rate, seconds)];
-            let stream = Stream {
-                kind: "order",
-                steps,
-            };
+            let stream = Stream::orders(&[step(rate, WARM_UP), step(rate, seconds)]);
             let name = format!("latency_{rate}_{round}");
-            let mut measured = run(rig, contender, &name, &[stream], quiet);
+            let mut measured = run(rig, contender, &name, &stream, quiet);
             let measured = Latency {
                 round,
                 ..measured.remove(1)
@@ -132,51 +128,35 @@ pub(crate) fn steady(
 pub(crate) fn until_warm(rig: &Rig, quiet: &mut Quiet) {
     const SECONDS: u64 = 10;
     warm_up(|round| {
-        let steps = [RATES[1], RATES[2]].map(|rate| step(rate, SECONDS));
-        let stream = Stream {
-            kind: "order",
-            steps: steps.to_vec(),
-        };
+        let stream = Stream::orders(&[RATES[1], RATES[2]].map(|rate| step(rate, SECONDS)));
         let name = format!("warm_{round}");
-        let measured = run(rig, Contender::RELAY_UNIX, &name, &[stream], quiet);
+        let measured = run(rig, Contender::RELAY_UNIX, &name, &stream, quiet);
         measured[0].cpu.broker
     });
 }
 
 /// One relay through all rates.
 pub(crate) fn ramp(rig: &Rig, seconds: u64, quiet: &mut Quiet) -> Vec<Latency> {
-    let steps = RAMP.map(|rate| step(rate, seconds)).to_vec();
-    let stream = Stream {
-        kind: "order",
-        steps,
-    };
-    run(rig, Contender::RELAY, "ramp", &[stream], quiet)
+    let stream = Stream::orders(&RAMP.map(|rate| step(rate, seconds)));
+    run(rig, Contender::RELAY, "ramp", &stream, quiet)
 }
 
 /// A light topic alone, and beside a heavy one.
 pub(crate) fn light(rig: &Rig, seconds: u64, quiet: &mut Quiet) -> Vec<Latency> {
-    let light = Stream {
-        kind: "light",
-        steps: vec![step(LIGHT, seconds)],
-    };
     let (rate, together) = HEAVY;
-    let heavy = Stream {
-        kind: "heavy",
-        steps: vec![Step {
-            rate,
-            seconds,
-            together,
-        }],
+    let heavy = Step {
+        rate,
+        seconds,
+        together,
     };
+    let streams = [("light", step(LIGHT, seconds)), ("heavy", heavy)];
+    let streams = streams.map(|(kind, step)| Stream {
+        kind,
+        steps: vec![step],
+    });
     let relay = Contender::RELAY;
-    let mut measured = run(
-        rig,
-        relay,
-        "light_alone",
-        std::slice::from_ref(&light),
-        quiet,
-    );
-    measured.extend(run(rig, relay, "light_beside", &[light, heavy], quiet));
+    let mut measured = run(rig, relay, "light_alone", &streams[..1], quiet);
+    measured.extend(run(rig, relay, "light_beside", &streams, quiet));
     measured
 }
 
@@ -189,10 +169,10 @@ fn run(
 ) -> Vec<Latency> {
     let slot = format!("{name}_{}", contender.word());
     let prefix = format!("{slot}.");
-    let topics: Vec<String> = streams
+    let topics = streams
         .iter()
-        .map(|stream| format!("{prefix}{}", stream.kind))
-        .collect();
+        .map(|stream| format!("{prefix}{}", stream.kind));
+    let topics: Vec<String> = topics.collect();
     rig.create_topics(&topics, PARTITIONS);
     let polls = matches!(contender.kind, Kind::Polling(_));
     let table = if polls { "polled" } else { OUTBOX };
@@ -262,10 +242,10 @@ fn by_step(
     cpu: Cpu,
 ) -> Vec<Latency> {
     // Of each stream and step: when it was committed, and how long it then took.
-    let mut times: Vec<Vec<[Vec<i64>; 3]>> = streams
+    let times = streams
         .iter()
-        .map(|stream| vec![Default::default(); stream.steps.len()])
-        .collect();
+        .map(|stream| vec![Default::default(); stream.steps.len()]);
+    let mut times: Vec<Vec<[Vec<i64>; 3]>> = times.collect();
     for (id, number, committed) in committed {
         let seen = seen.get(id);
         let seen = seen.unwrap_or_else(|| panic!("{name} never sent row {number}"));

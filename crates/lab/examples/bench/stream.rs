@@ -16,6 +16,14 @@ pub(crate) struct Stream {
     pub(crate) steps: Vec<Step>,
 }
 
+impl Stream {
+    /// Orders, as those of the backlog.
+    pub(crate) fn orders(steps: &[Step]) -> [Self; 1] {
+        let (kind, steps) = ("order", steps.to_vec());
+        [Self { kind, steps }]
+    }
+}
+
 /// Rows are alone in their transactions up to a rate at which commits take a good part of two
 /// processors.
 pub(crate) fn step(rate: u64, seconds: u64) -> Step {
@@ -46,19 +54,17 @@ pub(crate) fn place_of(streams: &[Stream], number: u64) -> (usize, usize) {
     panic!("no stream wrote row {number}");
 }
 
-/// Writes all of it, and has `writers` send what was committed, if there are any. How it went, for each
-/// stream and step.
+/// Writes all streams, and has `writers` send what was committed, if there are any. Returns how it went, for
+/// each stream and step.
 pub(crate) fn write(
     url: &str,
     table: &str,
     streams: &[Stream],
     writers: Option<&Writers>,
 ) -> Vec<Vec<Wrote>> {
-    let plans: Vec<_> = streams
-        .iter()
-        .zip(0..)
-        .map(|(stream, number)| load::schedule(number * APART, &stream.steps))
-        .collect();
+    let plans = streams.iter().zip(0..);
+    let plans = plans.map(|(stream, number)| load::schedule(number * APART, &stream.steps));
+    let plans: Vec<_> = plans.collect();
     let connect = |stream: usize| {
         let kind = streams[stream].kind;
         let db = Db::connect(url);

@@ -19,39 +19,28 @@ pub(crate) fn machine(rig: &Rig) -> Vec<(&'static str, String)> {
     let unknown = || "?".to_owned();
     let model = here.model.unwrap_or_else(unknown);
     let memory = here.memory_mb.unwrap_or(0) as f64 / 1e3;
-    let binary = rig.binary.to_string_lossy();
+    let kernel = here.kernel.unwrap_or_else(unknown);
+    let control = say("cat", &["/proc/sys/net/ipv4/tcp_congestion_control"]);
+    let (version, fsync) = (setting(rig, "server_version"), setting(rig, "fsync"));
+    let recvlogical = say(&rig.recvlogical.to_string_lossy(), &["--version"]);
+    let (kafka, java) = (kafka_version(rig), say("java", &["-version"]));
+    let walrelay = say(&rig.binary.to_string_lossy(), &["--version"]);
     vec![
         ("processors", format!("{} × {model}", here.processors)),
         ("memory", format!("{memory:.0} GB")),
         (
             "kernel",
-            format!(
-                "Linux {}, TCP congestion control {}",
-                here.kernel.unwrap_or_else(unknown),
-                say("cat", &["/proc/sys/net/ipv4/tcp_congestion_control"])
-            ),
+            format!("Linux {kernel}, TCP congestion control {control}"),
         ),
         (
             "Postgres",
-            format!(
-                "{}; fsync {}; {}",
-                setting(rig, "server_version"),
-                setting(rig, "fsync"),
-                say(&rig.recvlogical.to_string_lossy(), &["--version"])
-            ),
+            format!("{version}; fsync {fsync}; {recvlogical}"),
         ),
         (
             "Kafka",
-            format!(
-                "{}, one broker, {PARTITIONS} partitions, no compression; {}",
-                kafka_version(rig),
-                say("java", &["-version"])
-            ),
+            format!("{kafka}, one broker, {PARTITIONS} partitions, no compression; {java}"),
         ),
-        (
-            "walrelay",
-            format!("{}, default configuration", say(&binary, &["--version"])),
-        ),
+        ("walrelay", format!("{walrelay}, default configuration")),
     ]
 }
 
@@ -252,12 +241,9 @@ pub(crate) fn idle(rig: &Rig, idle: &[Idle]) -> String {
 /// The runs of each rate and contender, in the order of the first round.
 fn by_contender(runs: &[Latency]) -> Vec<Vec<&Latency>> {
     let first = runs.iter().filter(|run| run.round == 1);
-    let alike = |one: &Latency, other: &Latency| {
-        one.step.rate == other.step.rate && one.contender == other.contender
-    };
-    first
-        .map(|first| runs.iter().filter(|run| alike(run, first)).collect())
-        .collect()
+    let of = |run: &Latency| (run.step.rate, run.contender.clone());
+    let alike = first.map(|first| runs.iter().filter(|run| of(run) == of(first)).collect());
+    alike.collect()
 }
 
 pub(crate) fn latency(runs: &[Latency]) -> String {
@@ -296,29 +282,25 @@ pub(crate) fn latency(runs: &[Latency]) -> String {
 
 /// How many times as long a record takes with the others as with walrelay by TCP, to a consumer.
 pub(crate) fn latency_ratios(runs: &[Latency]) -> String {
-    let mut text = String::from(
-        "As many times as long as with walrelay by TCP, to a consumer, by the medians:\n\n\
-         | rows/s | relay | p50 | p99 |\n|---:|---|---:|---:|\n",
+    let medians = by_contender(runs)
+        .into_iter()
+        .map(|runs| Latency::median(&runs));
+    let medians: Vec<Latency> = medians.collect();
+    // The first of each rate is walrelay by TCP.
+    let ours = |run: &Latency| medians.iter().find(|ours| ours.step.rate == run.step.rate);
+    let rows = medians.iter().map(|run| (run, ours(run).unwrap_or(run)));
+    let rows: Vec<_> = rows
+        .filter(|(run, ours)| run.contender != ours.contender)
+        .collect();
+    let table = table!(&rows, |row|
+        "rows/s" => thousands(row.0.step.rate as f64);
+        "<relay" => row.0.contender.clone();
+        "p50" => fixed(1, row.0.consumer.p50 / row.1.consumer.p50);
+        "p99" => fixed(1, row.0.consumer.p99 / row.1.consumer.p99);
     );
-    let mut ours: Option<Latency> = None;
-    for runs in by_contender(runs) {
-        let run = Latency::median(&runs);
-        match &ours {
-            // The first of each rate.
-            Some(ours) if ours.step.rate == run.step.rate => {
-                let _ = writeln!(
-                    text,
-                    "| {} | {} | {:.1} | {:.1} |",
-                    thousands(run.step.rate as f64),
-                    run.contender,
-                    run.consumer.p50 / ours.consumer.p50,
-                    run.consumer.p99 / ours.consumer.p99
-                );
-            }
-            _ => ours = Some(run),
-        }
-    }
-    text
+    format!(
+        "As many times as long as with walrelay by TCP, to a consumer, by the medians:\n\n{table}"
+    )
 }
 
 /// With bars, in which a step would be seen: each mark is a tenth of a factor of ten.

@@ -25,18 +25,14 @@ pub struct Committed {
 
 /// A record that was read from the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Delivered {
     /// The header `id`, if it has one that is text.
     pub id: Option<String>,
-    /// Where it was read.
     pub topic: String,
-    /// Where it was read.
     pub partition: i32,
-    /// Where it was read.
     pub offset: i64,
-    /// Its key.
     pub key: Option<Vec<u8>>,
-    /// Its value.
     pub payload: Option<Vec<u8>>,
     /// All its headers, in their order; names may repeat.
     pub headers: Vec<(String, Option<Vec<u8>>)>,
@@ -49,10 +45,9 @@ pub struct Delivered {
 
 /// A record that differs from its row.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Altered {
-    /// The row.
     pub id: String,
-    /// Where the record is.
     pub position: String,
     /// What differs: "topic", "key" or "value".
     pub what: &'static str,
@@ -60,12 +55,10 @@ pub struct Altered {
 
 /// A record that came out of its key's order.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct OutOfOrder {
-    /// The row.
     pub id: String,
-    /// Where the record is.
     pub position: String,
-    /// Its number.
     pub number: i64,
     /// The number of the record of the same key that came before it.
     pub after: i64,
@@ -73,10 +66,9 @@ pub struct OutOfOrder {
 
 /// What the comparison shows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Verdict {
-    /// How many rows were committed.
     pub committed: usize,
-    /// How many records were read.
     pub delivered: usize,
     /// How many of them repeat an earlier one. Allowed: delivery is at least once.
     pub duplicates: usize,

@@ -47,18 +47,15 @@ pub(super) fn records(
     }
     // What lies behind the last id awaited: duplicates, and what should not be there at all.
     assign_new(&consumer, prefix, &mut read.next);
-    let ends: BTreeMap<(String, i32), i64> = read
-        .next
-        .keys()
-        .map(|(topic, partition)| {
-            let (low, high) = retry(|| consumer.fetch_watermarks(topic, *partition, ANSWER));
-            assert_eq!(
-                low, 0,
-                "{topic}[{partition}] has lost its beginning: it proves nothing"
-            );
-            ((topic.clone(), *partition), high)
-        })
-        .collect();
+    let mut ends = BTreeMap::new();
+    for (topic, partition) in read.next.keys() {
+        let (low, high) = retry(|| consumer.fetch_watermarks(topic, *partition, ANSWER));
+        assert_eq!(
+            low, 0,
+            "{topic}[{partition}] has lost its beginning: it proves nothing"
+        );
+        ends.insert((topic.clone(), *partition), high);
+    }
     let patience = deadline.max(Instant::now() + Duration::from_secs(30));
     while ends.iter().any(|(at, end)| read.next[at] < *end) {
         assert!(
@@ -105,9 +102,8 @@ impl Reading {
         for element in positions.elements() {
             if let Offset::Offset(offset) = element.offset() {
                 let at = (element.topic().to_owned(), element.partition());
-                self.next
-                    .entry(at)
-                    .and_modify(|next| *next = offset.max(*next));
+                let next = self.next.entry(at);
+                next.and_modify(|next| *next = offset.max(*next));
             }
         }
     }
@@ -117,11 +113,8 @@ impl Reading {
 fn assign_new(consumer: &BaseConsumer, prefix: &str, next: &mut BTreeMap<(String, i32), i64>) {
     let metadata = retry(|| consumer.fetch_metadata(None, ANSWER));
     let mut new = TopicPartitionList::new();
-    for topic in metadata
-        .topics()
-        .iter()
-        .filter(|topic| topic.name().starts_with(prefix))
-    {
+    let topics = metadata.topics().iter();
+    for topic in topics.filter(|topic| topic.name().starts_with(prefix)) {
         for partition in topic.partitions() {
             let at = (topic.name().to_owned(), partition.id());
             if next.contains_key(&at) {
@@ -159,6 +152,16 @@ fn delivered(message: &BorrowedMessage<'_>) -> Delivered {
         let header = headers.iter().find(|header| header.key == "id")?;
         String::from_utf8(header.value?.to_vec()).ok()
     });
+    let (appended, created) = match message.timestamp() {
+        Timestamp::LogAppendTime(millis) => (Some(millis), None),
+        Timestamp::CreateTime(millis) => (None, Some(millis)),
+        Timestamp::NotAvailable => (None, None),
+    };
+    let headers = message
+        .headers()
+        .into_iter()
+        .flat_map(|headers| headers.iter());
+    let headers = headers.map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec)));
     Delivered {
         id,
         topic: message.topic().to_owned(),
@@ -166,19 +169,8 @@ fn delivered(message: &BorrowedMessage<'_>) -> Delivered {
         offset: message.offset(),
         key: message.key().map(<[u8]>::to_vec),
         payload: message.payload().map(<[u8]>::to_vec),
-        headers: message.headers().map_or_else(Vec::new, |headers| {
-            headers
-                .iter()
-                .map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec)))
-                .collect()
-        }),
-        appended: match message.timestamp() {
-            Timestamp::LogAppendTime(millis) => Some(millis),
-            Timestamp::CreateTime(_) | Timestamp::NotAvailable => None,
-        },
-        created: match message.timestamp() {
-            Timestamp::CreateTime(millis) => Some(millis),
-            Timestamp::LogAppendTime(_) | Timestamp::NotAvailable => None,
-        },
+        headers: headers.collect(),
+        appended,
+        created,
     }
 }
