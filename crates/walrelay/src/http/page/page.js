@@ -107,7 +107,7 @@
   // What is wrong.
   const STATES = {
     connecting: ['warn', 'Connecting to Postgres'],
-    blocked: ['bad', 'Delivery to Kafka is blocked', 'Nothing is lost: records wait, Postgres keeps their WAL, and delivery resumes by itself once the reason is gone.'],
+    blocked: ['bad', 'Delivery is blocked', 'Nothing is lost: records wait, Postgres keeps their WAL, and delivery resumes by itself once the reason is gone.'],
     'waiting-for-schema': ['bad', 'Waiting for a schema of the registry', 'See whether the schema registry answers and has the subject. walrelay asks again by itself.'],
     'waiting-for-slot': ['warn', 'Standing by: the slot has another reader', 'This relay takes over when the other one is gone. If no other relay runs, see who reads it: pg_stat_replication.'],
     retrying: ['bad', 'Not relaying; walrelay tries again', 'See the reason and the recent errors below. walrelay retries until it succeeds.'],
@@ -167,7 +167,7 @@
       add('warn', 'A Kafka broker is down', names, 'Partitions that it led need another leader; others are delivered.');
     }
     if (slot && slot.error) add('warn', 'Looks at the catalogs fail', slot.error, 'The stream goes on; retained WAL is not watched meanwhile.');
-    if (!s.ready && !found.some((problem) => problem.level === 'bad')) add('bad', 'Not ready', s.not_ready);
+    if (!s.ready && !found.length) add('bad', 'Not ready', s.not_ready);
     if (dead.parked_keys > 0) {
       add('warn', 'Keys are parked behind dead letters', plural(dead.parked_keys, 'key'), 'walrelay dlq list shows them; redrive or drop them.');
     }
@@ -209,7 +209,7 @@
   function showVerdict() {
     if (!status && lostSince === null) return;
     const top = problems.find((problem) => problem.level !== 'note');
-    let shown = top || { level: 'ok', title: 'All is well: events flow from Postgres to Kafka' };
+    let shown = top || { level: 'ok', title: 'All is well: events are relayed' };
     let rest = problems.filter((problem) => problem !== top);
     if (lostSince !== null) {
       shown = {
@@ -252,7 +252,7 @@
     const levels = [kept, away ? STATES[pipeline.state][0] : 'ok'];
     const level = ['bad', 'warn', 'ok'].find((name) => levels.includes(name));
     const words = away ? pipeline.state.replaceAll('-', ' ') : ['streaming', 'draining'].includes(pipeline.state) ? 'streaming' : 'reading pauses';
-    badge('node-source', level, `${words}${slot && slot.wal_status ? `, WAL ${slot.wal_status}` : ''}`);
+    badge('node-source', level, `${words}${slot && slot.wal_status !== 'reserved' ? `, WAL ${slot.wal_status}` : ''}`);
     const limited = slot && slot.limit_bytes;
     gauge('gauge-wal', slot ? kept : 'idle', 'WAL kept for the slot',
       slot ? `${bytes(slot.retained_bytes)}${limited ? ` of ${bytes(slot.limit_bytes)}` : ''}` : 'not seen yet',
@@ -284,7 +284,7 @@
       ['schemas', registry ? tally(registry.requests) || 'no requests' : null],
     ]);
   }
-  function showSink({ kafka, delivery }) {
+  function showSink({ kafka, delivery, latency: { commit_to_ack: ack } }) {
     const brokers = kafka ? kafka.brokers : [];
     const isDown = kafkaIsDown(kafka);
     const ups = brokers.filter(up).length;
@@ -295,6 +295,7 @@
     facts('sink-facts', [
       ['bootstrap', kafka && listed(kafka.bootstrap_servers)],
       ['not up', isDown ? 'all' : brokers.filter(down).map((broker) => `${broker.name} (${broker.state})`).join(', ')],
+      ['acknowledged', ack.samples ? `p50 ${millis(ack.p50_ms)}, p99 ${millis(ack.p99_ms)} after the commit` : 'nothing in the last minute'],
       ['round trip', brokers.filter(up).map((broker) => millis(broker.rtt_avg_ms)).join(', ')],
       ['topics', count(delivery.topics.length)],
       ['failed', tally(delivery.failed) || 'none'],
