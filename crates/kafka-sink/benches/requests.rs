@@ -22,7 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdkafka::mocking::MockCluster;
-use walrelay_kafka_sink::{DualModeSinkFactory, KafkaConfig, KafkaOptions, KafkaSinkFactory};
+use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, KafkaSinkFactory};
 use walrelay_sink::{
     BatchingMode, Deliveries, DeliveryError, Record, SendError, Sink, SinkFactory,
 };
@@ -239,9 +239,9 @@ fn backlogs() {
         for _ in 0..ROUNDS {
             let cluster = MockCluster::new(1).expect("a mock broker");
             cluster.create_topic("t", partitions, 1).expect("a topic");
-            let mut one = KafkaSinkFactory::new(config(&cluster, Some("50")));
+            let mut one = KafkaSinkFactory::new(config(&cluster, Some("50"))).of_one_producer();
             rounds[0].push(drain(&mut one, &cluster, millis, count));
-            let mut several = DualModeSinkFactory::new(config(&cluster, None));
+            let mut several = KafkaSinkFactory::new(config(&cluster, None));
             rounds[1].push(drain(&mut several, &cluster, millis, count));
         }
         let [one, several] = rounds.map(median);
@@ -261,10 +261,10 @@ fn latency() {
             let cluster = MockCluster::new(1).expect("a mock broker");
             cluster.create_topic("t", partitions, 1).expect("a topic");
             let config = config(&cluster, None);
-            let mut one = KafkaSinkFactory::new(config.clone());
+            let mut one = KafkaSinkFactory::new(config.clone()).of_one_producer();
             rounds[0].push(measure(&mut one, &cluster, millis, rate));
             // As `walrelay run` has it while it keeps up.
-            let mut several = DualModeSinkFactory::new(config);
+            let mut several = KafkaSinkFactory::new(config);
             rounds[1].push(measure(&mut several, &cluster, millis, rate));
         }
         let [one, several] = rounds

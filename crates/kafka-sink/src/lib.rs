@@ -4,8 +4,8 @@
 //! # Contents
 //! - [`KafkaConfig`], [`KafkaOptions`]: librdkafka's properties by their own names, validated.
 //!   [`KafkaConfigError`] says which one would break a promise, why, and what to do.
-//! - [`KafkaSinkFactory`], [`KafkaSink`]: the producer. [`KafkaError`] is why there is none.
-//! - [`DualModeSinkFactory`]: makes a sink of two of them, one for latency and one for throughput.
+//! - [`KafkaSinkFactory`], [`KafkaSink`]: the producer, or two of them, one for latency and one for throughput.
+//!   [`KafkaError`] is why there is none.
 //! - [`TokenSource`], [`Token`]: where the tokens of `sasl.mechanism=OAUTHBEARER` come from.
 //! - [`probe`]: asks the cluster whether it would talk to us, for a configuration check.
 //! - [`dlq`]: the topic of dead letters.
@@ -72,5 +72,5 @@ pub use config::{KafkaConfig, KafkaConfigError, KafkaOptions, TopicCreation};
 pub use consumer::{Tail, TailedRecord};
 pub use error::KafkaError;
 pub use probe::{ClusterInfo, probe};
-pub use producer::{DualModeSinkFactory, KafkaSink, KafkaSinkFactory};
+pub use producer::{KafkaSink, KafkaSinkFactory};
 pub use tokens::{Token, TokenError, TokenSource};

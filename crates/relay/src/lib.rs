@@ -10,7 +10,7 @@
 //!   is missing ([`LogError`]).
 //! - [`Schemas`]: who is asked for the schemas of values, where they are encoded by some.
 //! - [`Environment`]: where the pipeline reads the wall clock, and what it reports to
-//!   ([`State`], samples of latency). [`Counts`] are the figures of a run.
+//!   ([`State`], [`Progress`], samples of latency). [`Counts`] are the figures of a run.
 //! - [`PipelineError`]: why a pipeline stopped.
 //!
 //! # Invariants
@@ -42,7 +42,7 @@ mod pipeline;
 mod poison;
 
 pub use crate::core::{Core, CoreError, Outgoing, Step};
-pub use interface::environment::{Counts, Environment, Failpoint, State};
+pub use interface::environment::{Counts, Environment, Failpoint, Progress, State};
 pub use interface::event::SentEvent;
 pub use interface::schemas::{PendingSchema, SchemaAnswer, SchemaError, SchemaFailure, Schemas};
 pub use interface::source::{

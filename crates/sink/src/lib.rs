@@ -6,6 +6,7 @@
 //! - [`Deliveries`]: how a sink reports, from any thread and in any order, what became of them.
 //! - [`DeliveryError`], [`Disposition`], [`Poison`]: why a record was not delivered and what can be
 //!   done.
+//! - [`SinkStats`]: a sink's figures for metrics.
 //! - [`dlq_headers`], [`EventPosition`]: what a dead letter looks like. [`Parking`]: whose keys wait behind one.
 //!
 //! # Invariants
@@ -25,9 +26,11 @@ mod event_position;
 mod parking;
 mod record;
 mod sink;
+mod stats;
 
 pub use delivery::{Deliveries, DeliveryError, Disposition, Poison};
 pub use event_position::EventPosition;
 pub use parking::Parking;
 pub use record::{Header, Record};
 pub use sink::{BatchingMode, Obstacle, SendError, Sink, SinkFactory};
+pub use stats::{BrokerStats, MAX_TOPICS, OTHER_TOPICS, SinkStats, TopicStats};

@@ -139,6 +139,11 @@ impl Parking {
         self.lock().resolved.len()
     }
 
+    /// How many keys are parked, counted for each topic that they are parked for.
+    pub fn keys(&self) -> usize {
+        self.lock().places.len()
+    }
+
     /// How many dead letters are open.
     pub fn open(&self) -> usize {
         self.open.load(Ordering::Acquire)

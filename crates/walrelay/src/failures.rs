@@ -11,6 +11,7 @@ use walrelay_sink::Disposition;
 use walrelay_walsender::{ConnInfoError, ErrorClass};
 
 use crate::cli::{Exit, Failure};
+use crate::http::EndpointError;
 use crate::postgres::{GO_ON, PUBLISH, PostgresError, columns_remedy};
 
 /// An error of a sink factory.
@@ -29,6 +30,26 @@ impl SinkFailure for std::io::Error {
         let what = "standard output cannot be opened";
         Failure::new("output", Exit::Unavailable, what).caused_by(self)
     }
+}
+
+pub(crate) fn endpoint(error: EndpointError) -> Failure {
+    let (exit, remedy) = match &error {
+        EndpointError::Listen { .. } => (
+            Exit::Config,
+            "choose another address for [http] listen: another process has this one, or this machine has not",
+        ),
+        EndpointError::Tls { .. } => (
+            Exit::Config,
+            "[http.tls] needs a chain of certificates and its key, both PEM files that the relay's user can read",
+        ),
+        EndpointError::Thread(_) => (
+            Exit::Unavailable,
+            "see the limits of the system and the user",
+        ),
+    };
+    Failure::new("http-endpoint", exit, "the HTTP endpoint cannot be served")
+        .caused_by(error)
+        .remedy(remedy)
 }
 
 pub(crate) fn conn_info(error: &ConnInfoError) -> Failure {

@@ -5,13 +5,14 @@
 //! - [`cli`]: arguments, failures as people read them, exit codes.
 //! - [`config`]: the configuration file.
 //! - `postgres`: catalogs, what is created in them, the replication connection.
-//! - `commands`: one module per command, `run`, `init`, `check`, `route`, `demo`,
+//! - `commands`: one module per command, `run`, `init`, `check`, `status`, `route`, `demo`,
 //!   `bench`, `dlq`, `import-debezium`.
 //! - `sinks`: standard output as a sink. Kafka is a crate of its own.
 //! - `failures`: each error of the crates below, with what to do about it.
 //! - `tokens`: where Kafka's OAUTHBEARER tokens come from.
-//! - `registry`: the schema registry, asked for the schemas of values; `http`: the client for that.
-//! - `telemetry`: logging, and the figures a run ends with.
+//! - `registry`: the schema registry, asked for the schemas of values.
+//! - `telemetry`: logging, and what a run knows of itself: status, metrics, the figures it ends with.
+//! - `http`: the endpoint that serves them, and the client of other servers.
 //!
 //! # Invariants
 //! - Only this crate reads configuration, the environment and the wall clock.
@@ -48,6 +49,7 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
         Command::Run(args) => commands::run(&args, &env),
         Command::Init(args) => commands::init(&args, &env),
         Command::Check(args) => commands::check(&args, &env),
+        Command::Status(args) => commands::status(&args, &env),
         Command::Route(args) => commands::route(&args, &env),
         Command::Demo(args) => commands::demo(&args, &env),
         Command::Bench(args) => commands::bench(&args, &env),

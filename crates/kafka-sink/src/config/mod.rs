@@ -40,6 +40,9 @@ const DEFAULTS: &[(&str, &str)] = &[
 /// its way takes more memory: docs/adr/0013-producer-modes.md.
 const BULK_LINGER: Duration = Duration::from_millis(50);
 
+/// Round-trip times and states of brokers, in milliseconds.
+const STATISTICS_INTERVAL: &str = "1000";
+
 /// What is not negotiable: a rule refuses any attempt.
 const FIXED: &[(&str, &str)] = &[
     ("acks", "all"),
@@ -112,6 +115,8 @@ pub struct KafkaConfig {
     properties: BTreeMap<String, String>,
     options: KafkaOptions,
     tokens: Option<Arc<TokenCache>>,
+    /// librdkafka is asked for statistics, unless the properties say how often.
+    statistics: bool,
     /// Of log lines about the cluster, by any producer of this configuration.
     throttle: Arc<LogThrottle>,
 }
@@ -140,6 +145,7 @@ impl KafkaConfig {
             properties,
             options,
             tokens: tokens.map(TokenCache::new),
+            statistics: false,
             throttle: Arc::default(),
         };
         config.check_together()?;
@@ -171,6 +177,12 @@ impl KafkaConfig {
     /// Which log lines were written lately.
     pub(crate) fn throttle(&self) -> &LogThrottle {
         &self.throttle
+    }
+
+    /// With statistics of producers, by [`STATISTICS_INTERVAL`] unless the properties say how often.
+    pub(crate) fn with_statistics(mut self) -> Self {
+        self.statistics = true;
+        self
     }
 
     /// The bounds and the creation of topics.
@@ -358,6 +370,15 @@ impl KafkaConfig {
     pub(crate) fn client_config_lingering(&self, linger: Duration) -> ClientConfig {
         let mut config = self.client_config();
         config.set("linger.ms", linger.as_millis().to_string());
+        config
+    }
+
+    /// The properties of a producer on top of these: statistics, where somebody reads them.
+    pub(crate) fn of_producer(&self, mut config: ClientConfig) -> ClientConfig {
+        const INTERVAL: &str = "statistics.interval.ms";
+        if self.statistics && self.get(INTERVAL).is_none() {
+            config.set(INTERVAL, STATISTICS_INTERVAL);
+        }
         config
     }
 

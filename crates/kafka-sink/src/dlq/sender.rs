@@ -31,7 +31,7 @@ pub(super) enum NotSent {
 impl Sender {
     pub(super) fn new(config: &KafkaConfig) -> Self {
         Self {
-            factory: KafkaSinkFactory::new(config.clone()),
+            factory: KafkaSinkFactory::new(config.clone()).of_one_producer(),
             sink: None,
             seq: 0,
         }

@@ -16,7 +16,7 @@ use rdkafka::producer::{
     BaseProducer, NoCustomPartitioner, Producer, ProducerContext, PurgeConfig,
 };
 use rdkafka::types::RDKafkaErrorCode;
-use walrelay_sink::{DeliveryError, Disposition, Record};
+use walrelay_sink::{BrokerStats, DeliveryError, Disposition, Record, TopicStats};
 
 use crate::client_log::{self, LogThrottle};
 use crate::config::KafkaConfig;
@@ -25,6 +25,7 @@ use crate::ffi::{self, TopicKeeper};
 use crate::producer::outcome::delivery_error;
 use crate::producer::partition_gate::OPEN;
 use crate::producer::shared::{Purge, Shared};
+use crate::producer::statistics;
 use crate::producer::topic::TopicContext;
 use crate::sync::lock;
 
@@ -50,6 +51,9 @@ pub(crate) struct Context {
     tokenless: AtomicBool,
     /// librdkafka calls into them until it is destroyed, which is before this goes.
     topics: Mutex<Vec<Arc<TopicContext>>>,
+    brokers: Arc<Mutex<Vec<BrokerStats>>>,
+    /// The topic of the last report: reports come in runs.
+    last_topic: Mutex<Option<(Box<str>, Arc<TopicStats>)>>,
 }
 
 impl TopicKeeper for Context {
@@ -68,6 +72,8 @@ impl Purge for BaseProducer<Context> {
 impl Context {
     pub(crate) fn new(shared: Arc<Shared>, config: KafkaConfig) -> Self {
         Self {
+            brokers: shared.stats.client(),
+            last_topic: Mutex::default(),
             shared,
             trouble: AtomicBool::new(false),
             reported: AtomicBool::new(false),
@@ -118,9 +124,32 @@ impl Context {
         client_log::no_token(self.throttle(), reason);
     }
 
+    /// Counts a report by topic and outcome. `failure`: the class of one.
+    fn count(&self, message: &BorrowedMessage<'_>, failure: Option<String>) {
+        let name = message.topic();
+        let mut last = lock(&self.last_topic);
+        let topic = match &mut *last {
+            Some((last, topic)) if **last == *name => topic,
+            other => {
+                &mut other
+                    .insert((Box::from(name), self.shared.stats.topic(name)))
+                    .1
+            }
+        };
+        let Some(class) = failure else {
+            topic.delivered.fetch_add(1, Relaxed);
+            let bytes = payload_of_message(message) as u64;
+            topic.delivered_bytes.fetch_add(bytes, Relaxed);
+            return;
+        };
+        topic.failed.fetch_add(1, Relaxed);
+        self.shared.stats.failed(class);
+    }
+
     fn delivered(&self, seq: u64) {
         self.shared.delivered(seq);
         if self.trouble.load(SeqCst) && self.trouble.swap(false, SeqCst) {
+            self.shared.stats.all_down.store(false, Relaxed);
             tracing::info!("Kafka takes records again");
             self.throttle().forget();
         }
@@ -155,8 +184,18 @@ impl ClientContext for Context {
         client_log::line(self.throttle(), level, facility, &message);
     }
 
-    // Without this rdkafka would parse each statistics document and print it.
-    fn stats_raw(&self, _: &[u8]) {}
+    /// Also where nobody reads the figures: rdkafka would parse each document and print it.
+    fn stats_raw(&self, document: &[u8]) {
+        match statistics::brokers(document) {
+            Ok(brokers) => {
+                if brokers.iter().any(|broker| broker.state == "UP") {
+                    self.shared.stats.all_down.store(false, Relaxed);
+                }
+                *lock(&self.brokers) = brokers;
+            }
+            Err(error) => tracing::debug!(%error, "librdkafka's statistics cannot be read"),
+        }
+    }
 
     fn error(&self, error: ClientError, reason: &str) {
         if self.shared.closing() {
@@ -166,6 +205,7 @@ impl ClientContext for Context {
         // Of one broker among several is not trouble: records flow, and "again" would be said often.
         if code == Some(RDKafkaErrorCode::AllBrokersDown) {
             self.trouble.store(true, SeqCst);
+            self.shared.stats.all_down.store(true, Relaxed);
         }
         // Said by who asked for the token, and more often than once.
         if reason.contains("Failed to acquire SASL OAUTHBEARER token") {
@@ -202,6 +242,7 @@ impl ProducerContext<NoCustomPartitioner> for Context {
         let message = match result {
             Ok(message) if is_acknowledged(message) => {
                 self.delivered(seq);
+                self.count(message, None);
                 // What failed opens nothing: nothing may follow it.
                 if let Some(topic) = ffi::topic_of(message) {
                     let fresh = is_fresh(message);
@@ -227,12 +268,14 @@ impl ProducerContext<NoCustomPartitioner> for Context {
                     poison: None,
                 };
                 self.shared.failed(seq, error);
+                self.count(message, Some("Inferred".to_owned()));
                 message
             }
             Err((error, message)) => {
                 let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
                 self.shared
                     .failed(seq, delivery_error(message.topic(), code));
+                self.count(message, Some(format!("{code:?}")));
                 message
             }
         };
@@ -277,16 +320,19 @@ pub(crate) fn weight_of_record(record: &Record<'_>) -> u64 {
 
 /// The same, reckoned from the message that comes back: nothing needs to be remembered per record.
 fn weight_of_message(message: &BorrowedMessage<'_>) -> u64 {
-    let headers = message.headers();
-    let count = headers.map_or(0, Headers::count);
-    let header_bytes: usize = headers.map_or(0, |headers| {
+    let headers = message.headers().map_or(0, Headers::count);
+    payload_of_message(message) as u64 + overhead(headers)
+}
+
+/// Bytes of key, value and headers.
+fn payload_of_message(message: &BorrowedMessage<'_>) -> usize {
+    let header_bytes: usize = message.headers().map_or(0, |headers| {
         headers
             .iter()
             .map(|h| h.key.len() + h.value.map_or(0, <[u8]>::len))
             .sum()
     });
-    let bytes = message.key_len() + message.payload_len() + header_bytes;
-    bytes as u64 + overhead(count)
+    message.key_len() + message.payload_len() + header_bytes
 }
 
 fn overhead(headers: usize) -> u64 {

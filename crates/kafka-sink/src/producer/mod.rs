@@ -9,6 +9,7 @@
 //! - `context`: librdkafka's events. `poll`: the thread that serves them. `rebootstrap`: brokers are named again.
 //! - `producers`: the two producers of a sink, and the mode that selects one.
 //! - `obstacle`: what records wait for that no broker acknowledges.
+//! - `statistics`: what librdkafka says of its brokers.
 //! - `sink`: all of it behind [`Sink`](walrelay_sink::Sink).
 
 pub(crate) mod context;
@@ -21,7 +22,8 @@ pub(crate) mod producers;
 pub(crate) mod rebootstrap;
 pub(crate) mod shared;
 mod sink;
+mod statistics;
 pub(crate) mod topic;
 pub(crate) mod window;
 
-pub use sink::{DualModeSinkFactory, KafkaSink, KafkaSinkFactory};
+pub use sink::{KafkaSink, KafkaSinkFactory};

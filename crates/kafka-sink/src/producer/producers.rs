@@ -58,7 +58,8 @@ impl Producer {
         number: partition_gate::Producer,
     ) -> Result<Self, KafkaError> {
         let context = Context::new(Arc::clone(shared), config.clone());
-        let client: BaseProducer<Context> = client
+        let client: BaseProducer<Context> = config
+            .of_producer(client.clone())
             .create_with_context(context)
             .map_err(|error| KafkaError::of_creation(config, &error))?;
         let client = Arc::new(client);
@@ -202,6 +203,7 @@ impl Producers {
     fn note(&mut self, mode: BatchingMode) {
         if self.mode != mode {
             self.mode = mode;
+            self.shared.stats.set_mode(mode);
             tracing::debug!(?mode, "changed producer mode");
         }
     }

@@ -1,9 +1,12 @@
 //! What the producers of one sink share: the window, the relay that hears the reports, and the first failure.
 
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicBool,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use walrelay_sink::{Deliveries, DeliveryError};
+use walrelay_sink::{Deliveries, DeliveryError, SinkStats};
 
 use crate::producer::window::Window;
 use crate::sync::lock;
@@ -18,6 +21,7 @@ pub(crate) trait Purge: Send + Sync {
 pub(crate) struct Shared {
     deliveries: Arc<dyn Deliveries>,
     pub(crate) window: Window,
+    pub(crate) stats: Arc<SinkStats>,
     /// librdkafka said that its queue was full although ours was not: a poll thread wakes the
     /// sender at its next turn.
     pub(crate) queue_full: AtomicBool,
@@ -35,10 +39,15 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(deliveries: Arc<dyn Deliveries>, window: Window) -> Self {
+    pub(crate) fn new(
+        deliveries: Arc<dyn Deliveries>,
+        window: Window,
+        stats: Arc<SinkStats>,
+    ) -> Self {
         Self {
             deliveries,
             window,
+            stats,
             queue_full: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             producers: Mutex::default(),
@@ -123,6 +132,13 @@ impl Shared {
             producer.purge_queue();
         }
         true
+    }
+
+    /// Brings the figures of what is in flight up to date.
+    pub(crate) fn note_in_flight(&self) {
+        let (records, bytes) = (self.window.in_flight(), self.window.bytes());
+        self.stats.in_flight_records.store(records, Relaxed);
+        self.stats.in_flight_bytes.store(bytes, Relaxed);
     }
 
     /// Lets the sender look again.

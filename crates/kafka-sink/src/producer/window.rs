@@ -83,6 +83,11 @@ impl Window {
         self.records.load(SeqCst)
     }
 
+    /// Their bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(SeqCst)
+    }
+
     fn fits(&self, weight: u64) -> bool {
         let records = self.records.load(SeqCst);
         records == 0

@@ -44,7 +44,7 @@ use walrelay_walsender::Frame;
 pub use error::CoreError;
 pub use step::{Outgoing, Step};
 
-use crate::interface::environment::Counts;
+use crate::interface::environment::{Counts, Progress};
 use crate::interface::event::SentEvent;
 use crate::interface::schemas::PendingSchema;
 use crate::interface::table::TableName;
@@ -406,6 +406,22 @@ impl Core {
         }
         self.in_flight.forget_below(self.lowest_in_flight());
         self.transactions.take_sample(confirmed)
+    }
+
+    /// The commit time of a sampled transaction that was received whole since the last call.
+    pub(crate) fn take_received(&mut self) -> Option<PgTimestamp> {
+        self.transactions.take_received()
+    }
+
+    /// How far this core has come.
+    pub(crate) fn progress(&self) -> Progress {
+        Progress {
+            counts: self.counts,
+            received: self.received(),
+            confirmed: self.confirmed(),
+            in_flight: self.in_flight(),
+            oldest: self.transactions.oldest(),
+        }
     }
 
     /// What may be reported to Postgres as flushed. Never moves backwards.

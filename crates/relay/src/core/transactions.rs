@@ -47,6 +47,8 @@ pub(super) struct Transactions {
     last_begun: Option<PgTimestamp>,
     /// The transaction that is followed to its acknowledgement, see `Environment::acknowledged`.
     sample: Option<(CommitEnd, PgTimestamp)>,
+    /// The commit time of a sample that was just begun, see `Environment::received`.
+    received: Option<PgTimestamp>,
 }
 
 impl Transactions {
@@ -81,6 +83,7 @@ impl Transactions {
         })?;
         if open.records > 0 && self.sample.is_none() {
             self.sample = Some((commit.end, commit.commit_time));
+            self.received = Some(commit.commit_time);
         }
         Ok(open.passed_over)
     }
@@ -103,6 +106,17 @@ impl Transactions {
     /// The sampled transaction, once it is confirmed.
     pub(super) fn take_sample(&mut self, confirmed: CommitEnd) -> Option<(CommitEnd, PgTimestamp)> {
         self.sample.take_if(|(end, _)| *end <= confirmed)
+    }
+
+    /// The commit time of a sample that was begun since the last call.
+    pub(super) fn take_received(&mut self) -> Option<PgTimestamp> {
+        self.received.take()
+    }
+
+    /// The commit time of the sample, or of the open transaction.
+    pub(super) fn oldest(&self) -> Option<PgTimestamp> {
+        let open = self.open.map(|open| open.begin.commit_time);
+        self.sample.map(|(_, committed)| committed).or(open)
     }
 
     /// How much later than the commit of its transaction the server sent a message. `sent_at`: µs since

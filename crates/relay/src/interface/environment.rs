@@ -1,7 +1,10 @@
 use std::fmt;
+use std::time::Duration;
 
-use walrelay_lsn::CommitEnd;
+use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_pgoutput::PgTimestamp;
+
+use crate::poison::Diverted;
 
 /// What a pipeline is doing, for logs and status pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +27,9 @@ pub enum State {
     },
     /// Something failed that may pass; waiting before the next attempt.
     Waiting {
-        /// What.
+        /// What kind of failure, as metrics name it: [`PipelineError::cause`](crate::PipelineError::cause).
+        cause: &'static str,
+        /// The failure in words.
         why: String,
     },
     /// Asked to stop: what is in flight is being acknowledged and confirmed.
@@ -44,7 +49,7 @@ impl fmt::Display for State {
             State::Blocked => f.write_str("blocked by the sink"),
             State::WaitingForSchema { why } => write!(f, "waiting for a schema: {why}"),
             State::WaitingForSlot { why } => write!(f, "waiting for the slot: {why}"),
-            State::Waiting { why } => write!(f, "waiting to retry: {why}"),
+            State::Waiting { why, .. } => write!(f, "waiting to retry: {why}"),
             State::Draining => f.write_str("draining"),
             State::Halted { why } => write!(f, "halted: {why}"),
         }
@@ -111,12 +116,43 @@ pub trait Environment: Send {
         let _ = (end, committed);
     }
 
-    /// The figures since the sink was made, at each status update to the server: every
-    /// [`Settings::status_interval`](crate::Settings::status_interval) at least. With a new sink they
-    /// begin at zero.
-    fn progress(&mut self, counts: &Counts) {
-        let _ = counts;
+    /// A transaction with events was received whole. Called for the sample that
+    /// [`acknowledged`](Self::acknowledged) follows.
+    fn received(&mut self, committed: PgTimestamp) {
+        let _ = committed;
     }
+
+    /// An event did not go where it was bound for.
+    fn diverted(&mut self, event: &Diverted) {
+        let _ = event;
+    }
+
+    /// For so long, ending now, nothing was read because the sink had no room or a schema was missing.
+    fn blocked(&mut self, duration: Duration) {
+        let _ = duration;
+    }
+
+    /// Positions and figures, at each status update to the server: every
+    /// [`Settings::status_interval`](crate::Settings::status_interval) at least.
+    fn progress(&mut self, progress: &Progress) {
+        let _ = progress;
+    }
+}
+
+/// How far a pipeline has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// The figures since the sink was made. With a new sink they begin at zero.
+    pub counts: Counts,
+    /// The highest position received.
+    pub received: Lsn,
+    /// What may be confirmed: the commit end of the acknowledged prefix.
+    pub confirmed: CommitEnd,
+    /// Records enqueued and not acknowledged.
+    pub in_flight: u64,
+    /// The commit time of a transaction that is not acknowledged as a whole, by the server's clock: the oldest
+    /// one that is known. `None`: everything received is acknowledged.
+    pub oldest: Option<PgTimestamp>,
 }
 
 /// Figures of a run. Each counts events of this process, repeats included.

@@ -77,6 +77,20 @@ fn undelivered(event: Option<SentEvent>, event_id: Option<&str>) -> String {
 }
 
 impl<S: SourceError, K: Error + 'static> PipelineError<S, K> {
+    /// The kind of failure, in one word for metrics.
+    pub fn cause(&self) -> &'static str {
+        match self {
+            PipelineError::Source(_) => "connection",
+            PipelineError::Core(_) => "stream",
+            PipelineError::Sink(_) => "sink",
+            PipelineError::Delivery { .. } => "delivery",
+            PipelineError::Log(_) => "log",
+            PipelineError::OtherTimeline { .. } => "promotion",
+            PipelineError::Displaced { .. } => "displaced",
+            PipelineError::Silent { .. } => "silence",
+        }
+    }
+
     /// What the error asks for; `sink` classifies the sink factory's own.
     pub fn disposition(&self, sink: impl Fn(&K) -> Disposition) -> Disposition {
         match self {

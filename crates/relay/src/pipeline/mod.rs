@@ -193,7 +193,10 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
                 "trying again"
             );
         }
-        self.environment.state(State::Waiting { why });
+        self.environment.state(State::Waiting {
+            cause: error.cause(),
+            why,
+        });
     }
 
     /// Drops the sink if the error spoiled it, and decides about the event that was refused. `None`: something

@@ -8,7 +8,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use super::bench::BenchArgs;
-use super::dlq::DlqArgs;
+use super::dlq::{DlqArgs, Output};
 use super::exit::{self, Exit};
 use super::import::ImportArgs;
 use super::route::RouteArgs;
@@ -57,6 +57,16 @@ pub enum Command {
   walrelay check
   walrelay check --offline         the file alone, as in a build pipeline")]
     Check(CheckArgs),
+
+    /// Show how a running relay is, or its slot if it does not answer.
+    ///
+    /// Asks the endpoint of `[http]` on this machine. Without one, or if nobody answers there, Postgres is asked about
+    /// the slot.
+    #[command(after_help = "Examples:
+  walrelay status
+  walrelay status --watch
+  walrelay status --output json | jq .relay.source.lag_seconds")]
+    Status(StatusArgs),
 
     /// Show what a row would become: topic, key, value, headers. Connects to nothing.
     ///
@@ -194,6 +204,22 @@ pub struct CheckArgs {
     pub offline: bool,
 }
 
+/// Arguments of `status`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct StatusArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+
+    /// Show it again every two seconds, until Ctrl-C.
+    #[arg(long)]
+    pub watch: bool,
+
+    /// As a table or as JSON.
+    #[arg(long, value_enum, default_value_t)]
+    pub output: Output,
+}
+
 /// Arguments of `demo`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct DemoArgs {
@@ -233,6 +259,7 @@ fn after_help() -> String {
   walrelay init --dry-run          the SQL that prepares a database
   walrelay check                   is everything ready?
   walrelay run                     relay, with walrelay.toml
+  walrelay status                  how is it?
 
 {}
 

@@ -17,7 +17,9 @@ mod failure;
 mod import;
 mod route;
 
-pub use args::{CheckArgs, Cli, Command, ConfigArgs, DemoArgs, InitArgs, RunArgs, completions};
+pub use args::{
+    CheckArgs, Cli, Command, ConfigArgs, DemoArgs, InitArgs, RunArgs, StatusArgs, completions,
+};
 pub use bench::{BenchArgs, BenchPart};
 pub use dlq::{
     CloseArgs, DlqArgs, DlqCommand, DlqTopicArgs, DropArgs, FilterArgs, ListArgs, Output,

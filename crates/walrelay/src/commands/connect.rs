@@ -20,6 +20,7 @@ use crate::config::{self, Config};
 use crate::failures;
 use crate::postgres::Wanted;
 use crate::registry::Registry;
+use crate::telemetry::RegistryStats;
 use crate::tokens::Tokens;
 
 pub(super) fn conn_info(source: &config::Source, env: Env<'_>) -> Result<ConnInfo, Failure> {
@@ -183,8 +184,12 @@ pub(super) fn settings(
 }
 
 /// The schema registry, for a pipeline.
-pub(super) fn schemas(config: &Config) -> Result<Option<Arc<dyn Schemas>>, Failure> {
-    Ok(registry(config)?.map(|registry| Arc::new(registry) as Arc<dyn Schemas>))
+pub(super) fn schemas(
+    config: &Config,
+    stats: Option<Arc<RegistryStats>>,
+) -> Result<Option<Arc<dyn Schemas>>, Failure> {
+    let registry = registry(config)?;
+    Ok(registry.map(|registry| Arc::new(registry.counting(stats)) as Arc<dyn Schemas>))
 }
 
 /// The schema registry, where one is configured.

@@ -9,6 +9,7 @@ mod import_debezium;
 mod init;
 mod route;
 mod run;
+mod status;
 
 pub(crate) use bench::bench;
 pub(crate) use check::check;
@@ -18,6 +19,7 @@ pub(crate) use import_debezium::import_debezium;
 pub(crate) use init::init;
 pub(crate) use route::route;
 pub(crate) use run::run;
+pub(crate) use status::status;
 
 use crate::cli::{ConfigArgs, Failure};
 use crate::config::Config;

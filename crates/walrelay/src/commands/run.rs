@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
-use walrelay_kafka_sink::DualModeSinkFactory;
+use walrelay_kafka_sink::KafkaSinkFactory;
 use walrelay_kafka_sink::dlq::DlqWatcher;
 use walrelay_relay::{Outcome, Pipeline, PipelineError, Source};
 use walrelay_sink::{Parking, SinkFactory};
@@ -15,9 +15,10 @@ use super::{Ended, Env, load};
 use crate::cli::{Exit, Failure, RunArgs};
 use crate::config::{Config, SinkConfig};
 use crate::failures::{self, SinkFailure};
+use crate::http::Endpoint;
 use crate::postgres::{CopySource, PostgresError, PostgresSource, SourceOptions};
 use crate::sinks::StdoutSinkFactory;
-use crate::telemetry::{World, log_to_stderr};
+use crate::telemetry::{RecentErrors, Setup, SlotMonitor, Telemetry, World, log_to_stderr};
 
 /// The last log line of a run that drained.
 const CONFIRMED: &str = "drained: everything that was sent is confirmed";
@@ -28,7 +29,7 @@ const PRINTED: &str =
 /// `walrelay run`.
 pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Ended {
     let config = load(&args.config, env)?;
-    log_to_stderr(config.log, env);
+    let errors = log_to_stderr(config.log, env);
     match &config.sink {
         SinkConfig::Kafka(sink) => {
             let kafka = kafka(sink, &config.delivery)?;
@@ -46,8 +47,19 @@ pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Ended {
                 .transpose()
                 .map_err(|error| failures::kafka_client(&error))?;
             let source = of_slot(&config, args.accept_gap, env)?;
-            let factory = DualModeSinkFactory::new(kafka);
-            relay(&config, env, source, factory, parking, CONFIRMED)?;
+            let telemetry = observed(&config, env, errors, &parking)?;
+            let mut factory = KafkaSinkFactory::new(kafka);
+            if let Some(telemetry) = &telemetry {
+                factory = factory.with_stats(Arc::clone(&telemetry.sink));
+            }
+            relay(
+                &config,
+                env,
+                (source, factory),
+                parking,
+                telemetry,
+                CONFIRMED,
+            )?;
         }
         SinkConfig::Stdout { confirm } => {
             let factory = StdoutSinkFactory::new(&config.delivery);
@@ -56,12 +68,21 @@ pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Ended {
             if let Some(parking) = &parking {
                 parking.set_ready();
             }
+            let telemetry = observed(&config, env, errors, &parking)?;
             if *confirm {
                 let source = of_slot(&config, args.accept_gap, env)?;
-                relay(&config, env, source, factory, parking, CONFIRMED)?;
+                relay(
+                    &config,
+                    env,
+                    (source, factory),
+                    parking,
+                    telemetry,
+                    CONFIRMED,
+                )?;
             } else {
                 let source = of_copies(&config, args.accept_gap, env)?;
-                relay(&config, env, source, factory, parking, PRINTED).map_err(of_a_copy)?;
+                relay(&config, env, (source, factory), parking, telemetry, PRINTED)
+                    .map_err(of_a_copy)?;
             }
         }
     }
@@ -109,9 +130,9 @@ fn of_a_copy(failure: Failure) -> Failure {
 fn relay<S, F>(
     config: &Config,
     env: Env<'_>,
-    source: S,
-    factory: F,
+    (source, factory): (S, F),
     parking: Option<Arc<Parking>>,
+    telemetry: Option<Arc<Telemetry>>,
     drained: &'static str,
 ) -> Result<(), Failure>
 where
@@ -127,12 +148,16 @@ where
         "starting"
     );
     let (router, messages) = router(config)?;
-    let schemas = schemas(config)?;
+    let stats = telemetry
+        .as_ref()
+        .and_then(|telemetry| telemetry.registry_stats());
+    let schemas = schemas(config, stats)?;
+    let _endpoint = endpoint(config, env, telemetry.as_ref())?;
     let mut pipeline = Pipeline::new(
         source,
         router,
         factory,
-        World::new(env),
+        World::new(env).observed_by(telemetry),
         settings(config, messages, parking, schemas),
     );
     let result = block_on(async {
@@ -141,6 +166,56 @@ where
     })??;
     pipeline.environment().summarise(&pipeline.counts());
     ended(result, drained)
+}
+
+/// What is collected for the HTTP endpoint, where there is one.
+fn observed(
+    config: &Config,
+    env: Env<'_>,
+    errors: RecentErrors,
+    parking: &Option<Arc<Parking>>,
+) -> Result<Option<Arc<Telemetry>>, Failure> {
+    if config.http.is_none() {
+        return Ok(None);
+    }
+    let bootstrap_servers = match &config.sink {
+        SinkConfig::Kafka(kafka) => kafka.properties.0.get("bootstrap.servers").cloned(),
+        SinkConfig::Stdout { .. } => None,
+    };
+    let setup = Setup {
+        slot: config.source.slot.clone(),
+        server: conn_info(&config.source, env)?.redacted().to_string(),
+        publication: config.source.publication.clone(),
+        tables: config
+            .source
+            .tables
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
+        max_in_flight_records: u64::from(config.delivery.max_in_flight_records),
+        max_in_flight_bytes: config.delivery.max_in_flight_bytes,
+        bootstrap_servers,
+        dead_letter_topic: config.poison.topic.clone(),
+        parking: parking.clone(),
+        registry: config.registry.is_some().then(Arc::default),
+        config: config.shown.clone(),
+    };
+    Ok(Some(Arc::new(Telemetry::new(setup, errors))))
+}
+
+/// Serves the HTTP endpoint until it is dropped.
+fn endpoint(
+    config: &Config,
+    env: Env<'_>,
+    telemetry: Option<&Arc<Telemetry>>,
+) -> Result<Option<Endpoint>, Failure> {
+    let Some((http, telemetry)) = config.http.as_ref().zip(telemetry) else {
+        return Ok(None);
+    };
+    let info = conn_info(&config.source, env)?;
+    let monitor = SlotMonitor::new(info, config.source.slot.clone());
+    let endpoint = Endpoint::start(http, Arc::clone(telemetry), Some(monitor));
+    endpoint.map(Some).map_err(failures::endpoint)
 }
 
 fn ended<K: SinkFailure>(

@@ -480,15 +480,6 @@ pub(super) fn default_only(default: &'static str) -> Key<()> {
     }
 }
 
-/// A key that is known and refused.
-pub(super) fn later() -> Key<()> {
-    let support = Support::Later;
-    Key {
-        support,
-        ..Type::new(Kind::Text, |_, _, _| Ok(())).key()
-    }
-}
-
 /// The error of a library as the reason of [`text`].
 pub(super) fn why(error: impl Display) -> String {
     error.to_string()

@@ -80,8 +80,6 @@ pub(super) enum Support {
     Full,
     /// The file may contain it only with its default.
     DefaultOnly,
-    /// Known by name and refused.
-    Later,
 }
 
 #[derive(Debug)]

@@ -44,9 +44,9 @@ use walrelay_event_router::CloudEvents;
 
 pub use error::{ConfigError, Place, Problem};
 pub use sections::{
-    Backoff, Bearer, Debezium, Delivery, Guarantee, KafkaProperties, KafkaSink, Log, LogFormat,
-    LogLevel, Poison, Registry, RegistryLogin, Router, SchemaFile, SinkConfig, Source, TokenOrigin,
-    TopicCreation,
+    Backoff, Bearer, Debezium, Delivery, Guarantee, Http, KafkaProperties, KafkaSink, Log,
+    LogFormat, LogLevel, Poison, Registry, RegistryLogin, Router, SchemaFile, SinkConfig, Source,
+    TokenOrigin, TopicCreation,
 };
 
 use document::Document;
@@ -79,8 +79,12 @@ pub struct Config {
     pub delivery: Delivery,
     /// What happens to events that cannot be delivered.
     pub poison: Poison,
+    /// Where metrics, health and status are served.
+    pub http: Option<Http>,
     /// What is logged.
     pub log: Log,
+    /// What the file and the command line say, and defaults, by key; without secrets.
+    pub shown: Vec<(String, String)>,
 }
 
 impl Config {

@@ -1,5 +1,6 @@
 //! Access to the entries of a [`Document`] by path; notes a problem for whatever does not fit.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -46,6 +47,40 @@ impl<'a> Reader<'a> {
             Place::File { .. } => (2, 0, 0),
         });
         problems
+    }
+
+    /// The configuration as it may be shown: what the file and the command line say in their own words, so that
+    /// `${NAME}` is not replaced, and the defaults of the sections that everybody has. Secrets are left out.
+    pub(super) fn shown(&self) -> Vec<(String, String)> {
+        const EVERYBODYS: [&str; 4] = ["source", "delivery", "poison", "log"];
+        let Document {
+            entries,
+            keys,
+            source,
+            ..
+        } = &self.document;
+        let mut shown: BTreeMap<String, String> = entries
+            .iter()
+            .map(|(path, entry)| {
+                let said = match &entry.origin {
+                    _ if keys.is_secret(path) => None,
+                    Origin::File(span) => source.text.get(span.clone()),
+                    Origin::Set(argument) => argument.split_once('=').map(|(_, value)| value),
+                };
+                (path.clone(), said.unwrap_or("[redacted]").to_owned())
+            })
+            .collect();
+        for row in &keys.0 {
+            let section = row.path.split('.').next().unwrap_or_default();
+            if let Fallback::Is(default) = row.fallback
+                && EVERYBODYS.contains(&section)
+            {
+                shown
+                    .entry(row.path.clone())
+                    .or_insert_with(|| default.to_owned());
+            }
+        }
+        shown.into_iter().collect()
     }
 
     fn refuse_unsupported(&mut self) {

@@ -175,7 +175,7 @@ fn the_least_gets_the_defaults() {
         config.log,
         Log {
             level: LogLevel::Info,
-            format: LogFormat::Text
+            format: LogFormat::Auto
         }
     );
 }
@@ -578,13 +578,43 @@ fn what_comes_later_is_refused_by_name() {
     refused_overrides(
         "
         delivery.guarantee=exactly-once => config-not-supported => same => not supported by this version of walrelay
-        http.listen=127.0.0.1:9187      => config-not-supported => same => not supported by this version of walrelay
         ",
     );
     let (_, _, _, help) = only(parse_set(LEAST, &["delivery.guarantee=exactly-once"]));
     assert!(!help.is_empty());
-    let (_, _, _, help) = only(parse_set(LEAST, &["http.listen=x"]));
-    assert!(!help.is_empty());
+}
+
+#[test]
+fn the_endpoint_is_for_this_machine_unless_somebody_says_otherwise() {
+    refused_overrides(
+        "
+        http.listen=db:9187                  => config-invalid-value => same => it is an IP address and a port
+        http.listen=0.0.0.0:9187             => config-conflict => same => it needs `http.token_file`, or `http.allow_anonymous = true`
+        http.allow_anonymous=true            => config-conflict => same => has no effect without `http.listen`
+        ",
+    );
+    let listens = |sets: &[&str]| {
+        parse_set(LEAST, sets)
+            .unwrap()
+            .http
+            .map(|http| http.listen.to_string())
+    };
+    assert_eq!(listens(&[]), None);
+    assert_eq!(
+        listens(&["http.listen=localhost:0"]).as_deref(),
+        Some("127.0.0.1:0")
+    );
+    let everywhere = ["http.listen=[::]:9187", "http.allow_anonymous=true"];
+    assert_eq!(listens(&everywhere).as_deref(), Some("[::]:9187"));
+    let half = ["http.listen=[::1]:9187", "http.tls.key_file=a.key"];
+    let (id, _, what, _) = only(parse_set(LEAST, &half));
+    assert_eq!(
+        (&*id, what),
+        (
+            "config-missing-key",
+            "missing key `http.tls.certificate_file`".to_owned()
+        )
+    );
 }
 
 #[test]

@@ -23,7 +23,9 @@ mod setup;
 mod source;
 mod state_file;
 
-pub(crate) use catalog::{Facts, Wanted, describe, inspect, lacking_to_publish};
+pub(crate) use catalog::{
+    Facts, SlotStanding, Wanted, describe, inspect, lacking_to_publish, slot_standing,
+};
 pub(crate) use error::{GO_ON, PUBLISH, PostgresError, SetupError};
 pub(crate) use presets::remedy as columns_remedy;
 pub(crate) use retention::Retention;

@@ -22,6 +22,7 @@ use walrelay_relay::{SchemaAnswer, SchemaError, SchemaFailure, Schemas};
 
 use crate::config::{self, RegistryLogin, SchemaFile};
 use crate::http::{Roots, agent, basic};
+use crate::telemetry::RegistryStats;
 use answer::{Answer, Refusal};
 
 /// The media type of the registry's interface, version 1.
@@ -33,6 +34,7 @@ const MOST_BYTES: u64 = 16 << 20;
 #[derive(Debug, Clone)]
 pub(crate) struct Registry {
     inner: Arc<Inner>,
+    stats: Option<Arc<RegistryStats>>,
 }
 
 struct Inner {
@@ -86,6 +88,7 @@ impl Registry {
             RegistryLogin::Bearer(token) => format!("Bearer {}", token.expose_secret()),
         });
         Ok(Self {
+            stats: None,
             inner: Arc::new(Inner {
                 agent: agent(config.timeout, roots),
                 urls: config.urls.clone(),
@@ -97,6 +100,11 @@ impl Registry {
                 schemas: config.schemas.clone(),
             }),
         })
+    }
+
+    /// Counts the schemas that are asked for.
+    pub(crate) fn counting(self, stats: Option<Arc<RegistryStats>>) -> Self {
+        Self { stats, ..self }
     }
 
     /// Whether somebody answers who knows us.
@@ -127,13 +135,18 @@ impl Registry {
 impl Schemas for Registry {
     fn ask(&self, subject: &str) -> SchemaAnswer {
         let (answer, answered) = oneshot::channel();
-        let (inner, of) = (Arc::clone(&self.inner), subject.to_owned());
+        let (inner, stats) = (Arc::clone(&self.inner), self.stats.clone());
+        let of = subject.to_owned();
         // A thread of its own: one that hangs must not keep the process from ending.
         let thread = thread::Builder::new()
             .name("registry".to_owned())
             .spawn(move || {
+                let schema = inner.schema(&of);
+                if let Some(stats) = stats {
+                    stats.count(schema.as_ref().err().map(|error| error.kind));
+                }
                 // Whoever asked may be gone.
-                let _ = answer.send(inner.schema(&of));
+                let _ = answer.send(schema);
             });
         let failed = |reason: String| SchemaError {
             kind: SchemaFailure::Unavailable,

@@ -1,13 +1,14 @@
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use tracing::{debug, info};
 use walrelay_lsn::CommitEnd;
 use walrelay_pgoutput::PgTimestamp;
-use walrelay_relay::{Counts, Environment, Failpoint, State};
+use walrelay_relay::{Counts, Diverted, Environment, Failpoint, Progress, State};
 
 use super::summary::Summaries;
-use super::{Latencies, wall_clock};
+use super::{Latencies, Telemetry, wall_clock};
 
 /// The environment of a pipeline in the program: clock, log, failpoints.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(crate) struct World {
     /// Notified once, when the pipeline streams for the first time.
     ready: Option<oneshot::Sender<()>>,
     die_at: DieAt,
+    /// Where somebody looks.
+    telemetry: Option<Arc<Telemetry>>,
 }
 
 /// Where the process dies for a test: `WALRELAY_DIE_AT=point[:n]`, the n-th time the point is reached. Only
@@ -75,7 +78,13 @@ impl World {
             stands_by: None,
             ready: None,
             die_at: DieAt::from_env(env),
+            telemetry: None,
         }
+    }
+
+    /// Collects what happens for this, too.
+    pub(crate) fn observed_by(self, telemetry: Option<Arc<Telemetry>>) -> Self {
+        Self { telemetry, ..self }
     }
 
     /// Notifies `ready` when the pipeline streams.
@@ -119,6 +128,9 @@ impl Environment for World {
     }
 
     fn state(&mut self, state: State) {
+        if let Some(telemetry) = &self.telemetry {
+            telemetry.state(&state);
+        }
         match &state {
             // Once for each reader: the slot is tried often.
             State::WaitingForSlot { why } if self.stands_by.as_ref() != Some(why) => {
@@ -149,13 +161,14 @@ impl Environment for World {
     }
 
     fn acknowledged(&mut self, end: CommitEnd, committed: PgTimestamp) {
-        // The clocks of two machines may disagree by more than the latency.
-        let micros = wall_clock().get().saturating_sub(committed.get()).max(0);
-        let latency = Duration::from_micros(micros as u64);
+        let latency = since(committed);
+        if let Some(telemetry) = &self.telemetry {
+            telemetry.commit_to_ack.record(latency);
+        }
         if self.latencies.samples() == 0 {
             info!(
                 position = %end,
-                commit_to_ack_ms = micros as f64 / 1000.0,
+                commit_to_ack_ms = latency.as_secs_f64() * 1e3,
                 "the first event is relayed"
             );
         }
@@ -163,8 +176,29 @@ impl Environment for World {
         self.summaries.acknowledged(latency);
     }
 
-    fn progress(&mut self, counts: &Counts) {
-        if let Some(summary) = self.summaries.due(counts, Instant::now()) {
+    fn received(&mut self, committed: PgTimestamp) {
+        if let Some(telemetry) = &self.telemetry {
+            telemetry.commit_to_read.record(since(committed));
+        }
+    }
+
+    fn diverted(&mut self, event: &Diverted) {
+        if let Some(telemetry) = &self.telemetry {
+            telemetry.diverted(event);
+        }
+    }
+
+    fn blocked(&mut self, duration: Duration) {
+        if let Some(telemetry) = &self.telemetry {
+            telemetry.blocked(duration);
+        }
+    }
+
+    fn progress(&mut self, progress: &Progress) {
+        if let Some(telemetry) = &self.telemetry {
+            telemetry.progress(progress);
+        }
+        if let Some(summary) = self.summaries.due(&progress.counts, Instant::now()) {
             info!(
                 records = summary.records,
                 transactions = summary.transactions,
@@ -174,4 +208,10 @@ impl Environment for World {
             );
         }
     }
+}
+
+/// From a commit until now. The clocks of two machines may disagree by more than that.
+fn since(committed: PgTimestamp) -> Duration {
+    let micros = wall_clock().get().saturating_sub(committed.get()).max(0);
+    Duration::from_micros(micros as u64)
 }

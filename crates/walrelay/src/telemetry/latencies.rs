@@ -2,6 +2,8 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use super::report::Quantiles;
+
 /// Latencies from commit to acknowledgement, by the clocks of the database and of this machine.
 #[derive(Debug)]
 pub(crate) struct Latencies {
@@ -26,6 +28,27 @@ impl Latencies {
     pub(crate) fn millis(&self, quantile: f64) -> Option<f64> {
         let any = !self.micros.is_empty();
         any.then(|| self.micros.value_at_quantile(quantile) as f64 / 1000.0)
+    }
+
+    /// Median and 99th percentile.
+    pub(crate) fn quantiles(&self) -> Quantiles {
+        Quantiles {
+            p50_ms: self.millis(0.5),
+            p99_ms: self.millis(0.99),
+            samples: self.samples(),
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.micros.reset();
+    }
+
+    /// Those of both.
+    pub(crate) fn plus(&self, other: &Self) -> Self {
+        let mut micros = self.micros.clone();
+        // Both have the same bounds.
+        let _ = micros.add(&other.micros);
+        Self { micros }
     }
 
     pub(crate) fn samples(&self) -> u64 {

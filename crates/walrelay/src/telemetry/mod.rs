@@ -1,13 +1,27 @@
-//! Logging, and what a run tells about itself.
+//! Logging, and what a run knows of itself.
+//!
+//! - `environment`: the pipeline's environment, where everything is collected; `summary`, `latencies`: what is logged of
+//!   it.
+//! - `observed`: the figures and states that the HTTP endpoint shows; `monitor` adds what the server says of the slot,
+//!   `recent` the last warnings.
+//! - `report`: the document that is made of them; `metrics`: the same as metrics.
 
 mod environment;
 mod latencies;
+mod metrics;
+mod monitor;
+mod observed;
+mod recent;
+mod report;
 mod summary;
 
 use std::io::{self, IsTerminal};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 use walrelay_pgoutput::PgTimestamp;
 
 use crate::cli::colours;
@@ -15,9 +29,17 @@ use crate::config::{Log, LogFormat, LogLevel};
 
 pub(crate) use environment::World;
 pub(crate) use latencies::Latencies;
+pub(crate) use metrics::{
+    CONTENT_TYPE as METRICS_TYPE, registry as metrics_registry, text as metrics_text,
+};
+pub(crate) use monitor::{SlotMonitor, slot_report};
+pub(crate) use observed::{RegistryStats, Setup, Telemetry};
+pub(crate) use recent::RecentErrors;
+pub(crate) use report::{Quantiles, SlotReport, StatusReport};
 
-/// Sends log lines to standard error. Called once; a second call changes nothing.
-pub(crate) fn log_to_stderr(log: Log, env: &dyn Fn(&str) -> Option<String>) {
+/// Sends log lines to standard error, and keeps the last warnings and errors. Called once; a second call changes
+/// nothing.
+pub(crate) fn log_to_stderr(log: Log, env: &dyn Fn(&str) -> Option<String>) -> RecentErrors {
     let level = match log.level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
@@ -25,19 +47,34 @@ pub(crate) fn log_to_stderr(log: Log, env: &dyn Fn(&str) -> Option<String>) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    let lines = tracing_subscriber::fmt()
-        .with_max_level(level)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
         .with_target(false)
         .with_ansi(colours(io::stderr().is_terminal(), env))
         // The error of a line that cannot be written, to a full disk for example, would be written to the
         // same place, and that panics.
         .log_internal_errors(false);
-    // Fails if there is a subscriber already: that one stays.
-    let _ = match log.format {
-        LogFormat::Text => lines.try_init(),
-        LogFormat::Json => lines.json().flatten_event(true).try_init(),
+    let lines = match log.format {
+        LogFormat::Auto if io::stderr().is_terminal() => lines.boxed(),
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Auto | LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
+    let recent = RecentErrors::default();
+    let subscriber = tracing_subscriber::registry()
+        .with(level)
+        .with(lines)
+        .with(recent.clone());
+    // Fails if there is a subscriber already: that one stays.
+    let _ = subscriber.try_init();
+    recent
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn millis_now() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The wall clock as Postgres counts.

@@ -8,7 +8,7 @@ use rdkafka::ClientConfig;
 use rdkafka::types::RDKafkaErrorCode;
 use walrelay_sink::{
     BatchingMode, Deliveries, DeliveryError, Disposition, Obstacle, Poison, Record, SendError,
-    Sink, SinkFactory,
+    Sink, SinkFactory, SinkStats,
 };
 
 use crate::admin::creator::{TopicCreator, TopicStatus};
@@ -32,12 +32,38 @@ const BROKEN: &str = "this producer takes nothing after a record that was not de
 #[derive(Debug)]
 pub struct KafkaSinkFactory {
     config: KafkaConfig,
+    two_modes: bool,
+    stats: Arc<SinkStats>,
 }
 
 impl KafkaSinkFactory {
-    /// A factory; talks to nobody yet.
+    /// Of sinks with two producers, one for latency and one for throughput; with one where the configuration fixes a
+    /// linger. Talks to nobody yet.
     pub fn new(config: KafkaConfig) -> Self {
-        Self { config }
+        Self {
+            config,
+            two_modes: true,
+            stats: Arc::default(),
+        }
+    }
+
+    /// With one producer, whatever the configuration says.
+    #[must_use]
+    pub fn of_one_producer(self) -> Self {
+        Self {
+            two_modes: false,
+            ..self
+        }
+    }
+
+    /// With figures that somebody reads: librdkafka is asked for its statistics, too.
+    #[must_use]
+    pub fn with_stats(self, stats: Arc<SinkStats>) -> Self {
+        Self {
+            config: self.config.with_statistics(),
+            stats,
+            ..self
+        }
     }
 }
 
@@ -47,36 +73,11 @@ impl SinkFactory for KafkaSinkFactory {
 
     /// Starts the client's threads. Reads certificates, resolves and connects in the background.
     fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<KafkaSink, KafkaError> {
-        KafkaSink::new(&self.config, deliveries)
-    }
-
-    fn disposition(error: &KafkaError) -> Disposition {
-        error.disposition()
-    }
-}
-
-/// Makes [`KafkaSink`]s of two producers, or of one where the configuration fixes a linger.
-#[derive(Debug)]
-pub struct DualModeSinkFactory {
-    config: KafkaConfig,
-}
-
-impl DualModeSinkFactory {
-    /// A factory; talks to nobody yet.
-    pub fn new(config: KafkaConfig) -> Self {
-        Self { config }
-    }
-}
-
-impl SinkFactory for DualModeSinkFactory {
-    type Sink = KafkaSink;
-    type Error = KafkaError;
-
-    fn create(&mut self, deliveries: Arc<dyn Deliveries>) -> Result<KafkaSink, KafkaError> {
-        match self.config.bulk_linger() {
-            linger @ Some(_) => KafkaSink::gated(&self.config, linger, deliveries),
+        let stats = Arc::clone(&self.stats);
+        match self.config.bulk_linger().filter(|_| self.two_modes) {
+            linger @ Some(_) => KafkaSink::gated(&self.config, linger, deliveries, stats),
             // One that is alone fills requests while others are in flight, and goes without gates.
-            None => KafkaSink::new(&self.config, deliveries),
+            None => KafkaSink::new(&self.config, deliveries, stats),
         }
     }
 
@@ -85,7 +86,7 @@ impl SinkFactory for DualModeSinkFactory {
     }
 }
 
-/// A Kafka producer, or two of them: see [`DualModeSinkFactory`](crate::DualModeSinkFactory).
+/// A Kafka producer, or two of them: see [`KafkaSinkFactory`].
 ///
 /// After the first record that was not delivered, whatever the reason, everything queued is reported
 /// as failed and every further record refused, both [`Disposition::Retryable`]: a fresh sink is
@@ -123,8 +124,9 @@ impl KafkaSink {
     pub(crate) fn new(
         config: &KafkaConfig,
         deliveries: Arc<dyn Deliveries>,
+        stats: Arc<SinkStats>,
     ) -> Result<Self, KafkaError> {
-        Self::with_client(config, &config.client_config(), deliveries)
+        Self::with_client(config, &config.client_config(), deliveries, stats)
     }
 
     /// The same with this configuration of the client: tests show what its fixed values are good for.
@@ -132,8 +134,9 @@ impl KafkaSink {
         config: &KafkaConfig,
         client: &ClientConfig,
         deliveries: Arc<dyn Deliveries>,
+        stats: Arc<SinkStats>,
     ) -> Result<Self, KafkaError> {
-        Self::assemble(config, deliveries, None, |shared| {
+        Self::assemble(config, deliveries, stats, None, |shared| {
             Producers::new(config, client, Requests::One, None, shared)
         })
     }
@@ -144,9 +147,10 @@ impl KafkaSink {
         config: &KafkaConfig,
         linger: Option<Duration>,
         deliveries: Arc<dyn Deliveries>,
+        stats: Arc<SinkStats>,
     ) -> Result<Self, KafkaError> {
         let (client, keyless) = KafkaConfig::of_gates(config.client_config(), Requests::Several);
-        Self::assemble(config, deliveries, Some(keyless), |shared| {
+        Self::assemble(config, deliveries, stats, Some(keyless), |shared| {
             Producers::new(config, &client, Requests::Several, linger, shared)
         })
     }
@@ -154,12 +158,13 @@ impl KafkaSink {
     fn assemble(
         config: &KafkaConfig,
         deliveries: Arc<dyn Deliveries>,
+        stats: Arc<SinkStats>,
         gates: Option<Keyless>,
         producers: impl FnOnce(Arc<Shared>) -> Result<Producers, KafkaError>,
     ) -> Result<Self, KafkaError> {
         let options = config.options();
         let window = Window::new(options.max_in_flight_records, options.max_in_flight_bytes);
-        let shared = Arc::new(Shared::new(Arc::clone(&deliveries), window));
+        let shared = Arc::new(Shared::new(Arc::clone(&deliveries), window, stats));
         let producers = producers(Arc::clone(&shared))?;
         let creator = options
             .topics
@@ -360,6 +365,7 @@ impl Sink for KafkaSink {
             self.resume();
         }
         self.producers.tidy();
+        self.shared.note_in_flight();
     }
 
     /// From the next record on each is offered to the producer of this mode. If the partition has records in flight

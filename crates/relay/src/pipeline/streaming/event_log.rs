@@ -31,7 +31,7 @@ impl EventLog {
     }
 
     /// Logs events that did not go where they were bound for.
-    pub(super) fn diverted(&mut self, events: Vec<Diverted>) {
+    pub(super) fn diverted(&mut self, events: &[Diverted]) {
         for event in events {
             let Diverted {
                 id,

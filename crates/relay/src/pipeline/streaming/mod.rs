@@ -59,6 +59,8 @@ struct Turn {
     received_at: Instant,
     confirmed: CommitEnd,
     drain_until: Option<Instant>,
+    /// The last batch was blocked at this time.
+    blocked_since: Option<Instant>,
     /// The last wait ended with a read.
     was_read: bool,
     /// The socket is being read.
@@ -109,6 +111,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
             received_at: now,
             confirmed: core.confirmed(),
             drain_until: None,
+            blocked_since: None,
             was_read: false,
             reading: true,
         }
@@ -201,7 +204,14 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         // While draining, only the transaction that is open is read to its end: cut in the
         // middle, its first records would be sent again by the next start.
         let batch = self.session.send_batch(&mut self.stream, turn.draining());
-        turn.log.diverted(self.session.core.take_diverted());
+        let diverted = self.session.core.take_diverted();
+        turn.log.diverted(&diverted);
+        for event in &diverted {
+            self.environment.diverted(event);
+        }
+        if let Some(committed) = self.session.core.take_received() {
+            self.environment.received(committed);
+        }
         let batch = batch?;
         self.schema_fetcher
             .request(self.session.core.pending_schema());
@@ -241,6 +251,10 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
         now: Instant,
     ) -> ControlFlow<Option<String>> {
         let draining = turn.draining();
+        let blocked_since = batch.blocked.then_some(now);
+        if let Some(since) = std::mem::replace(&mut turn.blocked_since, blocked_since) {
+            self.environment.blocked(now - since);
+        }
         // While the sink is full nothing is read, so nothing can come.
         if batch.blocked {
             turn.received_at = now;

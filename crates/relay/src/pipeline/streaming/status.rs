@@ -34,7 +34,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
     }
 
     pub(super) fn queue_status(&mut self, feedback: &mut Feedback) -> Result<(), S::Error> {
-        self.environment.progress(&self.session.core.counts());
+        self.environment.progress(&self.session.core.progress());
         let confirmed = self.source.note(self.session.core.confirmed())?;
         self.stream.queue_status(StatusUpdate {
             written: self.session.core.received(),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use walrelay_event_router::Router;
-use walrelay_kafka_sink::{DualModeSinkFactory, KafkaConfig, Tail};
+use walrelay_kafka_sink::{KafkaConfig, KafkaSinkFactory, Tail};
 use walrelay_lab::figures::Spread;
 use walrelay_relay::{Pipeline, Settings};
 
@@ -68,7 +68,7 @@ pub(super) async fn measure(job: Job) -> Result<Latency, Failure> {
     let watch = Watch::new();
     let streaming = watch.streaming();
     let source = CopySource::new(original, &copy);
-    let factory = DualModeSinkFactory::new(kafka.clone());
+    let factory = KafkaSinkFactory::new(kafka.clone());
     let mut pipeline = Pipeline::new(source, router, factory, watch, settings);
     let mut driven = None;
     let drive = async {

@@ -27,7 +27,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::signal::unix::{SignalKind, signal};
 use walrelay_event_router::{Options, Router};
-use walrelay_kafka_sink::{DualModeSinkFactory, KafkaConfig, TopicCreation};
+use walrelay_kafka_sink::{KafkaConfig, KafkaSinkFactory, TopicCreation};
 use walrelay_lab::figures::Machine;
 use walrelay_relay::{PoisonPolicy, Settings};
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
@@ -232,7 +232,7 @@ async fn measure(stage: &mut Stage, args: &BenchArgs, config: &Config) -> Result
         stage.create_topic("order").await?;
         let job = job(TO_KAFKA, stage, args, config);
         let kafka = stage.kafka().ok_or_else(needs_kafka)?.clone();
-        let drained = drain(job, DualModeSinkFactory::new(kafka)).await?;
+        let drained = drain(job, KafkaSinkFactory::new(kafka)).await?;
         report.drained.push(drained);
     }
     if args.measures(BenchPart::Latency) {
@@ -312,7 +312,7 @@ async fn copy(
     if let Some(registry) = &mut looking.registry {
         registry.register = false;
     }
-    let schemas = connect::schemas(&looking)?;
+    let schemas = connect::schemas(&looking, None)?;
     let original = Original {
         info,
         slot: slot.to_owned(),

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use walrelay_event_router::{Options, Router};
 use walrelay_kafka_sink::embedded::EmbeddedBroker;
-use walrelay_kafka_sink::{DualModeSinkFactory, KafkaConfig, KafkaOptions};
+use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, KafkaSinkFactory};
 use walrelay_lab::servers::{Postgres, PostgresBinaries};
 use walrelay_relay::{OnUpdate, Outcome, Pipeline, PoisonPolicy, Settings, TableName};
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
@@ -254,7 +254,7 @@ fn relay(
     let mut pipeline = Pipeline::new(
         PostgresSource::new(info, wanted, options),
         Router::new(router_options),
-        DualModeSinkFactory::new(kafka),
+        KafkaSinkFactory::new(kafka),
         World::announcing(ready),
         settings,
     );

@@ -1,12 +1,12 @@
-//! `[delivery]`, `[poison]`, `[http]` and `[log]`.
+//! `[delivery]`, `[poison]` and `[log]`.
 
 use std::time::Duration;
 
 use walrelay_relay::PoisonAction;
 
 use crate::config::declare::{
-    SECOND, Section, boolean, choice, choice_and_later, duration, integer, later, nested, section,
-    size, text,
+    SECOND, Section, boolean, choice, choice_and_later, duration, integer, nested, section, size,
+    text,
 };
 use crate::config::reader::{Noted, Reader};
 
@@ -120,15 +120,6 @@ fn topic_name(text: &str) -> Result<String, String> {
     walrelay_kafka_sink::topic_name_problem(text).map_or_else(|| Ok(text.to_owned()), Err)
 }
 
-section! {
-pub(super) struct Http at "http" {
-    refused {
-    /// The address of metrics, health and status pages.
-    "listen" = later();
-    }
-}
-}
-
 /// How much is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogLevel {
@@ -147,6 +138,8 @@ pub enum LogLevel {
 /// The form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
+    /// [`Text`](Self::Text) on a terminal, [`Json`](Self::Json) elsewhere.
+    Auto,
     /// For people.
     Text,
     /// One JSON object a line.
@@ -160,7 +153,11 @@ const LEVELS: &[(&str, LogLevel)] = &[
     ("debug", LogLevel::Debug),
     ("trace", LogLevel::Trace),
 ];
-const FORMATS: &[(&str, LogFormat)] = &[("text", LogFormat::Text), ("json", LogFormat::Json)];
+const FORMATS: &[(&str, LogFormat)] = &[
+    ("auto", LogFormat::Auto),
+    ("text", LogFormat::Text),
+    ("json", LogFormat::Json),
+];
 
 section! {
 /// `[log]`.
@@ -168,7 +165,7 @@ section! {
 pub struct Log at "log" {
     /// How much is logged.
     "level" level: LogLevel = choice(LEVELS).or("info");
-    /// Lines for people or JSON objects for machines.
-    "format" format: LogFormat = choice(FORMATS).or("text");
+    /// Lines for people (`text`) or JSON objects for machines (`json`); `auto` is `text` on a terminal and `json` elsewhere.
+    "format" format: LogFormat = choice(FORMATS).or("auto");
 }
 }

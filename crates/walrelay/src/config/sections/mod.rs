@@ -3,6 +3,7 @@
 mod cloud_events;
 mod debezium;
 mod delivery;
+mod http;
 mod kafka;
 mod registry;
 mod route;
@@ -14,6 +15,7 @@ use std::sync::LazyLock;
 
 pub use debezium::Debezium;
 pub use delivery::{Backoff, Delivery, Guarantee, Log, LogFormat, LogLevel, Poison};
+pub use http::Http;
 pub use registry::{Registry, RegistryLogin, SchemaFile};
 pub use router::Router;
 pub use sink::{Bearer, KafkaProperties, KafkaSink, SinkConfig, TokenOrigin, TopicCreation};
@@ -44,7 +46,7 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
         rows::<TopicCreation>,
         rows::<Delivery>,
         rows::<Poison>,
-        rows::<delivery::Http>,
+        rows::<http::Keys>,
         rows::<Log>,
     ] {
         section(&mut keys);
@@ -69,6 +71,7 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, Noted> {
     let sink = sink::sink(reader);
     let delivery = delivery::delivery(reader);
     let poison = delivery::poison(reader);
+    let http = http::http(reader);
     let log = Log::read(reader);
     Ok(Config {
         source: source?,
@@ -79,6 +82,8 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, Noted> {
         sink: sink?,
         delivery: delivery?,
         poison: poison?,
+        http: http?,
         log: log?,
+        shown: reader.shown(),
     })
 }

@@ -8,6 +8,7 @@ use walrelay_lsn::Lsn;
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Rows, Session, quote_literal};
 
+use super::retention::Retention;
 pub(crate) use columns::describe;
 pub(crate) use privileges::lacking_to_publish;
 use row::{is_true, json, parsed, text};
@@ -194,6 +195,45 @@ pub(crate) async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Fa
 pub(super) async fn slot(session: &mut Session, name: &str) -> Result<Option<SlotFacts>, Error> {
     let sql = slot_sql(session.server_version().major, name);
     Ok(slot_facts(&session.query(&sql).await?))
+}
+
+/// A slot, and the server's log about it.
+#[derive(Debug, Clone)]
+pub(crate) struct SlotStanding {
+    /// `None`: there is no slot of the name.
+    pub(crate) slot: Option<SlotFacts>,
+    pub(crate) retention: Retention,
+    /// How far the server's log is on disk.
+    pub(crate) server_end: Option<Lsn>,
+    /// How long the slot has had no reader; `None` before 17, and while it has one.
+    pub(crate) inactive_seconds: Option<f64>,
+}
+
+/// How a slot stands, in one round trip.
+pub(crate) async fn slot_standing(
+    session: &mut Session,
+    name: &str,
+) -> Result<SlotStanding, Error> {
+    let major = session.server_version().major;
+    // As JSON: before 17 there is no such column.
+    let inactive = format!(
+        "SELECT extract(epoch FROM clock_timestamp() - (to_jsonb(s)->>'inactive_since')::timestamptz) AS seconds \
+         FROM pg_catalog.pg_replication_slots s WHERE slot_name = {}",
+        quote_literal(name)
+    );
+    let statements = [SERVER.to_owned(), slot_sql(major, name), inactive];
+    let mut answers = session.query_all(&statements).await?.into_iter();
+    let mut next = || answers.next().unwrap_or_default();
+    let server = server(major, &next());
+    let slot = slot_facts(&next());
+    let inactive = next();
+    let retention = slot.as_ref().map(|slot| Retention::of(&server, slot));
+    Ok(SlotStanding {
+        slot,
+        retention: retention.unwrap_or_default(),
+        server_end: server.wal_end,
+        inactive_seconds: inactive.first().and_then(|row| parsed(&row, "seconds")),
+    })
 }
 
 /// The process that reads the slot, by `pg_stat_replication`.

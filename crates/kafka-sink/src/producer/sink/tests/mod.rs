@@ -141,6 +141,7 @@ fn sink_with(
     let reports = Arc::new(Reports::default());
     let deliveries: Arc<dyn Deliveries> = Arc::clone(&reports) as _;
     let sink = KafkaSinkFactory::new(config(cluster, options, more))
+        .of_one_producer()
         .create(deliveries)
         .expect("a sink");
     (sink, reports)
@@ -751,6 +752,7 @@ fn a_certificate_that_is_not_there_is_a_configuration_error() {
     );
     let reports: Arc<dyn Deliveries> = Arc::new(Reports::default());
     let error = KafkaSinkFactory::new(config)
+        .of_one_producer()
         .create(reports)
         .expect_err("no such file");
     assert!(matches!(error, KafkaError::Create { .. }), "{error:?}");
@@ -770,7 +772,10 @@ fn the_embedded_broker_takes_records_and_gives_them_back() {
     let config = KafkaConfig::new(properties, KafkaOptions::default()).unwrap();
     let reports = Arc::new(Reports::default());
     let deliveries: Arc<dyn Deliveries> = Arc::clone(&reports) as _;
-    let mut sink = KafkaSinkFactory::new(config).create(deliveries).unwrap();
+    let mut sink = KafkaSinkFactory::new(config)
+        .of_one_producer()
+        .create(deliveries)
+        .unwrap();
     let mut tail = Tail::open(broker.bootstrap_servers(), &["demo"], LONG).expect("a tail");
     for seq in 0..10_u64 {
         let value = seq.to_string();

@@ -8,13 +8,12 @@ use walrelay_sink::BatchingMode;
 use super::order::{log, logs};
 use super::several::key_of;
 use super::*;
-use crate::DualModeSinkFactory;
 use crate::producer::partition_gate::Requests;
 
 fn dual_mode(cluster: &Cluster, more: &[(&str, &str)]) -> (KafkaSink, Arc<Reports>) {
     let reports = Arc::new(Reports::default());
     let deliveries: Arc<dyn Deliveries> = Arc::clone(&reports) as _;
-    let sink = DualModeSinkFactory::new(config(cluster, KafkaOptions::default(), more))
+    let sink = KafkaSinkFactory::new(config(cluster, KafkaOptions::default(), more))
         .create(deliveries)
         .expect("a sink");
     (sink, reports)

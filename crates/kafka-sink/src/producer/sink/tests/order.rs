@@ -51,7 +51,8 @@ fn sink_of_single_records(cluster: &Cluster, max_in_flight: &str) -> (KafkaSink,
     client.set("max.in.flight", max_in_flight);
     let reports = Arc::new(Reports::default());
     let deliveries: Arc<dyn Deliveries> = Arc::clone(&reports) as _;
-    let sink = KafkaSink::with_client(&config, &client, deliveries).expect("a sink");
+    let sink =
+        KafkaSink::with_client(&config, &client, deliveries, Arc::default()).expect("a sink");
     (sink, reports)
 }
 
@@ -313,7 +314,10 @@ fn process_whose_listener_panics() {
         drops: 3,
     });
     let config = config(&cluster, KafkaOptions::default(), &[]);
-    let mut sink = KafkaSinkFactory::new(config).create(deliveries).unwrap();
+    let mut sink = KafkaSinkFactory::new(config)
+        .of_one_producer()
+        .create(deliveries)
+        .unwrap();
     for seq in 0..40 {
         send(&mut sink, &reports, &record("t", b"k", b"v"), seq);
     }

@@ -14,7 +14,7 @@ fn sink_of_several(cluster: &Cluster, more: &[(&str, &str)]) -> (KafkaSink, Arc<
     let reports = Arc::new(Reports::default());
     let deliveries: Arc<dyn Deliveries> = Arc::clone(&reports) as _;
     let config = config(cluster, KafkaOptions::default(), more);
-    let sink = KafkaSink::gated(&config, None, deliveries).expect("a sink");
+    let sink = KafkaSink::gated(&config, None, deliveries, Arc::default()).expect("a sink");
     (sink, reports)
 }
 

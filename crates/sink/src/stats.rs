@@ -1,0 +1,207 @@
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::BatchingMode;
+
+/// Topics that have figures of their own. Records of further topics are counted under [`OTHER_TOPICS`].
+pub const MAX_TOPICS: usize = 100;
+/// What stands for all topics beyond [`MAX_TOPICS`]. No topic has this name: `*` is not allowed in one.
+pub const OTHER_TOPICS: &str = "*";
+
+/// Figures of a sink for metrics. One object serves all sinks that a factory makes one after the other, so the
+/// counters never go back.
+///
+/// All of it is read and written by several threads; the figures of one moment need not add up.
+#[derive(Default)]
+pub struct SinkStats {
+    /// Records accepted and not reported.
+    pub in_flight_records: AtomicU64,
+    /// Their bytes, with the client library's own for each.
+    pub in_flight_bytes: AtomicU64,
+    throughput: AtomicBool,
+    /// No broker was reachable at the last error, and none has acknowledged a record since.
+    pub all_down: AtomicBool,
+    topics: Mutex<BTreeMap<Box<str>, Arc<TopicStats>>>,
+    failed: Mutex<BTreeMap<String, u64>>,
+    clients: Mutex<Vec<Weak<Mutex<Vec<BrokerStats>>>>>,
+}
+
+/// Figures of a topic.
+#[derive(Debug, Default)]
+pub struct TopicStats {
+    /// Records delivered.
+    pub delivered: AtomicU64,
+    /// Bytes of key, value and headers of those.
+    pub delivered_bytes: AtomicU64,
+    /// Records that were accepted and not delivered, those that were given up with another one included.
+    pub failed: AtomicU64,
+}
+
+/// A broker as one client sees it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct BrokerStats {
+    /// `host:port/id`.
+    pub name: String,
+    /// The connection's state in the client library's words, `UP` where requests can be sent.
+    pub state: String,
+    /// Round-trip time of requests, mean, in seconds. `None`: no request lately.
+    pub rtt_mean: Option<f64>,
+    /// The same, 99th percentile.
+    pub rtt_p99: Option<f64>,
+    /// Records waiting for a request or for its answer.
+    pub queued: u64,
+    /// Requests sent again, in all.
+    pub retries: u64,
+}
+
+impl SinkStats {
+    /// The figures of a topic, or of [`OTHER_TOPICS`].
+    pub fn topic(&self, name: &str) -> Arc<TopicStats> {
+        let mut topics = lock(&self.topics);
+        if let Some(topic) = topics.get(name) {
+            return Arc::clone(topic);
+        }
+        let name = if topics.len() < MAX_TOPICS {
+            name
+        } else {
+            OTHER_TOPICS
+        };
+        Arc::clone(topics.entry(Box::from(name)).or_default())
+    }
+
+    /// The topics so far, by name.
+    pub fn topics(&self) -> Vec<(String, Arc<TopicStats>)> {
+        let topics = lock(&self.topics);
+        let topics = topics.iter();
+        topics
+            .map(|(name, topic)| (name.to_string(), Arc::clone(topic)))
+            .collect()
+    }
+
+    /// Counts a record that was accepted and not delivered. `class`: of a small set, such as the client library's
+    /// error codes.
+    pub fn failed(&self, class: String) {
+        *lock(&self.failed).entry(class).or_default() += 1;
+    }
+
+    /// Records that were accepted and not delivered, by class.
+    pub fn failures(&self) -> BTreeMap<String, u64> {
+        lock(&self.failed).clone()
+    }
+
+    /// Notes the mode that records are sent in.
+    pub fn set_mode(&self, mode: BatchingMode) {
+        self.throughput
+            .store(mode == BatchingMode::Throughput, Relaxed);
+    }
+
+    /// The mode that records are sent in.
+    pub fn mode(&self) -> BatchingMode {
+        if self.throughput.load(Relaxed) {
+            BatchingMode::Throughput
+        } else {
+            BatchingMode::Latency
+        }
+    }
+
+    /// A new client's place for what it knows of brokers, which lasts as long as the client keeps it.
+    pub fn client(&self) -> Arc<Mutex<Vec<BrokerStats>>> {
+        let place = Arc::default();
+        let mut clients = lock(&self.clients);
+        clients.retain(|client| client.strong_count() > 0);
+        clients.push(Arc::downgrade(&place));
+        place
+    }
+
+    /// The brokers, by name: of several clients the sums of what is queued and repeated, and the worst times.
+    pub fn brokers(&self) -> Vec<BrokerStats> {
+        let clients: Vec<_> = lock(&self.clients)
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
+        let mut brokers: BTreeMap<String, BrokerStats> = BTreeMap::new();
+        for client in clients {
+            for broker in lock(&client).iter() {
+                match brokers.get_mut(&broker.name) {
+                    None => _ = brokers.insert(broker.name.clone(), broker.clone()),
+                    Some(known) => known.merge(broker),
+                }
+            }
+        }
+        brokers.into_values().collect()
+    }
+}
+
+impl BrokerStats {
+    fn merge(&mut self, other: &Self) {
+        if other.state == "UP" {
+            self.state.clone_from(&other.state);
+        }
+        self.rtt_mean = larger(self.rtt_mean, other.rtt_mean);
+        self.rtt_p99 = larger(self.rtt_p99, other.rtt_p99);
+        self.queued += other.queued;
+        self.retries += other.retries;
+    }
+}
+
+fn larger(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    a.into_iter().chain(b).reduce(f64::max)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for SinkStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SinkStats").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_beyond_the_limit_are_counted_together() {
+        let stats = SinkStats::default();
+        for n in 0..MAX_TOPICS + 20 {
+            stats
+                .topic(&format!("topic-{n}"))
+                .delivered
+                .fetch_add(1, Relaxed);
+        }
+        let topics = stats.topics();
+        assert_eq!(topics.len(), MAX_TOPICS + 1);
+        let other = topics.iter().find(|(name, _)| name == OTHER_TOPICS);
+        assert_eq!(
+            other.map(|(_, topic)| topic.delivered.load(Relaxed)),
+            Some(20)
+        );
+    }
+
+    #[test]
+    fn a_broker_of_two_clients_is_one_and_a_closed_client_is_forgotten() {
+        let stats = SinkStats::default();
+        let broker = |state: &str, p99| BrokerStats {
+            name: "b:9092/1".to_owned(),
+            state: state.to_owned(),
+            rtt_p99: p99,
+            queued: 2,
+            ..BrokerStats::default()
+        };
+        let (first, second) = (stats.client(), stats.client());
+        lock(&first).push(broker("UP", Some(0.5)));
+        lock(&second).push(broker("DOWN", None));
+        let brokers = stats.brokers();
+        assert_eq!(brokers.len(), 1);
+        assert_eq!(
+            (&*brokers[0].state, brokers[0].rtt_p99, brokers[0].queued),
+            ("UP", Some(0.5), 4)
+        );
+        drop(first);
+        assert_eq!(stats.brokers()[0].state, "DOWN");
+    }
+}

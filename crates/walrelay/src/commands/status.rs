@@ -1,0 +1,324 @@
+//! `walrelay status`: one screen about a running relay, or about its slot alone.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write as _};
+use std::thread;
+use std::time::Duration;
+
+use secrecy::ExposeSecret;
+use serde::Serialize;
+use walrelay_walsender::{Session, SessionKind};
+
+use super::connect::{block_on, conn_info};
+use super::{Ended, Env, load};
+use crate::cli::{Exit, Failure, Output, StatusArgs};
+use crate::config::{Config, Http};
+use crate::failures;
+use crate::http::{Roots, agent};
+use crate::postgres::slot_standing;
+use crate::telemetry::{Quantiles, SlotReport, StatusReport, slot_report};
+
+/// How long the endpoint may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often `--watch` asks.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// No document is larger.
+const MOST_BYTES: u64 = 4 << 20;
+/// Moves to the upper left corner and clears the screen (ECMA-48).
+const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
+
+/// What is known, and from where.
+#[derive(Serialize)]
+struct Status {
+    /// The document of the endpoint; `null` where nobody serves it.
+    relay: Option<StatusReport>,
+    /// Why it is not there.
+    relay_error: Option<String>,
+    /// The slot as Postgres says, where the endpoint does not say it.
+    slot: Option<SlotReport>,
+}
+
+/// `walrelay status`.
+pub(crate) fn status(args: &StatusArgs, env: Env<'_>) -> Ended {
+    let config = load(&args.config, env)?;
+    loop {
+        let status = ask(&config, env)?;
+        let text = match args.output {
+            Output::Json => serde_json::to_string(&status).map_err(cannot_write)? + "\n",
+            Output::Table => screen(&config, &status),
+        };
+        let mut out = io::stdout();
+        let clear = args.watch && args.output == Output::Table && out.is_terminal();
+        let clear = if clear { CLEAR } else { "" };
+        let written = out.write_all(clear.as_bytes());
+        written
+            .and_then(|()| out.write_all(text.as_bytes()))
+            .map_err(cannot_write)?;
+        out.flush().map_err(cannot_write)?;
+        if !args.watch {
+            return Ok(());
+        }
+        thread::sleep(INTERVAL);
+    }
+}
+
+fn cannot_write(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Failure {
+    Failure::new("output", Exit::Unavailable, "cannot write").caused_by(error)
+}
+
+fn ask(config: &Config, env: Env<'_>) -> Result<Status, Failure> {
+    let relay = match &config.http {
+        Some(http) => of_endpoint(http),
+        None => Err("[http] listen is not configured".to_owned()),
+    };
+    match relay {
+        Ok(relay) => Ok(Status {
+            relay: Some(relay),
+            relay_error: None,
+            slot: None,
+        }),
+        Err(reason) => Ok(Status {
+            relay: None,
+            relay_error: Some(reason),
+            slot: of_postgres(config, env)?,
+        }),
+    }
+}
+
+/// The document of a relay with this configuration on this machine.
+fn of_endpoint(http: &Http) -> Result<StatusReport, String> {
+    let mut address = http.listen;
+    if address.ip().is_unspecified() {
+        address.set_ip(match address {
+            std::net::SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            std::net::SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    let (scheme, roots) = match &http.tls {
+        None => ("http", Roots::None),
+        // Its own certificate is an authority for itself, whoever signed it.
+        Some((certificate, _)) => {
+            let roots = Roots::of_file(certificate).map_err(|error| error.to_string())?;
+            ("https", roots)
+        }
+    };
+    let url = format!("{scheme}://{address}/api/status");
+    let mut request = agent(PATIENCE, roots).get(&url);
+    if let Some(token) = &http.token {
+        request = request.header(
+            "Authorization",
+            format!("Bearer {}", token.expose_secret().trim()),
+        );
+    }
+    let mut answer = request.call().map_err(|error| format!("{url}: {error}"))?;
+    if answer.status() != 200 {
+        return Err(format!(
+            "{url} answered with status {}",
+            answer.status().as_u16()
+        ));
+    }
+    let body = answer
+        .body_mut()
+        .with_config()
+        .limit(MOST_BYTES)
+        .read_to_string();
+    let body = body.map_err(|error| format!("{url}: {error}"))?;
+    serde_json::from_str(&body)
+        .map_err(|_| format!("{url} is not of walrelay, or of another version"))
+}
+
+/// The slot as Postgres says.
+fn of_postgres(config: &Config, env: Env<'_>) -> Result<Option<SlotReport>, Failure> {
+    let info = conn_info(&config.source, env)?;
+    let standing = block_on(async {
+        let mut session = Session::connect(&info, SessionKind::Sql, &[]).await?;
+        let standing = slot_standing(&mut session, &config.source.slot).await?;
+        session.close().await;
+        Ok::<_, walrelay_walsender::Error>(standing)
+    })?;
+    let standing = standing.map_err(|error| failures::postgres(error.into()))?;
+    Ok(slot_report(standing))
+}
+
+/// One screen, without colours: its words say it.
+fn screen(config: &Config, status: &Status) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<14} {value}");
+    };
+    let Some(relay) = &status.relay else {
+        line(
+            "relay",
+            format!(
+                "not asked: {}",
+                status.relay_error.as_deref().unwrap_or("no reason")
+            ),
+        );
+        match &status.slot {
+            Some(slot) => line(
+                "slot",
+                format!("{}: {}", config.source.slot, slot_line(slot)),
+            ),
+            None => line("slot", format!("{} does not exist", config.source.slot)),
+        }
+        return text;
+    };
+    let state = match (&relay.not_ready, &relay.pipeline.reason) {
+        (None, _) => relay.pipeline.state.clone(),
+        (Some(reason), _) => format!("NOT READY, {reason}"),
+    };
+    line(
+        "relay",
+        format!(
+            "{state}, for {}",
+            span(relay.now_ms.saturating_sub(relay.pipeline.since_ms))
+        ),
+    );
+    line("source", relay.source.server.clone());
+    match (&relay.slot, &relay.slot_error) {
+        (Some(slot), None) => line(
+            "slot",
+            format!("{}: {}", relay.pipeline.slot, slot_line(slot)),
+        ),
+        (_, Some(error)) => line(
+            "slot",
+            format!("{}: not known, {error}", relay.pipeline.slot),
+        ),
+        (None, None) => line("slot", format!("{}: not known", relay.pipeline.slot)),
+    }
+    let lsn = |lsn: &Option<String>| lsn.clone().unwrap_or_else(|| "-".to_owned());
+    let source = &relay.source;
+    line(
+        "lag",
+        format!(
+            "{:.1} s, {}",
+            source.lag_seconds,
+            source.lag_bytes.map_or_else(|| "-".to_owned(), bytes)
+        ),
+    );
+    line(
+        "positions",
+        format!(
+            "confirmed {}, received {}, server {}",
+            lsn(&source.confirmed_lsn),
+            lsn(&source.received_lsn),
+            lsn(&source.server_lsn)
+        ),
+    );
+    let delivery = &relay.delivery;
+    line(
+        "in flight",
+        format!(
+            "{} of {} records, {} of {}",
+            delivery.in_flight_records,
+            delivery.in_flight_records_limit,
+            bytes(delivery.in_flight_bytes),
+            bytes(delivery.in_flight_bytes_limit)
+        ),
+    );
+    let quantiles = |q: &Quantiles| match q.p50_ms.zip(q.p99_ms) {
+        Some((p50, p99)) => format!("p50 {p50:.2} ms, p99 {p99:.2} ms"),
+        None => "no events in the last minute".to_owned(),
+    };
+    line("commit to ack", quantiles(&relay.latency.commit_to_ack));
+    line(
+        "relayed",
+        format!(
+            "{} records in {} transactions, {} mode",
+            delivery.records, delivery.transactions, delivery.mode
+        ),
+    );
+    let total = |counts: &std::collections::BTreeMap<String, u64>| counts.values().sum::<u64>();
+    line(
+        "dead letters",
+        format!(
+            "{} written, {} skipped, {} keys parked",
+            total(&relay.dead_letters.written),
+            total(&relay.dead_letters.skipped),
+            relay.dead_letters.parked_keys
+        ),
+    );
+    if let Some(kafka) = &relay.kafka {
+        let up = kafka
+            .brokers
+            .iter()
+            .filter(|broker| broker.state == "UP")
+            .count();
+        let brokers = kafka.brokers.len();
+        line(
+            "kafka",
+            format!("{up} of {brokers} brokers up, {}", kafka.bootstrap_servers),
+        );
+    }
+    for error in relay.errors.iter().take(3) {
+        line(
+            &error.level.to_lowercase(),
+            format!("{} ({} times)", error.message, error.count),
+        );
+        if let Some(remedy) = &error.remedy {
+            line("", format!("-> {remedy}"));
+        }
+    }
+    text
+}
+
+fn slot_line(slot: &SlotReport) -> String {
+    let reader = match (slot.active_pid, slot.inactive_seconds) {
+        (Some(pid), _) => format!("read by server process {pid}"),
+        (None, Some(seconds)) => format!("not read for {}", span((seconds * 1e3) as u64)),
+        (None, None) => "not read".to_owned(),
+    };
+    let mut text = format!("{reader}, {} of WAL kept", bytes(slot.retained_bytes));
+    if let Some(limit) = slot.limit_bytes {
+        let _ = write!(text, " of {} at most", bytes(limit));
+    }
+    if let Some(reason) = &slot.invalidation_reason {
+        let _ = write!(text, ", LOST: {reason}");
+    }
+    text
+}
+
+/// A number of bytes in the largest unit that it fills.
+fn bytes(count: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (value, unit) = units
+        .iter()
+        .fold((count as f64, ""), |(value, found), unit| match found {
+            "" => (value, *unit),
+            _ if value >= 1024.0 => (value / 1024.0, *unit),
+            _ => (value, found),
+        });
+    if unit == "B" {
+        format!("{value} B")
+    } else {
+        format!("{value:.1} {unit}")
+    }
+}
+
+/// Milliseconds for people.
+fn span(millis: u64) -> String {
+    let seconds = millis / 1000;
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=7199 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_short() {
+        let shown: Vec<_> = [0, 1023, 1024, 12 << 20, 5 << 40]
+            .into_iter()
+            .map(bytes)
+            .collect();
+        assert_eq!(shown, ["0 B", "1023 B", "1.0 KiB", "12.0 MiB", "5.0 TiB"]);
+        assert_eq!(
+            [1_500, 125_000, 7_200_000].map(span),
+            ["1 s", "2 min", "2 h"]
+        );
+    }
+}

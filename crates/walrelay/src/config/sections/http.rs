@@ -1,0 +1,93 @@
+//! `[http]` and `[http.tls]`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use secrecy::{ExposeSecret, SecretString};
+
+use crate::config::declare::{Section, boolean, path, secret_file, section, text};
+use crate::config::reader::{Noted, Reader};
+
+/// `[http]`: metrics, health, status.
+#[derive(Debug, Clone)]
+pub struct Http {
+    /// Where the endpoint listens. Port 0 takes a free one, which the log names.
+    pub listen: SocketAddr,
+    /// What requests must present, but those of health.
+    pub token: Option<SecretString>,
+    /// Certificate chain and key, PEM files.
+    pub tls: Option<(PathBuf, PathBuf)>,
+}
+
+section! {
+pub(super) struct Keys at "http" {
+    /// The address of metrics, health and the status page, as `host:port` with a numeric host. Unset: there is no endpoint.
+    "listen" listen: Option<SocketAddr> = text(address).optional();
+    /// A file that holds the token which requests must present, as `Authorization: Bearer <token>` or as the password of HTTP basic authentication. `/healthz` and `/readyz` need none.
+    "token_file" token: Option<SecretString> = secret_file().optional();
+    /// Whether everybody who reaches an address beyond the loopback interface may read metrics and status.
+    "allow_anonymous" anonymous: bool = boolean().or("false");
+    /// The certificate chain for HTTPS, a PEM file.
+    "tls.certificate_file" certificate: Option<PathBuf> = path().optional();
+    /// Its private key, a PEM file.
+    "tls.key_file" key: Option<PathBuf> = path().optional();
+}
+}
+
+const LISTEN: &str = "http.listen";
+const TOKEN: &str = "http.token_file";
+
+/// `None` without an address.
+pub(super) fn http(reader: &mut Reader<'_>) -> Result<Option<Http>, Noted> {
+    let keys = Keys::read(reader)?;
+    let Some(listen) = keys.listen else {
+        let others = [
+            (TOKEN, keys.token.is_some()),
+            ("http.allow_anonymous", keys.anonymous),
+            ("http.tls.certificate_file", keys.certificate.is_some()),
+            ("http.tls.key_file", keys.key.is_some()),
+        ];
+        for (path, is_set) in others {
+            if is_set {
+                let what = format!("`{path}` has no effect without `{LISTEN}`");
+                return Err(reader.conflict(path, what));
+            }
+        }
+        return Ok(None);
+    };
+    if keys
+        .token
+        .as_ref()
+        .is_some_and(|token| token.expose_secret().trim().is_empty())
+    {
+        return Err(reader.conflict(TOKEN, format!("the file of `{TOKEN}` is empty")));
+    }
+    if !listen.ip().is_loopback() && keys.token.is_none() && !keys.anonymous {
+        let what = format!(
+            "`{LISTEN}` is reachable from other machines: it needs `{TOKEN}`, or `http.allow_anonymous = true`"
+        );
+        return Err(reader.conflict(LISTEN, what));
+    }
+    let tls = match (keys.certificate, keys.key) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        (Some(_), None) => {
+            return Err(reader.missing("http.tls.key_file", "\"/etc/walrelay/tls.key\""));
+        }
+        (None, Some(_)) => {
+            return Err(reader.missing("http.tls.certificate_file", "\"/etc/walrelay/tls.crt\""));
+        }
+    };
+    Ok(Some(Http {
+        listen,
+        token: keys.token,
+        tls,
+    }))
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let numeric = text.replace("localhost:", "127.0.0.1:");
+    numeric.parse().map_err(|_| {
+        "it is an IP address and a port, such as 127.0.0.1:9187 or [::1]:9187".to_owned()
+    })
+}

@@ -1,0 +1,114 @@
+use http_body_util::BodyExt as _;
+
+use super::*;
+use crate::telemetry::{Setup, metrics_registry};
+
+fn answers(token: Option<&str>) -> Answers {
+    let telemetry = Arc::new(Telemetry::new(Setup::default(), Default::default()));
+    let metrics = metrics_registry(&telemetry);
+    Answers::new(telemetry, metrics, token.map(SecretString::from))
+}
+
+fn ask(answers: &Answers, method: Method, path: &str, authorization: Option<&str>) -> Answer {
+    let mut request = Request::builder().method(method).uri(path);
+    if let Some(authorization) = authorization {
+        request = request.header(AUTHORIZATION, authorization);
+    }
+    answers.answer(&request.body(()).unwrap())
+}
+
+fn body(answer: Answer) -> String {
+    let collected = futures_executor::block_on(answer.into_body().collect()).unwrap();
+    String::from_utf8(collected.to_bytes().to_vec()).unwrap()
+}
+
+#[test]
+fn every_path_but_health_needs_the_token_where_there_is_one() {
+    let answers = answers(Some("s3cret\n"));
+    let basic = format!("Basic {}", STANDARD.encode("anybody:s3cret"));
+    for path in ["/", "/metrics", "/api/status", "/api/history", "/nowhere"] {
+        for wrong in [
+            None,
+            Some("Bearer s3cre"),
+            Some("Bearer"),
+            Some("Basic !"),
+            Some("Digest s3cret"),
+        ] {
+            let answer = ask(&answers, Method::GET, path, wrong);
+            assert_eq!(
+                answer.status(),
+                StatusCode::UNAUTHORIZED,
+                "{path} {wrong:?}"
+            );
+            assert!(answer.headers().contains_key(WWW_AUTHENTICATE));
+        }
+        for right in ["Bearer s3cret", "bearer  s3cret", &basic] {
+            let answer = ask(&answers, Method::GET, path, Some(right));
+            assert_ne!(answer.status(), StatusCode::UNAUTHORIZED, "{path} {right}");
+        }
+    }
+    assert_eq!(
+        ask(&answers, Method::GET, "/healthz", None).status(),
+        StatusCode::OK
+    );
+    assert_eq!(
+        ask(&answers, Method::POST, "/metrics", None).status(),
+        StatusCode::METHOD_NOT_ALLOWED
+    );
+}
+
+#[test]
+fn readiness_says_why_not() {
+    let answers = answers(None);
+    let answer = ask(&answers, Method::GET, "/readyz", None);
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(body(answer), r#"{"ready":false,"reason":"connecting"}"#);
+    answers.telemetry.state(&walrelay_relay::State::Streaming);
+    let answer = ask(&answers, Method::GET, "/readyz", None);
+    assert_eq!(answer.status(), StatusCode::OK);
+    assert_eq!(body(answer), r#"{"ready":true,"reason":null}"#);
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_come_each_second_and_at_once_when_the_state_changes() {
+    let answers = answers(None);
+    let mut events = ask(&answers, Method::GET, "/api/events", None).into_body();
+    let start = Instant::now();
+    let mut at = Vec::new();
+    for n in 0..4 {
+        let frame = events.frame().await.unwrap().unwrap().into_data().unwrap();
+        let text = String::from_utf8(frame.to_vec()).unwrap();
+        assert!(
+            text.starts_with("event: status\ndata: {") && text.ends_with("}\n\n"),
+            "{text}"
+        );
+        at.push(start.elapsed().as_millis());
+        if n == 1 {
+            answers.telemetry.state(&walrelay_relay::State::Streaming);
+        }
+    }
+    assert!(
+        at[1] - at[0] >= 1000 && at[2] - at[1] <= 400 && at[3] - at[2] >= 1000,
+        "{at:?}"
+    );
+}
+
+#[test]
+fn streams_are_bounded_and_their_places_come_back() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let _inside = runtime.enter();
+    let answers = answers(None);
+    let open = || ask(&answers, Method::GET, "/api/events", None);
+    let mut streams: Vec<_> = (0..MOST_STREAMS).map(|_| open()).collect();
+    assert!(
+        streams
+            .iter()
+            .all(|answer| answer.status() == StatusCode::OK)
+    );
+    assert_eq!(open().status(), StatusCode::SERVICE_UNAVAILABLE);
+    streams.pop();
+    assert_eq!(open().status(), StatusCode::OK);
+}

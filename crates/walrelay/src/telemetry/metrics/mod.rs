@@ -1,0 +1,298 @@
+//! Metrics in the OpenMetrics text format, made of the status report at each scrape.
+//!
+//! [`METRICS`] is the list: `docs/METRICS.md` is generated from it, and a test holds alerts and dashboards against it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::observed::Telemetry;
+use super::report::{STATES, StatusReport};
+
+/// The media type of the format.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Labels and the value. No row: the value is not known.
+type Row = (Vec<(&'static str, String)>, f64);
+
+/// A metric that is read from the report.
+pub(crate) struct Metric {
+    /// Without the prefix, the unit and `_total`.
+    name: &'static str,
+    unit: Option<Unit>,
+    kind: Kind,
+    help: &'static str,
+    rows: fn(&StatusReport) -> Vec<Row>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Counter,
+    Gauge,
+}
+
+use Kind::{Counter, Gauge};
+
+fn one(value: impl Into<Option<f64>>) -> Vec<Row> {
+    value
+        .into()
+        .map(|value| (Vec::new(), value))
+        .into_iter()
+        .collect()
+}
+
+fn count(value: u64) -> Vec<Row> {
+    one(value as f64)
+}
+
+fn known(value: Option<u64>) -> Vec<Row> {
+    one(value.map(|value| value as f64))
+}
+
+/// One row for each entry.
+fn by<'a>(
+    label: &'static str,
+    entries: impl IntoIterator<Item = (&'a String, &'a u64)>,
+) -> Vec<Row> {
+    let entries = entries.into_iter();
+    entries
+        .map(|(value, count)| (vec![(label, value.clone())], *count as f64))
+        .collect()
+}
+
+/// One row for each of these values, 1 where it holds.
+fn one_of(label: &'static str, values: &[&str], held: Option<&str>) -> Vec<Row> {
+    let values = values.iter();
+    let row = |value: &&str| {
+        (
+            vec![(label, (*value).to_owned())],
+            f64::from(u8::from(held == Some(*value))),
+        )
+    };
+    values.map(row).collect()
+}
+
+fn by_topic(
+    report: &StatusReport,
+    figures: fn(&super::report::TopicReport) -> [(&'static str, u64); 2],
+) -> Vec<Row> {
+    let topics = report.delivery.topics.iter();
+    topics
+        .flat_map(|topic| {
+            let labels = |outcome: &str| {
+                vec![
+                    ("topic", topic.topic.clone()),
+                    ("outcome", outcome.to_owned()),
+                ]
+            };
+            figures(topic).map(|(outcome, count)| (labels(outcome), count as f64))
+        })
+        .collect()
+}
+
+fn by_broker(
+    report: &StatusReport,
+    figure: fn(&super::report::BrokerReport) -> Option<f64>,
+) -> Vec<Row> {
+    let brokers = report.kafka.iter().flat_map(|kafka| &kafka.brokers);
+    let row = |broker| Some((vec![("broker", broker_name(broker))], figure(broker)?));
+    brokers.filter_map(row).collect()
+}
+
+fn broker_name(broker: &super::report::BrokerReport) -> String {
+    broker.name.clone()
+}
+
+/// A position in the log as a number of bytes.
+fn position(lsn: Option<&String>) -> Vec<Row> {
+    let lsn = lsn.and_then(|lsn| lsn.parse::<walrelay_lsn::Lsn>().ok());
+    one(lsn.map(|lsn| lsn.get() as f64))
+}
+
+const WAL_STATUS: [&str; 4] = ["reserved", "extended", "unreserved", "lost"];
+
+/// All but the histograms, in the order of the reference.
+#[rustfmt::skip]
+pub(crate) static METRICS: &[Metric] = &[
+    Metric { name: "ready", unit: None, kind: Gauge, help: "1 while the relay streams and its pipeline reports",
+        rows: |r| count(u64::from(r.ready)) },
+    Metric { name: "state", unit: None, kind: Gauge, help: "1 for the state of the pipeline, 0 for the others",
+        rows: |r| one_of("state", &STATES, Some(&r.pipeline.state)) },
+    Metric { name: "lag", unit: Some(Unit::Seconds), kind: Gauge, help: "Age of the oldest commit that is not acknowledged; grows as well while the relay has no connection or stands still; 0 when idle",
+        rows: |r| one(r.source.lag_seconds) },
+    Metric { name: "lag", unit: Some(Unit::Bytes), kind: Gauge, help: "WAL from the confirmed position to the end of the server's log",
+        rows: |r| known(r.source.lag_bytes) },
+    Metric { name: "received_lsn", unit: None, kind: Gauge, help: "Highest position received, as a number of bytes",
+        rows: |r| position(r.source.received_lsn.as_ref()) },
+    Metric { name: "confirmed_lsn", unit: None, kind: Gauge, help: "Position that may be confirmed in the slot, as a number of bytes",
+        rows: |r| position(r.source.confirmed_lsn.as_ref()) },
+    Metric { name: "server_lsn", unit: None, kind: Gauge, help: "End of the server's log, as a number of bytes",
+        rows: |r| position(r.source.server_lsn.as_ref()) },
+    Metric { name: "records", unit: None, kind: Counter, help: "Records by topic and outcome; beyond 100 topics under the topic *",
+        rows: |r| by_topic(r, |t| [("delivered", t.delivered), ("failed", t.failed)]) },
+    Metric { name: "delivered", unit: Some(Unit::Bytes), kind: Counter, help: "Bytes of keys, values and headers of delivered records, by topic",
+        rows: |r| r.delivery.topics.iter().map(|t| (vec![("topic", t.topic.clone())], t.delivered_bytes as f64)).collect() },
+    Metric { name: "enqueued_records", unit: None, kind: Counter, help: "Records enqueued in the sink, repeats included",
+        rows: |r| count(r.delivery.records) },
+    Metric { name: "transactions", unit: None, kind: Counter, help: "Transactions received, those without events included",
+        rows: |r| count(r.delivery.transactions) },
+    Metric { name: "repeats_avoided", unit: None, kind: Counter, help: "Transactions passed over after a reconnect, as they were enqueued already",
+        rows: |r| count(r.delivery.repeats_avoided) },
+    Metric { name: "ignored_changes", unit: None, kind: Counter, help: "UPDATE, DELETE and TRUNCATE of outbox tables, which are no events",
+        rows: |r| by("operation", &r.delivery.ignored) },
+    Metric { name: "delivery_failures", unit: None, kind: Counter, help: "Records that were not delivered, by librdkafka's error code; they are sent again, or fall under the poison policy",
+        rows: |r| by("code", &r.delivery.failed) },
+    Metric { name: "dead_letters", unit: None, kind: Counter, help: "Events that became dead letters, by class",
+        rows: |r| by("class", &r.dead_letters.written) },
+    Metric { name: "skipped_events", unit: None, kind: Counter, help: "Events that the poison policy passed over, by class",
+        rows: |r| by("class", &r.dead_letters.skipped) },
+    Metric { name: "parked_keys", unit: None, kind: Gauge, help: "Keys whose events go to the topic of dead letters",
+        rows: |r| count(r.dead_letters.parked_keys) },
+    Metric { name: "in_flight_records", unit: None, kind: Gauge, help: "Records enqueued and not acknowledged",
+        rows: |r| count(r.delivery.in_flight_records) },
+    Metric { name: "in_flight_records_limit", unit: None, kind: Gauge, help: "delivery.max_in_flight_records",
+        rows: |r| count(r.delivery.in_flight_records_limit) },
+    Metric { name: "in_flight", unit: Some(Unit::Bytes), kind: Gauge, help: "Bytes of records enqueued and not acknowledged, with the client library's own",
+        rows: |r| count(r.delivery.in_flight_bytes) },
+    Metric { name: "in_flight_limit", unit: Some(Unit::Bytes), kind: Gauge, help: "delivery.max_in_flight_bytes",
+        rows: |r| count(r.delivery.in_flight_bytes_limit) },
+    Metric { name: "blocked", unit: Some(Unit::Seconds), kind: Counter, help: "Time in which nothing was read, because the sink had no room or a schema was missing",
+        rows: |r| one(r.delivery.blocked_seconds) },
+    Metric { name: "producer_mode", unit: None, kind: Gauge, help: "1 for the mode that records are sent in",
+        rows: |r| one_of("mode", &["latency", "throughput"], Some(&r.delivery.mode)) },
+    Metric { name: "reconnects", unit: None, kind: Counter, help: "Attempts that failed and were followed by another, by cause",
+        rows: |r| by("cause", &r.source.reconnects) },
+    Metric { name: "feedback_sent", unit: None, kind: Counter, help: "Standby status updates sent to the server",
+        rows: |r| count(r.source.feedback_sent) },
+    Metric { name: "slot_retained_wal", unit: Some(Unit::Bytes), kind: Gauge, help: "WAL that the server keeps for the slot",
+        rows: |r| known(r.slot.as_ref().map(|s| s.retained_bytes)) },
+    Metric { name: "slot_safe_wal", unit: Some(Unit::Bytes), kind: Gauge, help: "safe_wal_size: WAL that may still be written before the slot is in danger; absent without max_slot_wal_keep_size",
+        rows: |r| known(r.slot.as_ref().and_then(|s| s.safe_wal_bytes)) },
+    Metric { name: "slot_wal_limit", unit: Some(Unit::Bytes), kind: Gauge, help: "max_slot_wal_keep_size; absent where it is switched off",
+        rows: |r| known(r.slot.as_ref().and_then(|s| s.limit_bytes)) },
+    Metric { name: "slot_wal_status", unit: None, kind: Gauge, help: "1 for the slot's wal_status, 0 for the others",
+        rows: |r| r.slot.as_ref().map_or_else(Vec::new, |s| one_of("status", &WAL_STATUS, s.wal_status.as_deref())) },
+    Metric { name: "slot_active", unit: None, kind: Gauge, help: "1 while a process reads the slot",
+        rows: |r| known(r.slot.as_ref().map(|s| u64::from(s.active))) },
+    Metric { name: "slot_inactive", unit: Some(Unit::Seconds), kind: Gauge, help: "How long the slot has had no reader (Postgres 17 and newer)",
+        rows: |r| one(r.slot.as_ref().and_then(|s| s.inactive_seconds)) },
+    Metric { name: "slot_invalidated", unit: None, kind: Gauge, help: "1 where the server has invalidated the slot, with the reason",
+        rows: |r| r.slot.iter().filter_map(|s| Some((vec![("reason", s.invalidation_reason.clone()?)], 1.0))).collect() },
+    Metric { name: "slot_seen", unit: None, kind: Gauge, help: "1 while the server answers questions about the slot",
+        rows: |r| count(u64::from(r.slot_error.is_none() && r.slot.is_some())) },
+    Metric { name: "kafka_broker_up", unit: None, kind: Gauge, help: "1 while librdkafka can send requests to the broker",
+        rows: |r| by_broker(r, |b| Some(f64::from(u8::from(b.state == "UP")))) },
+    Metric { name: "kafka_round_trip_mean", unit: Some(Unit::Seconds), kind: Gauge, help: "Round-trip time of requests to the broker, mean",
+        rows: |r| by_broker(r, |b| b.rtt_avg_ms.map(|ms| ms / 1e3)) },
+    Metric { name: "kafka_round_trip_p99", unit: Some(Unit::Seconds), kind: Gauge, help: "The same, 99th percentile",
+        rows: |r| by_broker(r, |b| b.rtt_p99_ms.map(|ms| ms / 1e3)) },
+    Metric { name: "kafka_queued_records", unit: None, kind: Gauge, help: "Records that wait for a request to the broker, or for its answer",
+        rows: |r| by_broker(r, |b| Some(b.queued as f64)) },
+    Metric { name: "kafka_retries", unit: None, kind: Counter, help: "Requests that librdkafka sent again",
+        rows: |r| by_broker(r, |b| Some(b.retries as f64)) },
+    Metric { name: "kafka_all_brokers_down", unit: None, kind: Gauge, help: "1 while no broker can be reached",
+        rows: |r| known(r.kafka.as_ref().map(|k| u64::from(k.all_down))) },
+    Metric { name: "registry_requests", unit: None, kind: Counter, help: "Requests to the schema registry, by outcome",
+        rows: |r| r.registry.as_ref().map_or_else(Vec::new, |registry| by("outcome", &registry.requests)) },
+    Metric { name: "start_time", unit: Some(Unit::Seconds), kind: Gauge, help: "When the relay was started, since 1970",
+        rows: |r| one(r.started_ms as f64 / 1e3) },
+    Metric { name: "build_info", unit: None, kind: Gauge, help: "1, with the version",
+        rows: |r| vec![(vec![("version", r.version.clone())], 1.0)] },
+];
+
+/// Those that have no prefix, by the names that all exporters give them.
+#[rustfmt::skip]
+static PROCESS: &[Metric] = &[
+    Metric { name: "process_cpu", unit: Some(Unit::Seconds), kind: Counter, help: "CPU that the process has used",
+        rows: |r| one(r.process.cpu_seconds) },
+    Metric { name: "process_resident_memory", unit: Some(Unit::Bytes), kind: Gauge, help: "Memory that is resident",
+        rows: |r| known(r.process.resident_bytes) },
+    Metric { name: "process_open_fds", unit: None, kind: Gauge, help: "Open files and sockets",
+        rows: |r| known(r.process.open_files) },
+    Metric { name: "process_threads", unit: None, kind: Gauge, help: "Threads",
+        rows: |r| known(r.process.threads) },
+];
+
+const PREFIX: &str = "walrelay";
+const HISTOGRAMS: [(&str, &str); 2] = [
+    (
+        "commit_to_ack",
+        "From commit to acknowledgement, of a sample of transactions, by the clocks of the server and of this machine",
+    ),
+    (
+        "commit_to_read",
+        "From commit to the moment when the whole transaction is received, of the same sample",
+    ),
+];
+
+/// The registry of a relay.
+pub(crate) fn registry(telemetry: &Arc<Telemetry>) -> Registry {
+    let mut registry = Registry::default();
+    let prefixed = registry.sub_registry_with_prefix(PREFIX);
+    let latencies = [&telemetry.commit_to_ack, &telemetry.commit_to_read];
+    for ((name, help), latency) in HISTOGRAMS.into_iter().zip(latencies) {
+        prefixed.register_with_unit(name, help, Unit::Seconds, latency.histogram.clone());
+    }
+    registry.register_collector(Box::new(FromReport(Arc::clone(telemetry))));
+    registry
+}
+
+/// The text of all metrics.
+pub(crate) fn text(registry: &Registry) -> Result<String, fmt::Error> {
+    let mut text = String::new();
+    encode(&mut text, registry)?;
+    Ok(text)
+}
+
+#[derive(Debug)]
+struct FromReport(Arc<Telemetry>);
+
+impl Collector for FromReport {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let report = self.0.report();
+        for metric in METRICS {
+            metric.encode(&format!("{PREFIX}_{}", metric.name), &report, &mut encoder)?;
+        }
+        for metric in PROCESS {
+            metric.encode(metric.name, &report, &mut encoder)?;
+        }
+        Ok(())
+    }
+}
+
+impl Metric {
+    fn encode(
+        &self,
+        name: &str,
+        report: &StatusReport,
+        encoder: &mut DescriptorEncoder<'_>,
+    ) -> fmt::Result {
+        let rows = (self.rows)(report);
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let kind = match self.kind {
+            Counter => MetricType::Counter,
+            Gauge => MetricType::Gauge,
+        };
+        let mut encoder = encoder.encode_descriptor(name, self.help, self.unit.as_ref(), kind)?;
+        for (labels, value) in rows {
+            let encoder = encoder.encode_family(&labels)?;
+            match self.kind {
+                Counter => ConstCounter::new(value).encode(encoder)?,
+                Gauge => ConstGauge::new(value).encode(encoder)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

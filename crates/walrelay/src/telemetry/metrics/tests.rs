@@ -1,0 +1,208 @@
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use super::super::observed::Setup;
+use super::super::report::{BrokerReport, History, SlotReport};
+use super::*;
+
+fn telemetry() -> Arc<Telemetry> {
+    let setup = Setup {
+        slot: "walrelay".to_owned(),
+        bootstrap_servers: Some("b:9092".to_owned()),
+        registry: Some(Arc::default()),
+        ..Setup::default()
+    };
+    let telemetry = Arc::new(Telemetry::new(setup, Default::default()));
+    telemetry.commit_to_ack.record(Duration::from_millis(3));
+    telemetry
+}
+
+/// The full name of each metric, as it stands in the text.
+fn names() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for (metric, prefix) in METRICS
+        .iter()
+        .map(|metric| (metric, "walrelay_"))
+        .chain(PROCESS.iter().map(|metric| (metric, "")))
+    {
+        names.insert(full_name(metric, prefix));
+    }
+    for (name, _) in HISTOGRAMS {
+        for end in ["bucket", "sum", "count"] {
+            names.insert(format!("walrelay_{name}_seconds_{end}"));
+        }
+    }
+    names
+}
+
+fn full_name(metric: &Metric, prefix: &str) -> String {
+    let unit = metric
+        .unit
+        .as_ref()
+        .map_or_else(String::new, |unit| format!("_{}", unit.as_str()));
+    let total = if metric.kind == Counter { "_total" } else { "" };
+    format!("{prefix}{}{unit}{total}", metric.name)
+}
+
+fn document(path: &str) -> (std::path::PathBuf, String) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(path);
+    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    (path, text)
+}
+
+/// Holds a generated document against what is generated now. `UPDATE_DOCS=1` writes it.
+fn is_up_to_date(path: &str, generated: &str) {
+    let (file, text) = document(path);
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(file, generated).unwrap();
+    } else {
+        assert!(
+            text == generated,
+            "{path} is out of date: UPDATE_DOCS=1 cargo test -p walrelay telemetry"
+        );
+    }
+}
+
+#[test]
+fn the_text_has_every_metric_whose_value_is_known() {
+    let telemetry = telemetry();
+    telemetry
+        .sink
+        .topic("t\"1")
+        .delivered
+        .fetch_add(5, std::sync::atomic::Ordering::Relaxed);
+    telemetry.sink.failed("MsgTimedOut".to_owned());
+    telemetry.slot(Ok((
+        Some(SlotReport {
+            active: true,
+            active_pid: Some(1),
+            wal_status: Some("reserved".to_owned()),
+            retained_bytes: 1,
+            safe_wal_bytes: Some(2),
+            limit_bytes: Some(3),
+            inactive_seconds: None,
+            invalidation_reason: None,
+            seen_ms: 1,
+        }),
+        Some(walrelay_lsn::Lsn::new(7)),
+    )));
+    let text = text(&registry(&telemetry)).unwrap();
+    for line in [
+        "# TYPE walrelay_records counter",
+        "walrelay_records_total{topic=\"t\\\"1\",outcome=\"delivered\"} 5.0",
+        "walrelay_delivery_failures_total{code=\"MsgTimedOut\"} 1.0",
+        "walrelay_state{state=\"connecting\"} 1.0",
+        "walrelay_slot_retained_wal_bytes 1.0",
+        "walrelay_slot_wal_status{status=\"lost\"} 0.0",
+        "walrelay_server_lsn 7.0",
+        "walrelay_commit_to_ack_seconds_count 1",
+        "walrelay_commit_to_ack_seconds_bucket{le=\"0.004\"} 1",
+        "walrelay_ready 0.0",
+        "# EOF",
+    ] {
+        assert!(
+            text.lines().any(|found| found == line),
+            "{line} is missing in\n{text}"
+        );
+    }
+    let names = names();
+    let shown = text.lines().filter(|line| !line.starts_with('#'));
+    for name in shown.filter_map(|line| line.split(['{', ' ']).next()) {
+        assert!(names.contains(name), "{name}");
+    }
+    #[cfg(target_os = "linux")]
+    assert!(text.contains("process_resident_memory_bytes "), "{text}");
+}
+
+#[test]
+fn the_reference_names_every_metric() {
+    let mut page = String::from(
+        "# Metrics\n\nWhat does `/metrics` of the [HTTP endpoint](OPERATIONS.md#http-endpoint) show? This page is \
+         generated:\n`UPDATE_DOCS=1 cargo test -p walrelay telemetry`. Values that are not known have no line.\n\n\
+         | metric | type | meaning |\n|---|---|---|\n",
+    );
+    for (name, help) in HISTOGRAMS {
+        let _ = writeln!(page, "| `walrelay_{name}_seconds` | histogram | {help} |");
+    }
+    let all = METRICS.iter().map(|metric| (metric, "walrelay_"));
+    for (metric, prefix) in all.chain(PROCESS.iter().map(|metric| (metric, ""))) {
+        let kind = if metric.kind == Counter {
+            "counter"
+        } else {
+            "gauge"
+        };
+        let _ = writeln!(
+            page,
+            "| `{}` | {kind} | {} |",
+            full_name(metric, prefix),
+            metric.help
+        );
+    }
+    is_up_to_date("docs/METRICS.md", &page);
+}
+
+/// Every metric that an alert or a dashboard asks for exists.
+#[test]
+fn alerts_and_dashboards_ask_for_metrics_that_exist() {
+    let names = names();
+    for path in [
+        "deploy/prometheus/alerts.yml",
+        "deploy/grafana/walrelay.json",
+    ] {
+        let (_, text) = document(path);
+        assert!(!text.is_empty(), "{path}");
+        let mut asked = 0;
+        let word = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
+        for name in text
+            .split(word)
+            .filter(|word| word.starts_with("walrelay_") || word.starts_with("process_"))
+        {
+            assert!(
+                names.contains(name),
+                "{path} asks for {name}, which does not exist"
+            );
+            asked += 1;
+        }
+        assert!(asked > 5, "{path}");
+    }
+}
+
+#[test]
+fn the_schemas_of_the_documents_are_those_of_the_reference() {
+    let pretty = |schema: schemars::Schema| serde_json::to_string_pretty(&schema).unwrap() + "\n";
+    is_up_to_date(
+        "docs/status.schema.json",
+        &pretty(schemars::schema_for!(StatusReport)),
+    );
+    is_up_to_date(
+        "docs/history.schema.json",
+        &pretty(schemars::schema_for!(History)),
+    );
+}
+
+#[test]
+fn a_broker_without_requests_has_no_round_trip_time() {
+    let broker = BrokerReport {
+        name: "b:9092/1".to_owned(),
+        state: "DOWN".to_owned(),
+        rtt_avg_ms: None,
+        rtt_p99_ms: None,
+        queued: 0,
+        retries: 0,
+    };
+    let mut report = telemetry().report();
+    report.kafka.as_mut().unwrap().brokers.push(broker);
+    let rows = |name: &str| {
+        let metric = METRICS.iter().find(|metric| metric.name == name).unwrap();
+        (metric.rows)(&report)
+    };
+    assert_eq!(
+        rows("kafka_broker_up"),
+        [(vec![("broker", "b:9092/1".to_owned())], 0.0)]
+    );
+    assert_eq!(rows("kafka_round_trip_p99"), []);
+}

@@ -1,0 +1,173 @@
+//! The last warnings and errors of the log, for the status page.
+
+use std::collections::VecDeque;
+use std::fmt::{self, Write as _};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+use super::millis_now;
+use super::report::ErrorReport;
+
+/// How many different messages are kept.
+const KEPT: usize = 20;
+/// The longest message, in characters.
+const LONGEST: usize = 1_000;
+
+/// What failures that are retried ask for, by [`PipelineError::cause`](walrelay_relay::PipelineError::cause).
+const REMEDIES: &[(&str, &str)] = &[
+    (
+        "connection",
+        "see that Postgres runs and answers at source.url: walrelay check",
+    ),
+    (
+        "silence",
+        "see whether the network drops the connection to Postgres, or the server is stopped",
+    ),
+    ("sink", "see the reason: walrelay check"),
+    (
+        "delivery",
+        "see the topic's and the brokers' state: walrelay check",
+    ),
+    (
+        "displaced",
+        "see that one relay reads the slot: walrelay slots list",
+    ),
+    (
+        "promotion",
+        "nothing: the slot is read anew from the promoted server",
+    ),
+];
+
+/// The last messages, each once.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RecentErrors(Arc<Mutex<VecDeque<ErrorReport>>>);
+
+impl RecentErrors {
+    /// The newest first.
+    pub(crate) fn list(&self) -> Vec<ErrorReport> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.iter().cloned().collect()
+    }
+
+    fn add(&self, level: Level, message: String, remedy: Option<String>) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = kept.iter().position(|error| error.message == message);
+        let mut error = known.and_then(|at| kept.remove(at)).unwrap_or(ErrorReport {
+            at_ms: 0,
+            level: level.to_string(),
+            message,
+            remedy,
+            count: 0,
+        });
+        error.at_ms = millis_now();
+        error.count += 1;
+        kept.truncate(KEPT - 1);
+        kept.push_front(error);
+    }
+}
+
+impl<S: Subscriber> Layer<S> for RecentErrors {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let level = *event.metadata().level();
+        if level > Level::WARN {
+            return;
+        }
+        let mut text = Text::default();
+        event.record(&mut text);
+        self.add(level, text.shown(), text.remedy);
+    }
+}
+
+/// The parts of an event that tell it apart from others: its message and the error, without numbers.
+#[derive(Default)]
+struct Text {
+    message: String,
+    error: Option<String>,
+    remedy: Option<String>,
+}
+
+impl Text {
+    fn shown(&self) -> String {
+        let mut shown = self.message.clone();
+        if let Some(error) = &self.error {
+            let _ = write!(shown, ": {error}");
+        }
+        shown.chars().take(LONGEST).collect()
+    }
+}
+
+impl Visit for Text {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "message" => value.clone_into(&mut self.message),
+            "error" | "waiting_for" => self.error = Some(value.to_owned()),
+            "cause" => {
+                let remedy = REMEDIES.iter().find(|(cause, _)| *cause == value);
+                self.remedy = remedy.map(|(_, remedy)| (*remedy).to_owned());
+            }
+            "remedy" => self.remedy = Some(value.to_owned()),
+            _ => {}
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if matches!(
+            field.name(),
+            "message" | "error" | "waiting_for" | "cause" | "remedy"
+        ) {
+            self.record_str(field, &format!("{value:?}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_message_is_listed_once_with_its_remedy_and_without_its_numbers() {
+        let recent = RecentErrors::default();
+        let subscriber = tracing_subscriber::registry().with(recent.clone());
+        tracing::subscriber::with_default(subscriber, || {
+            for lasts_s in 0..3 {
+                tracing::warn!(
+                    error = "refused",
+                    cause = "connection",
+                    lasts_s,
+                    "trying again"
+                );
+            }
+            tracing::info!("nothing to see");
+            tracing::error!("the disk is full");
+        });
+        let listed = recent.list();
+        let shown: Vec<_> = listed
+            .iter()
+            .map(|e| (&*e.level, &*e.message, e.count))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("ERROR", "the disk is full", 1),
+                ("WARN", "trying again: refused", 3)
+            ]
+        );
+        assert!(
+            listed[1]
+                .remedy
+                .as_deref()
+                .unwrap()
+                .contains("walrelay check")
+        );
+        for n in 0..100 {
+            recent.add(Level::WARN, format!("message {n}"), None);
+        }
+        assert_eq!(recent.list().len(), KEPT);
+    }
+}
