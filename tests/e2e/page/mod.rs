@@ -161,14 +161,8 @@ impl Page {
 fn address(relay: &Relay) -> String {
     eventually_some(PATIENCE, || {
         let log = relay.log();
-        let line = log
-            .lines()
-            .find(|line| line.contains("http endpoint listens"))?;
-        let line: Value = serde_json::from_str(line).ok()?;
-        let listen = line["listen"]
-            .as_str()
-            .or(line["fields"]["listen"].as_str());
-        listen.map(str::to_owned)
+        let (_, rest) = log.split_once("\"listen\":\"")?;
+        rest.split('"').next().map(str::to_owned)
     })
 }
 

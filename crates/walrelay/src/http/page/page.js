@@ -4,9 +4,11 @@
 (() => {
   const WINDOW_MS = 15 * 60 * 1000;
   // Events come each second. After STALE_MS without one the figures are called old; after RECONNECT_MS
-  // the connection is given up: a cut network closes nothing.
+  // the connection is given up: a cut network closes nothing. The relay ends streams after ten minutes;
+  // RENEW_MS is before that, so that nothing looks lost.
   const STALE_MS = 3000;
   const RECONNECT_MS = 8000;
+  const RENEW_MS = 9 * 60 * 1000;
   // A lag that is worth a look, and one that is worth waking somebody, in seconds.
   const LAG_WARN_S = 5;
   const LAG_BAD_S = 60;
@@ -48,8 +50,7 @@
     .sort((a, b) => b[1] - a[1]).map(([name, n]) => `${name} ${count(n)}`).join(', ');
   const total = (of) => Object.values(of || {}).reduce((sum, n) => sum + n, 0);
 
-  // The document.
-  // Writes only what differs: a screen reader is told of changes, and a selection stays.
+  // The document. Only what differs is written: a screen reader is told of changes, and a selection stays.
   function setText(node, value) {
     if (node.textContent !== value) node.textContent = value;
     node.hidden = value === '';
@@ -88,8 +89,7 @@
   }
   // A bar of `value` in `limit`; where there is no limit, `note` says so.
   function gauge(id, level, name, text, value, limit, note) {
-    const node = by(id);
-    node.dataset.level = level;
+    by(id).dataset.level = level;
     fill(id, [name, text, value, limit, note], () => {
       const label = make('div', null, `${name}: ${text}`);
       if (!known(value) || !limit) return [label, make('div', { class: 'none' }, note || '')];
@@ -166,7 +166,7 @@
       const names = kafka.brokers.filter(down).map((broker) => broker.name).join(', ');
       add('warn', 'A Kafka broker is down', names, 'Partitions that it led need another leader; others are delivered.');
     }
-    if (slot && slot.error) add('warn', 'Looks at the catalogs fail', slot.error, 'The stream goes on; retained WAL is not watched meanwhile.');
+    if (s.slot_error) add('warn', 'Looks at the catalogs fail', s.slot_error, 'The stream goes on; retained WAL is not watched meanwhile.');
     if (!s.ready && !found.length) add('bad', 'Not ready', s.not_ready);
     if (dead.parked_keys > 0) {
       add('warn', 'Keys are parked behind dead letters', plural(dead.parked_keys, 'key'), 'walrelay dlq list shows them; redrive or drop them.');
@@ -245,14 +245,13 @@
     if (slot) parts.push(`${bytes(slot.retained_bytes)} of WAL kept`);
     return parts.join(' · ');
   }
-
   function showSource({ source, slot, pipeline }) {
     const away = ['connecting', 'retrying', 'waiting-for-slot', 'halted'].includes(pipeline.state);
     const kept = slot ? walLevel(slot) : 'ok';
     const levels = [kept, away ? STATES[pipeline.state][0] : 'ok'];
     const level = ['bad', 'warn', 'ok'].find((name) => levels.includes(name));
     const words = away ? pipeline.state.replaceAll('-', ' ') : ['streaming', 'draining'].includes(pipeline.state) ? 'streaming' : 'reading pauses';
-    badge('node-source', level, `${words}${slot && slot.wal_status !== 'reserved' ? `, WAL ${slot.wal_status}` : ''}`);
+    badge('node-source', level, `${words}${slot && slot.wal_status && slot.wal_status !== 'reserved' ? `, WAL ${slot.wal_status}` : ''}`);
     const limited = slot && slot.limit_bytes;
     gauge('gauge-wal', slot ? kept : 'idle', 'WAL kept for the slot',
       slot ? `${bytes(slot.retained_bytes)}${limited ? ` of ${bytes(slot.limit_bytes)}` : ''}` : 'not seen yet',
@@ -280,7 +279,7 @@
     facts('window-facts', [
       ['mode', delivery.mode],
       ['blocked', delivery.blocked_seconds >= 0.05 ? `${seconds(delivery.blocked_seconds)} since the start` : 'never'],
-      ['delivered', `${plural(delivery.records, 'record')} of ${plural(delivery.transactions, 'transaction')}`],
+      ['sent', `${plural(delivery.records, 'record')} of ${plural(delivery.transactions, 'transaction')}`],
       ['schemas', registry ? tally(registry.requests) || 'no requests' : null],
     ]);
   }
@@ -483,7 +482,7 @@
     connectedAt = performance.now();
     events = new EventSource('api/events');
     // Also after each reconnection: what was missed, and the configuration, which events have not.
-    events.addEventListener('open', () => { load().catch(() => { /* the stream notices a lost connection */ }); });
+    events.addEventListener('open', () => { connectedAt = performance.now(); load().catch(() => { /* the stream notices a lost connection */ }); });
     events.addEventListener('status', (event) => show(JSON.parse(event.data)));
     events.addEventListener('error', lose);
   }
@@ -491,8 +490,9 @@
     const now = performance.now();
     if (now - Math.max(receivedAt, connectedAt) > STALE_MS) lose();
     // EventSource reconnects by itself, but not after an answer of a proxy, nor while a cut connection seems open.
-    const gaveUp = events.readyState === EventSource.CLOSED && now - connectedAt > 2000;
-    if (gaveUp || now - Math.max(receivedAt, connectedAt) > RECONNECT_MS) connect();
+    const age = now - connectedAt;
+    const gaveUp = events.readyState === EventSource.CLOSED && age > 2000;
+    if (gaveUp || age > RENEW_MS || Math.min(age, now - receivedAt) > RECONNECT_MS) connect();
     showVerdict();
   }, 1000);
   connect();
