@@ -232,7 +232,6 @@ fn shows_load_and_a_broker_that_stops() {
     relay.ends_well();
     page.says("Connection to walrelay lost", PROMPT);
     page.pictures("lost");
-    page.has_no_barrier();
     let config = rig.config_with(&rig.postgres.url(), &http(&listen));
     let relay = rig.streaming(&config);
     page.says("All is well", PATIENCE);
