@@ -3,7 +3,7 @@
 #
 #     scripts/bootstrap.sh build     a C and C++ compiler, make, pkg-config, OpenSSL and zlib to build librdkafka with
 #     scripts/bootstrap.sh demo      and a PostgreSQL server
-#     scripts/bootstrap.sh test      and Java and Maven, and with them the servers of scripts/fetch-servers.sh
+#     scripts/bootstrap.sh test      and Java and Maven, and with them the servers of scripts/fetch-servers.sh; Chromium
 #     scripts/bootstrap.sh faults    and libfaketime, where it is packaged: the suite of faults does without
 #     scripts/bootstrap.sh ci        and Python's venv, for the linters
 #
@@ -68,6 +68,11 @@ have_java() {
     [ "${java:-0}" -ge 17 ]
 }
 
+# As tests/e2e/page/browser.rs looks for one.
+have_chromium() {
+    [ -n "${WALRELAY_TEST_CHROMIUM:-}" ] || have chromium || have chromium-browser || have google-chrome
+}
+
 # Running servers that the environment names spare their download.
 servers_are_named() { [ -n "${WALRELAY_TEST_POSTGRES:-}" ] && [ -n "${WALRELAY_TEST_KAFKA:-}" ]; }
 
@@ -91,6 +96,9 @@ look() {
         have tar || missing="$missing tar"
         have xz || missing="$missing xz-utils"
     fi
+    if [ "$level" -ge 3 ]; then
+        have_chromium || missing="$missing chromium fonts-dejavu-core"
+    fi
     if [ "$level" -ge 4 ]; then
         python3 -c 'import venv, ensurepip' 2>/dev/null || missing="$missing python3-venv"
     fi
@@ -102,9 +110,9 @@ explain() {
     if have apt-get; then
         say "install it with:  apt-get install --no-install-recommends $(printf '%s' "$missing" | sed 's/\<java\>/openjdk-17-jre-headless/')"
     elif have dnf; then
-        say "install it with:  dnf install gcc gcc-c++ make pkgconf-pkg-config openssl-devel zlib-devel postgresql-server java-21-openjdk-headless maven xz"
+        say "install it with:  dnf install gcc gcc-c++ make pkgconf-pkg-config openssl-devel zlib-devel postgresql-server java-21-openjdk-headless maven xz chromium"
     elif have brew; then
-        say "install it with:  xcode-select --install; brew install pkgconf openssl@3 postgresql@17 openjdk@21 maven xz"
+        say "install it with:  xcode-select --install; brew install pkgconf openssl@3 postgresql@17 openjdk@21 maven xz; brew install --cask chromium"
     else
         say "those are Debian's names of the packages; your system has them by similar ones"
     fi

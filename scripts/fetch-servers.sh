@@ -1,9 +1,11 @@
 #!/bin/sh
 # Fetches the real servers that the tests, the demo and the benchmarks run against, once:
 #
-#     scripts/fetch-servers.sh                     Kafka, Postgres 15, 17 and 18
-#     scripts/fetch-servers.sh 14.20.0 16.11.0     Kafka, and these versions of Postgres
+#     scripts/fetch-servers.sh                     Kafka, axe-core, Postgres 15, 17 and 18
+#     scripts/fetch-servers.sh 14.20.0 16.11.0     Kafka, axe-core, and these versions of Postgres
 #     scripts/fetch-servers.sh --list              where they are or would be; fetches nothing
+#
+# axe-core is no server: with it the test of the status page looks for barriers (accessibility).
 #
 # They go to $WALRELAY_CACHE, else to /var/cache/walrelay for root (servers are run by an unprivileged
 # account, which must be able to read them), else to ${XDG_CACHE_HOME:-~/.cache}/walrelay. The crate
@@ -14,6 +16,7 @@ set -eu
 
 kafka=4.1.0
 log4j=2.24.3
+axe=4.11.1
 postgres_default='15.15.0 17.7.0 18.1.0'
 
 say() { printf 'fetch-servers: %s\n' "$*"; }
@@ -55,6 +58,7 @@ have() { [ -f "$cache/$1/.version" ] && [ "$(cat "$cache/$1/.version")" = "$2" ]
 
 missing=
 have "kafka-$kafka" "$kafka" || missing="kafka-$kafka"
+have axe-core "$axe" || missing="$missing axe-core"
 for version in $versions; do
     case $version in
         [0-9]*.[0-9]*.[0-9]*) ;;
@@ -158,6 +162,9 @@ pom() { # dependencies
 POM
 }
 
+# Of a dependency's own dependencies none is wanted.
+alone='<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>'
+
 dependency() { # group artifact version
     printf '<dependency><groupId>%s</groupId><artifactId>%s</artifactId><version>%s</version></dependency>' "$@"
 }
@@ -168,6 +175,16 @@ if ! have "kafka-$kafka" "$kafka"; then
     maven dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$work/kafka/libs"
     [ -f "$work/kafka/libs/kafka_2.13-$kafka.jar" ] || die "Maven fetched no kafka_2.13-$kafka.jar"
     install_dir "$work/kafka" "kafka-$kafka" "$kafka"
+fi
+
+if ! have axe-core "$axe"; then
+    say "fetching axe-core $axe (0.2 MB)"
+    # Its makers publish it for browsers' drivers; the script lies in that archive.
+    named=$(dependency com.deque.html.axe-core selenium "$axe")
+    pom "${named%</dependency>}$alone</dependency>"
+    maven dependency:unpack-dependencies -Dmdep.unpack.includes=axe.min.js -DoutputDirectory="$work/axe-core"
+    [ -f "$work/axe-core/axe.min.js" ] || die "axe-core $axe holds no axe.min.js"
+    install_dir "$work/axe-core" axe-core "$axe"
 fi
 
 for version in $versions; do

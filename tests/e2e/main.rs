@@ -24,6 +24,7 @@
 //! - [`dlq`]: dead letters are listed, shown, redriven and dropped.
 //! - [`emitting`]: events without a table, by `outbox.emit`.
 //! - [`import_debezium`]: a configuration of Debezium's becomes one of walrelay's, which takes its slot over.
+//! - [`page`]: the status page in a browser.
 //! - [`children`]: what a test has started ends with the test.
 //! - [`docs`]: what README, OPERATIONS and GUARANTEES say is so.
 //!
@@ -55,6 +56,7 @@ mod idle;
 mod import_debezium;
 mod large;
 mod modes;
+mod page;
 mod poison;
 mod position;
 mod presets;

@@ -1,0 +1,499 @@
+'use strict';
+// The status page. Everything shown comes from api/status, api/history and api/events.
+// Texts in there may hold anything: they become text nodes, never markup.
+(() => {
+  const WINDOW_MS = 15 * 60 * 1000;
+  // Events come each second. After STALE_MS without one the figures are called old; after RECONNECT_MS
+  // the connection is given up: a cut network closes nothing. The relay ends streams after ten minutes;
+  // RENEW_MS is before that, so that nothing looks lost.
+  const STALE_MS = 3000;
+  const RECONNECT_MS = 8000;
+  const RENEW_MS = 9 * 60 * 1000;
+  // A lag that is worth a look, and one that is worth waking somebody, in seconds.
+  const LAG_WARN_S = 5;
+  const LAG_BAD_S = 60;
+  const CONNECTING_BAD_MS = 10000;
+
+  // Texts.
+  const by = (id) => document.getElementById(id);
+  const known = (value) => value !== null && value !== undefined;
+  const whole = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
+  const fine = new Intl.NumberFormat('en', { maximumSignificantDigits: 3 });
+  const time = { hour: '2-digit', minute: '2-digit', second: '2-digit' };
+  const clockOf = new Intl.DateTimeFormat('en-GB', time);
+  const dateOf = new Intl.DateTimeFormat('en-GB', { ...time, day: 'numeric', month: 'short' });
+  const count = (n) => (known(n) ? whole.format(n) : '–');
+  const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
+  const rounded = (n) => (n >= 100 ? whole : fine).format(n);
+  function bytes(n) {
+    if (!known(n)) return '–';
+    const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+    let unit = 0;
+    while (Math.abs(n) >= 1024 && unit < units.length - 1) { n /= 1024; unit += 1; }
+    return `${rounded(n)} ${units[unit]}`;
+  }
+  const millis = (ms) => (!known(ms) ? '–' : ms < 1 ? `${rounded(ms)} ms` : seconds(ms / 1000));
+  function seconds(s) {
+    if (!known(s)) return '–';
+    if (s < 0.001) return '0 s';
+    if (s < 1) return `${rounded(s * 1000)} ms`;
+    if (s < 10) return `${Number(s.toFixed(1))} s`;
+    const of = (unit) => Math.floor(s / unit);
+    if (s < 120) return `${of(1)} s`;
+    if (s < 7200) return `${of(60)} min`;
+    if (s < 172800) return `${of(3600)} h ${of(60) % 60} min`;
+    return `${of(86400)} d ${of(3600) % 24} h`;
+  }
+  // With the day, where that may be another one.
+  const clock = (ms, now = ms) => (Math.abs(now - ms) > 12 * 3600 * 1000 ? dateOf : clockOf).format(ms);
+  const tally = (of) => Object.entries(of || {}).filter(([, n]) => n > 0)
+    .sort((a, b) => b[1] - a[1]).map(([name, n]) => `${name} ${count(n)}`).join(', ');
+  const total = (of) => Object.values(of || {}).reduce((sum, n) => sum + n, 0);
+
+  // The document. Only what differs is written: a screen reader is told of changes, and a selection stays.
+  function setText(node, value) {
+    if (node.textContent !== value) node.textContent = value;
+    node.hidden = value === '';
+  }
+  function make(tag, attributes, ...children) {
+    const node = document.createElement(tag);
+    Object.entries(attributes || {}).forEach(([name, value]) => node.setAttribute(name, value));
+    node.append(...children.filter(known));
+    return node;
+  }
+  function setLevel(node, level) {
+    node.dataset.level = level;
+    node.querySelector('use').setAttribute('href', `#icon-${level}`);
+  }
+  function marked(tag, level, ...children) {
+    const node = make(tag, null, by('connection').querySelector('svg').cloneNode(true), ' ', ...children);
+    setLevel(node, level);
+    return node;
+  }
+  // Builds the children anew if their data changed.
+  function fill(id, data, children) {
+    const node = by(id);
+    const print = JSON.stringify(data);
+    if (node.print !== print) node.replaceChildren(...children(data));
+    node.print = print;
+  }
+  const row = (first, ...cells) => make('tr', null, make('th', { scope: 'row' }, first),
+    ...cells.map((cell) => make('td', null, cell)));
+  function facts(id, pairs) {
+    fill(id, pairs.filter(([, value]) => known(value) && value !== ''), (data) =>
+      data.flatMap(([name, value]) => [make('dt', null, name), make('dd', null, value)]));
+  }
+  function badge(id, level, words) {
+    setLevel(by(id), level);
+    setText(by(id).querySelector('.badge span'), words);
+  }
+  // A bar of `value` in `limit`; where there is no limit, `note` says so.
+  function gauge(id, level, name, text, value, limit, note) {
+    by(id).dataset.level = level;
+    fill(id, [name, text, value, limit, note], () => {
+      const label = make('div', null, `${name}: ${text}`);
+      if (!known(value) || !limit) return [label, make('div', { class: 'none' }, note || '')];
+      const percent = Math.min(100, (100 * value) / limit);
+      const bar = make('div', { class: 'fill' });
+      bar.style.width = `${percent}%`;
+      const track = make('div', {
+        class: 'track', role: 'meter', 'aria-label': name, 'aria-valuemin': 0, 'aria-valuemax': 100,
+        'aria-valuenow': Math.round(percent), 'aria-valuetext': text,
+      }, bar);
+      return [label, track];
+    });
+  }
+
+  // What is wrong.
+  const STATES = {
+    connecting: ['warn', 'Connecting to Postgres'],
+    blocked: ['bad', 'Delivery is blocked', 'Nothing is lost: records wait, Postgres keeps their WAL, and delivery resumes by itself once the reason is gone.'],
+    'waiting-for-schema': ['bad', 'Waiting for a schema of the registry', 'See whether the schema registry answers and has the subject. walrelay asks again by itself.'],
+    'waiting-for-slot': ['warn', 'Standing by: the slot has another reader', 'This relay takes over when the other one is gone. If no other relay runs, see who reads it: pg_stat_replication.'],
+    retrying: ['bad', 'Not relaying; walrelay tries again', 'See the reason and the recent errors below. walrelay retries until it succeeds.'],
+    draining: ['warn', 'Draining: walrelay was asked to stop'],
+    halted: ['bad', 'walrelay has stopped relaying', 'It does not go on by itself: somebody must act on the reason.'],
+  };
+  const listed = (servers) => servers.split(/,\s*/).join(', ');
+  const up = (broker) => broker.state === 'UP';
+  // INIT: librdkafka has had no need of a connection yet.
+  const down = (broker) => !up(broker) && broker.state !== 'INIT';
+  function kafkaIsDown(kafka) {
+    return Boolean(kafka) && (kafka.all_down || (kafka.brokers.some(down) && !kafka.brokers.some(up)));
+  }
+  const slotIsLost = (slot) => slot.wal_status === 'lost' || Boolean(slot.invalidation_reason);
+  // As the log does: when less than half of `max_slot_wal_keep_size` is left, and less than a fifth.
+  function walLevel(slot) {
+    const bytesLeft = known(slot.safe_wal_bytes) ? slot.safe_wal_bytes : slot.limit_bytes - slot.retained_bytes;
+    const left = slot.limit_bytes ? bytesLeft / slot.limit_bytes : 1;
+    if (slotIsLost(slot) || slot.wal_status === 'unreserved' || left < 0.2) return 'bad';
+    return slot.wal_status === 'extended' || left < 0.5 ? 'warn' : 'ok';
+  }
+
+  // All that is wrong, worst first. Titles hold no figures that move: screen readers are told of each change.
+  function judge(s) {
+    const found = [];
+    const add = (level, title, reason, remedy, since) => found.push({ level, title, reason, remedy, since });
+    const { pipeline, slot, kafka, dead_letters: dead, source } = s;
+    if (slot && slotIsLost(slot)) {
+      add('bad', 'The slot is lost: Postgres removed WAL that it needs', slot.invalidation_reason,
+        'Events are missing. See “The slot is lost” in OPERATIONS.md before anything is restarted.');
+    }
+    if (pipeline.state === 'halted') add(...STATES.halted.slice(0, 2), pipeline.reason, STATES.halted[2], pipeline.since_ms);
+    if (kafkaIsDown(kafka)) {
+      const blocked = pipeline.state === 'blocked';
+      add('bad', 'Kafka is down: no broker answers', blocked ? pipeline.reason : null,
+        `See whether ${listed(kafka.bootstrap_servers)} can be reached from here. Nothing is lost: Postgres keeps the WAL, and delivery resumes by itself.`,
+        blocked ? pipeline.since_ms : null);
+    }
+    const [level, title, remedy] = STATES[pipeline.state] || ['warn', `State: ${pipeline.state}`];
+    const covered = pipeline.state === 'blocked' && kafkaIsDown(kafka);
+    if (!['streaming', 'halted'].includes(pipeline.state) && !covered) {
+      const late = pipeline.state === 'connecting' && s.now_ms - pipeline.since_ms > CONNECTING_BAD_MS;
+      add(late ? 'bad' : level, title, pipeline.reason, remedy, pipeline.since_ms);
+    }
+    if (slot && !slotIsLost(slot) && walLevel(slot) !== 'ok') {
+      const bad = walLevel(slot) === 'bad';
+      add(walLevel(slot), bad ? 'The slot is about to lose WAL it needs' : 'Postgres keeps much WAL for the slot', null,
+        bad ? 'Act now: raise max_slot_wal_keep_size, or remove what keeps walrelay from delivering. Past the limit the slot is lost.'
+          : 'See what keeps walrelay from delivering, and whether a transaction is open for long.');
+    }
+    if (known(source.lag_seconds) && source.lag_seconds >= LAG_WARN_S) {
+      add(source.lag_seconds >= LAG_BAD_S ? 'bad' : 'warn', 'walrelay is behind Postgres', null,
+        'If throughput is high it catches up by itself. If throughput is low, see whether delivery is blocked.');
+    }
+    if (kafka && !kafkaIsDown(kafka) && kafka.brokers.some(down)) {
+      const names = kafka.brokers.filter(down).map((broker) => broker.name).join(', ');
+      add('warn', 'A Kafka broker is down', names, 'Partitions that it led need another leader; others are delivered.');
+    }
+    if (s.slot_error) add('warn', 'Looks at the catalogs fail', s.slot_error, 'The stream goes on; retained WAL is not watched meanwhile.');
+    if (!s.ready && !found.length) add('bad', 'Not ready', s.not_ready);
+    if (dead.parked_keys > 0) {
+      add('warn', 'Keys are parked behind dead letters', plural(dead.parked_keys, 'key'), 'walrelay dlq list shows them; redrive or drop them.');
+    }
+    if (total(dead.written) + total(dead.skipped) > 0) {
+      add('note', 'Some events could not be delivered since the start', `see Dead letters: ${tally(dead.written) || 'none written'}; skipped: ${tally(dead.skipped) || 'none'}`);
+    }
+    const rank = { bad: 0, warn: 1, note: 2 };
+    return found.sort((a, b) => rank[a.level] - rank[b.level]);
+  }
+  // Since when each problem is there, by its title: the contract dates only the pipeline's state.
+  const firstSeen = new Map();
+  function date(problems, now, first) {
+    const titles = new Set(problems.map((problem) => problem.title));
+    [...firstSeen.keys()].filter((title) => !titles.has(title)).forEach((title) => firstSeen.delete(title));
+    problems.forEach((problem) => {
+      if (!firstSeen.has(problem.title)) firstSeen.set(problem.title, { at: now, atLeast: first });
+      const seen = firstSeen.get(problem.title);
+      const dated = known(problem.since) && problem.since > 0;
+      problem.since = dated ? Math.min(problem.since, seen.at) : seen.at;
+      problem.atLeast = !dated && seen.atLeast;
+    });
+  }
+
+  // Showing.
+  let status = null;
+  let kind = null; // sink.kind
+  let problems = [];
+  let receivedAt = 0; // performance.now() of the last event
+  let lostSince = null; // Date.now()
+  const serverNow = () => status.now_ms + (performance.now() - receivedAt);
+
+  const TAB = { ok: ['✔', '#2da44e'], warn: ['▲', '#e3a008'], bad: ['✖', '#d1242f'] };
+  function setTab(level, title) {
+    document.title = `${TAB[level][0]} ${title} – walrelay`;
+    const svg = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 8 8"><circle cx="4" cy="4" r="4" fill="${TAB[level][1]}"/></svg>`;
+    const url = `data:image/svg+xml,${encodeURIComponent(svg)}`;
+    if (by('favicon').href !== url) by('favicon').href = url;
+  }
+  function showVerdict() {
+    if (!status && lostSince === null) return;
+    const top = problems.find((problem) => problem.level !== 'note');
+    let shown = top || { level: 'ok', title: 'All is well: events are relayed' };
+    let rest = problems.filter((problem) => problem !== top);
+    if (lostSince !== null) {
+      shown = {
+        level: 'bad', title: 'Connection to walrelay lost', since: lostSince,
+        reason: status ? `Last news, of ${clock(status.now_ms)}: ${shown.title}. All figures below are of then.` : null,
+        remedy: 'See whether the process runs, what its log says last, and its exit code. This page reconnects by itself.',
+      };
+      rest = [];
+    }
+    setLevel(by('verdict-box'), shown.level);
+    setText(by('verdict'), shown.title);
+    setTab(shown.level, shown.title);
+    const now = lostSince === null ? serverNow() : Date.now();
+    setText(by('verdict-since'), shown.since
+      ? `since ${shown.atLeast ? 'at least ' : ''}${clock(shown.since, now)} (${seconds(Math.max(0, Math.floor((now - shown.since) / 1000)))})` : '');
+    setText(by('verdict-reason'), shown.reason && !shown.title.includes(shown.reason) ? shown.reason : '');
+    setText(by('verdict-remedy'), shown.remedy || '');
+    setText(by('verdict-facts'), lostSince === null ? factsLine(status) : '');
+    fill('verdict-further', rest.map(({ level, title, reason }) => ({ level, title, reason })), (data) =>
+      data.map(({ level, title, reason }) => marked('li', level, make('b', null, title), reason ? `: ${reason}` : '')));
+    setLevel(by('connection'), lostSince === null ? 'ok' : 'bad');
+    setText(by('connection').querySelector('span'), lostSince === null ? 'live' : 'no connection');
+    document.body.classList.toggle('lost', lostSince !== null);
+    if (status) setText(by('uptime'), seconds((serverNow() - status.started_ms) / 1000));
+  }
+  function factsLine({ latency: { commit_to_ack: ack }, delivery, source, slot }) {
+    const parts = [
+      `${plural(delivery.in_flight_records, 'record')} in flight`,
+      `lag ${seconds(source.lag_seconds)} (${bytes(source.lag_bytes)})`,
+      ack.samples ? `commit to acknowledgement p50 ${millis(ack.p50_ms)}, p99 ${millis(ack.p99_ms)} in the last minute`
+        : 'nothing acknowledged in the last minute',
+    ];
+    if (slot) parts.push(`${bytes(slot.retained_bytes)} of WAL kept`);
+    return parts.join(' · ');
+  }
+  function showSource({ source, slot, pipeline }) {
+    const away = ['connecting', 'retrying', 'waiting-for-slot', 'halted'].includes(pipeline.state);
+    const kept = slot ? walLevel(slot) : 'ok';
+    const levels = [kept, away ? STATES[pipeline.state][0] : 'ok'];
+    const level = ['bad', 'warn', 'ok'].find((name) => levels.includes(name));
+    const words = away ? pipeline.state.replaceAll('-', ' ') : ['streaming', 'draining'].includes(pipeline.state) ? 'streaming' : 'reading pauses';
+    badge('node-source', level, `${words}${slot && slot.wal_status && slot.wal_status !== 'reserved' ? `, WAL ${slot.wal_status}` : ''}`);
+    const limited = slot && slot.limit_bytes;
+    gauge('gauge-wal', slot ? kept : 'idle', 'WAL kept for the slot',
+      slot ? `${bytes(slot.retained_bytes)}${limited ? ` of ${bytes(slot.limit_bytes)}` : ''}` : 'not seen yet',
+      slot && slot.retained_bytes, limited,
+      slot ? 'no limit: max_slot_wal_keep_size is -1, the disk of the primary decides' : '');
+    facts('source-facts', [
+      ['server', source.server.replace(/^postgres(ql)?:\/\//, '')],
+      ['tables', source.tables.join(', ')],
+      ['publication', source.publication],
+      ['received', source.received_lsn],
+      ['server is at', source.server_lsn],
+      ['reader', slot ? (slot.active ? `process ${slot.active_pid}` : `none${known(slot.inactive_seconds) ? ` for ${seconds(slot.inactive_seconds)}` : ''}`) : null],
+      ['reconnects', tally(source.reconnects) || 'none'],
+    ]);
+  }
+  function showWindow({ delivery, pipeline, registry }) {
+    const full = delivery.in_flight_records >= delivery.in_flight_records_limit || delivery.in_flight_bytes >= delivery.in_flight_bytes_limit;
+    const level = full ? 'bad' : 'ok';
+    if (['blocked', 'waiting-for-schema'].includes(pipeline.state)) badge('node-window', 'bad', pipeline.state.replaceAll('-', ' '));
+    else badge('node-window', full ? 'warn' : 'ok', full ? 'full' : delivery.in_flight_records > 0 ? 'in use' : 'empty');
+    gauge('gauge-records', level, 'records', `${count(delivery.in_flight_records)} of ${count(delivery.in_flight_records_limit)}`,
+      delivery.in_flight_records, delivery.in_flight_records_limit);
+    gauge('gauge-bytes', level, 'size', `${bytes(delivery.in_flight_bytes)} of ${bytes(delivery.in_flight_bytes_limit)}`,
+      delivery.in_flight_bytes, delivery.in_flight_bytes_limit);
+    facts('window-facts', [
+      ['mode', delivery.mode],
+      ['blocked', delivery.blocked_seconds >= 0.05 ? `${seconds(delivery.blocked_seconds)} since the start` : 'never'],
+      ['sent', `${plural(delivery.records, 'record')} of ${plural(delivery.transactions, 'transaction')}`],
+      ['schemas', registry ? tally(registry.requests) || 'no requests' : null],
+    ]);
+  }
+  function showSink({ kafka, delivery, latency: { commit_to_ack: ack } }) {
+    const brokers = kafka ? kafka.brokers : [];
+    const isDown = kafkaIsDown(kafka);
+    const ups = brokers.filter(up).length;
+    setText(by('sink-title'), kind === 'stdout' ? 'Standard output' : 'Kafka');
+    if (!kafka) badge('node-sink', 'idle', kind === 'stdout' ? 'no brokers' : 'no figures yet');
+    else if (isDown) badge('node-sink', 'bad', 'down: no broker answers');
+    else badge('node-sink', brokers.some(down) ? 'warn' : ups ? 'ok' : 'idle', `${ups} of ${plural(brokers.length, 'broker')} up`);
+    facts('sink-facts', [
+      ['bootstrap', kafka && listed(kafka.bootstrap_servers)],
+      ['not up', isDown ? 'all' : brokers.filter(down).map((broker) => `${broker.name} (${broker.state})`).join(', ')],
+      ['acknowledged', ack.samples ? `p50 ${millis(ack.p50_ms)}, p99 ${millis(ack.p99_ms)} after the commit` : 'nothing in the last minute'],
+      ['round trip', brokers.filter(up).map((broker) => millis(broker.rtt_avg_ms)).join(', ')],
+      ['topics', count(delivery.topics.length)],
+      ['failed', tally(delivery.failed) || 'none'],
+    ]);
+    setText(by('broker-count'), String(brokers.length));
+    fill('broker-rows', brokers, (data) => data.map((broker) => {
+      const mark = up(broker) ? 'ok' : down(broker) ? 'bad' : 'idle';
+      return row(broker.name, marked('span', mark, broker.state), millis(broker.rtt_avg_ms), millis(broker.rtt_p99_ms), count(broker.queued), count(broker.retries));
+    }));
+  }
+  function showFlows(s, rate) {
+    const reading = ['streaming', 'draining'].includes(s.pipeline.state);
+    const flow = (id, on, words) => {
+      by(id).className = `flow ${!on ? 'stopped' : rate > 0 ? 'flowing' : ''}`;
+      setText(by(id).querySelector('p'), on ? words : 'stopped');
+    };
+    flow('flow-read', reading, `lag ${seconds(s.source.lag_seconds)}`);
+    flow('flow-send', reading && !kafkaIsDown(s.kafka), `${rounded(rate)} records/s`);
+    setText(by('return-text'), `confirmed to Postgres: ${s.source.confirmed_lsn || 'nothing yet'}, ${bytes(s.source.lag_bytes)} behind the server`);
+  }
+  function showLists(s) {
+    fill('errors', s.errors, (data) => data.map((error) => make('li', { 'data-level': error.level === 'ERROR' ? 'bad' : 'warn' },
+      make('p', { class: 'head' }, make('b', null, error.level), ' ',
+        make('time', { datetime: new Date(error.at_ms).toISOString() }, clock(error.at_ms, s.now_ms)),
+        error.count > 1 ? ` · ${count(error.count)} times` : ''),
+      make('p', null, error.message),
+      error.remedy ? make('p', { class: 'remedy' }, error.remedy) : null)));
+    by('errors-none').hidden = s.errors.length > 0;
+    const dead = s.dead_letters;
+    const causes = [...new Set([...Object.keys(dead.written), ...Object.keys(dead.skipped)])].sort();
+    setText(by('dead-summary'), [
+      causes.length ? 'Since the start.' : 'None since the start.',
+      dead.topic ? `Topic: ${dead.topic}.` : 'No topic for dead letters is configured.',
+      dead.parked_keys ? `${plural(dead.parked_keys, 'key is', 'keys are')} parked.` : '',
+    ].join(' '));
+    by('dead-table').hidden = causes.length === 0;
+    fill('dead-rows', causes.map((cause) => [cause, count(dead.written[cause] || 0), count(dead.skipped[cause] || 0)]),
+      (data) => data.map((cells) => row(...cells)));
+    const topics = s.delivery.topics;
+    setText(by('topic-count'), String(topics.length));
+    fill('topic-rows', topics, (data) => data.map((topic) =>
+      row(topic.topic, count(topic.delivered), bytes(topic.delivered_bytes), count(topic.failed))));
+    facts('process-facts', [
+      ['resident memory', bytes(s.process.resident_bytes)],
+      ['CPU', `${seconds(s.process.cpu_seconds)} since the start`],
+      ['threads', count(s.process.threads)],
+      ['open files', count(s.process.open_files)],
+      ['status updates to Postgres', count(s.source.feedback_sent)],
+    ]);
+  }
+
+  // Plots.
+  let samples = []; // [at_ms, records/s, p50, p99, lag], oldest first
+  const colour = (name) => () => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  // A value between two gaps has no line: it gets a point.
+  function lonely(plot, series) {
+    const data = plot.data[series];
+    return data.map((_, i) => i).filter((i) => known(data[i]) && !known(data[i - 1]) && !known(data[i + 1]));
+  }
+  const line = (name, dash) => ({
+    stroke: colour(name), width: 1.75, dash, points: { show: true, size: 4, fill: colour(name), filter: lonely },
+  });
+  const axis = (more) => ({
+    stroke: colour('--muted'), grid: { stroke: colour('--grid'), width: 1 }, ticks: { show: false }, font: '12px system-ui, sans-serif', ...more,
+  });
+  const fromZero = (least) => (_, __, max) => [0, Math.max(least, (max || 0) * 1.1)];
+  const decade = (round, value) => 10 ** round(Math.log10(value || 1));
+  const compact = new Intl.NumberFormat('en', { notation: 'compact' });
+
+  function plotOf(id, lines, y, showAt) {
+    const host = by(id);
+    const plot = new uPlot({
+      width: host.clientWidth || 300, height: 150, legend: { show: false }, padding: [10, 8, 0, 0],
+      cursor: { sync: { key: 'plots' }, drag: { x: false, y: false }, points: { show: true } },
+      scales: { x: { range: () => spanOfX() }, y: y.scale },
+      axes: [axis({ space: 60, size: 26, gap: 4, values: '{HH}:{mm}' }), axis({ size: 58, space: 32, values: y.values, ...y.axis })],
+      series: [{}, ...lines],
+      hooks: { setCursor: [(u) => showAt(known(u.cursor.idx) ? u.data.map((of) => of[u.cursor.idx]) : null)] },
+    }, [[], ...lines.map(() => [])], host);
+    new ResizeObserver(() => { if (host.clientWidth) plot.setSize({ width: host.clientWidth, height: 150 }); }).observe(host);
+    return plot;
+  }
+  const newest = () => samples.at(-1) || [Date.now(), null, null, null, null];
+  const spanOfX = () => [(newest()[0] - WINDOW_MS) / 1000, newest()[0] / 1000];
+  const most = (column) => samples.reduce((max, sample) => (known(sample[column]) && !(sample[column] <= max) ? sample[column] : max), null);
+  // The caption: the values under the pointer, else the latest ones and the greatest.
+  function caption(id, at, keyed, greatest, label) {
+    const when = at ? `at ${clock(at[0] * 1000)}` : 'latest';
+    fill(`values-${id}`, [when, keyed, greatest], () => [...keyed.flatMap(([key, name, value]) => [
+      make('span', { class: `key ${key}`, 'aria-hidden': 'true' }), name, make('b', null, value), ' ',
+    ]), make('span', { class: 'note' }, `${when}; greatest ${greatest}`)]);
+    if (!at) by(`plot-${id}`).setAttribute('aria-label', `${label} of the last 15 minutes. Latest: ${keyed.map(([, name, value]) => `${name}${value}`).join(', ')}; greatest ${greatest}. The table below has the figures.`);
+  }
+  // Of the columns of a plot: x, then its lines.
+  const captions = {
+    rate: (at, [, rate] = at || newest()) => caption('rate', at,
+      [['', '', known(rate) ? `${rounded(rate)} records/s` : '–']], count(most(1)), 'Records per second'),
+    latency: (at, [, p50, p99] = at || [0, ...newest().slice(2)]) => caption('latency', at,
+      [['', 'p50 ', millis(p50)], ['key-2', 'p99 ', millis(p99)]], millis(most(3)), 'Time from commit to acknowledgement, on a logarithmic scale,'),
+    lag: (at, [, lag] = at || [0, newest()[4]]) => caption('lag', at, [['key-3', '', seconds(lag)]], seconds(most(4)), 'Lag behind Postgres'),
+  };
+  const plots = {
+    rate: plotOf('plot-rate', [line('--plot-1')],
+      { scale: { range: fromZero(10) }, values: (_, ticks) => ticks.map((v) => compact.format(v)) }, captions.rate),
+    // Outages of a minute and acknowledgements of a millisecond, in one picture: a logarithmic scale.
+    latency: plotOf('plot-latency', [line('--plot-1'), line('--plot-2', [5, 3])],
+      {
+        scale: { distr: 3, range: (_, min, max) => [Math.min(1, decade(Math.floor, min)), Math.max(100, decade(Math.ceil, max))] },
+        values: (_, ticks) => ticks.map((v) => (known(v) && Math.abs(Math.log10(v) % 1) < 1e-6 ? millis(v) : '')),
+      }, captions.latency),
+    lag: plotOf('plot-lag', [line('--plot-3')],
+      { scale: { range: fromZero(1) }, values: (_, ticks) => ticks.map((v) => (v < 10 ? `${rounded(v)} s` : seconds(v))) }, captions.lag),
+  };
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => Object.values(plots).forEach((plot) => plot.redraw(false)));
+
+  function addSamples(more) {
+    const all = new Map([...samples, ...more].map((sample) => [sample[0], sample]));
+    samples = [...all.values()].sort((a, b) => a[0] - b[0]);
+    samples = samples.filter((sample) => sample[0] >= newest()[0] - WINDOW_MS);
+  }
+  function showPlots() {
+    // Seconds that nobody measured are a gap.
+    const dotted = samples.flatMap((sample, i) =>
+      (i > 0 && sample[0] - samples[i - 1][0] > 3000 ? [[samples[i - 1][0] + 1000, null, null, null, null], sample] : [sample]));
+    const column = (i) => dotted.map((sample) => sample[i]);
+    const x = dotted.map((sample) => sample[0] / 1000);
+    // A logarithm has no zero: what took less than 0.01 ms is drawn there.
+    const positive = (values) => values.map((ms) => (known(ms) ? Math.max(ms, 0.01) : null));
+    plots.rate.setData([x, column(1)]);
+    plots.latency.setData([x, positive(column(2)), positive(column(3))]);
+    plots.lag.setData([x, column(4)]);
+    Object.entries(captions).forEach(([name, show]) => { if (!known(plots[name].cursor.idx)) show(null); });
+    if (by('minutes').open) showMinutes();
+  }
+  function showMinutes() {
+    const minuteOf = (sample) => Math.floor(sample[0] / 60000) * 60000;
+    const rows = [...new Set(samples.map(minuteOf))].reverse().map((minute) => {
+      const of = samples.filter((sample) => minuteOf(sample) === minute);
+      const [rates, medians, tails, lags] = [1, 2, 3, 4].map((i) => of.map((sample) => sample[i]).filter(known).sort((a, b) => a - b));
+      const mean = rates.reduce((sum, rate) => sum + rate, 0) / (rates.length || 1);
+      return [clock(minute).slice(0, 5), rounded(mean), millis(medians[medians.length >> 1]), millis(tails.at(-1)), seconds(lags.at(-1))];
+    });
+    fill('minute-rows', rows, (data) => data.map((cells) => row(...cells)));
+  }
+  by('minutes').addEventListener('toggle', () => { if (by('minutes').open) showMinutes(); });
+  // The connection.
+  function show(next) {
+    // Another version has another page.
+    if (status && next.version !== status.version) { location.reload(); return; }
+    const first = status === null || lostSince !== null;
+    status = { ...status, ...next };
+    receivedAt = performance.now();
+    lostSince = null;
+    if (next.config) {
+      kind = (next.config.find(([key]) => key === 'sink.kind') || [])[1] || null;
+      setText(by('config-count'), plural(next.config.length, 'key'));
+      fill('config-rows', next.config, (data) => data.map(([key, value]) => row(key, String(value))));
+    }
+    problems = judge(status);
+    date(problems, status.now_ms, first);
+    setText(by('version'), status.version);
+    setText(by('slot-name'), status.pipeline.slot);
+    showVerdict();
+    showSource(status);
+    showWindow(status);
+    showSink(status);
+    showFlows(status, (next.sample || newest())[1] || 0);
+    showLists(status);
+    if (next.sample) { addSamples([next.sample]); showPlots(); }
+  }
+  function lose() {
+    lostSince = lostSince || Date.now();
+    showVerdict();
+  }
+  async function load() {
+    const [now, history] = await Promise.all(['api/status', 'api/history'].map(async (path) => (await fetch(path)).json()));
+    show(now);
+    addSamples(history.samples);
+    showPlots();
+  }
+  let events = null;
+  let connectedAt = 0;
+  function connect() {
+    if (events) events.close();
+    connectedAt = performance.now();
+    events = new EventSource('api/events');
+    // Also after each reconnection: what was missed, and the configuration, which events have not.
+    events.addEventListener('open', () => { connectedAt = performance.now(); load().catch(() => { /* the stream notices a lost connection */ }); });
+    events.addEventListener('status', (event) => show(JSON.parse(event.data)));
+    events.addEventListener('error', lose);
+  }
+  setInterval(() => {
+    const now = performance.now();
+    if (now - Math.max(receivedAt, connectedAt) > STALE_MS) lose();
+    // EventSource reconnects by itself, but not after an answer of a proxy, nor while a cut connection seems open.
+    const age = now - connectedAt;
+    const gaveUp = events.readyState === EventSource.CLOSED && age > 2000;
+    if (gaveUp || age > RENEW_MS || Math.min(age, now - receivedAt) > RECONNECT_MS) connect();
+    showVerdict();
+  }, 1000);
+  connect();
+})();

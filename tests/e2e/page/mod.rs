@@ -1,0 +1,239 @@
+//! The status page in a real browser: it loads, its plots move under load, a broker that stops and comes
+//! back shows within two seconds, the console stays silent, and axe-core finds no barrier.
+//!
+//! Pictures for a person to look at are left in `target/page`.
+
+mod browser;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use browser::Browser;
+use serde_json::Value;
+use walrelay_lab::servers::cache_dir;
+use walrelay_testkit::{Kafka, eventually_some, servers};
+
+use crate::rig::{PATIENCE, Relay, Rig};
+
+/// What the page may take to show a change.
+const PROMPT: Duration = Duration::from_secs(2);
+const DESKTOP: u32 = 1280;
+const PHONE: u32 = 390;
+
+/// The page, open in a browser.
+struct Page {
+    browser: Browser,
+    pictures: PathBuf,
+    axe: String,
+}
+
+impl Page {
+    fn open(url: &str, log: &Path) -> Self {
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
+        let pictures = target.expect("target/tmp").join("page");
+        fs::create_dir_all(&pictures).expect("a directory for pictures");
+        let axe = cache_dir().join("axe-core/axe.min.js");
+        let axe = fs::read_to_string(&axe).unwrap_or_else(|error| {
+            panic!(
+                "{}: {error}; run scripts/fetch-servers.sh (make test does)",
+                axe.display()
+            )
+        });
+        let mut browser = Browser::start(log);
+        browser.look("light", DESKTOP);
+        browser.open(url);
+        Self {
+            browser,
+            pictures,
+            axe,
+        }
+    }
+
+    /// Waits until the first line of the page begins so; how long that took.
+    #[track_caller]
+    fn says(&mut self, words: &str, limit: Duration) -> Duration {
+        let begins = |text: &str| text.starts_with(words);
+        self.browser.wait_text("h1", limit, begins)
+    }
+
+    /// Takes pictures of this moment in both themes, and of the page on a phone.
+    fn pictures(&mut self, moment: &str) {
+        for (name, theme, width) in [
+            ("dark", "dark", DESKTOP),
+            ("phone", "dark", PHONE),
+            ("light", "light", DESKTOP),
+        ] {
+            self.browser.look(theme, width);
+            let path = self.pictures.join(format!("{moment}-{name}.png"));
+            self.browser.picture(&path);
+        }
+    }
+
+    /// Asserts that axe-core finds no serious or critical violation, in either theme, with everything
+    /// unfolded.
+    #[track_caller]
+    fn has_no_barrier(&mut self) {
+        let loaded = self.browser.evaluate("typeof axe") != "undefined";
+        if !loaded {
+            let axe = format!("{}; null", self.axe);
+            self.browser.evaluate(&axe);
+        }
+        self.unfold(true);
+        for theme in ["dark", "light"] {
+            self.browser.look(theme, DESKTOP);
+            let found = self.browser.evaluate(
+                "axe.run().then(({ violations, passes }) => ({ checked: passes.length, violations: violations
+                    .filter(({ impact }) => ['serious', 'critical'].includes(impact))
+                    .map(({ id, nodes }) => [id, ...nodes.map((node) => node.html + ' ' + node.failureSummary)]) }))",
+            );
+            assert_eq!(found["violations"], Value::Array(Vec::new()), "{theme}");
+            let checked = found["checked"].as_u64();
+            assert!(checked.is_some_and(|rules| rules > 20), "{found}");
+        }
+        self.unfold(false);
+    }
+
+    /// Opens or closes all that can be unfolded.
+    fn unfold(&mut self, open: bool) {
+        self.browser.evaluate(&format!(
+            "document.querySelectorAll('details').forEach((details) => {{ details.open = {open}; }})"
+        ));
+    }
+
+    /// The number at the beginning of a text; none where it says `–`.
+    fn number(&mut self, selector: &str) -> Option<f64> {
+        let text = self.browser.text(selector);
+        let number: String = text
+            .chars()
+            .filter(|c| *c != ',')
+            .take_while(|c| c.is_ascii_digit() || *c == '.')
+            .collect();
+        number.parse().ok()
+    }
+
+    /// How many pixels of a plot have a colour; axes and labels are grey.
+    fn coloured(&mut self, plot: &str) -> u64 {
+        let pixels = self.browser.evaluate(&format!(
+            "(() => {{
+                const canvas = document.querySelector('{plot} canvas');
+                const {{ data }} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+                let coloured = 0;
+                for (let i = 0; i < data.length; i += 4) {{
+                    const rgb = data.slice(i, i + 3);
+                    if (data[i + 3] > 100 && Math.max(...rgb) - Math.min(...rgb) > 90) coloured += 1;
+                }}
+                return coloured;
+            }})()"
+        ));
+        pixels.as_u64().expect("a number")
+    }
+
+    /// Asserts that the table below the plots can be reached and unfolded by keys alone.
+    #[track_caller]
+    fn obeys_keys(&mut self) {
+        let is_open = "document.querySelector('#minutes').open";
+        let reached = "document.activeElement === document.querySelector('#minutes summary')";
+        assert_eq!(self.browser.evaluate(is_open), false);
+        for _ in 0..20 {
+            if self.browser.evaluate(reached) == true {
+                self.browser.press("Enter", "\r");
+                assert_eq!(self.browser.evaluate(is_open), true);
+                let rows = self.browser.text("#minute-rows");
+                assert!(rows.contains(':'), "{rows}");
+                return;
+            }
+            self.browser.press("Tab", "");
+        }
+        panic!("no key leads to the table");
+    }
+
+    /// Asserts that the console has said nothing.
+    #[track_caller]
+    fn is_silent(&mut self) {
+        let complaints = self.browser.complaints();
+        assert!(complaints.is_empty(), "{complaints:#?}");
+    }
+}
+
+/// Where the relay's endpoint listens, as its log says.
+fn address(relay: &Relay) -> String {
+    eventually_some(PATIENCE, || {
+        let log = relay.log();
+        let (_, rest) = log.split_once("\"listen\":\"")?;
+        rest.split('"').next().map(str::to_owned)
+    })
+}
+
+#[test]
+fn shows_load_and_a_broker_that_stops() {
+    let kafka = Kafka::builder().start();
+    let rig = Rig::with(servers::postgres(18), kafka.bootstrap_servers());
+    rig.workload().create_tables();
+    let http = |listen: &str| format!("\n[http]\nlisten = \"{listen}\"\n");
+    let config = rig.config_with(&rig.postgres.url(), &http("127.0.0.1:0"));
+    let relay = rig.streaming(&config);
+    let listen = address(&relay);
+    let mut page = Page::open(&format!("http://{listen}/"), &rig.path("chromium.log"));
+
+    page.says("All is well", PATIENCE);
+    page.pictures("idle");
+    page.obeys_keys();
+
+    let load = rig.workload().writers(2).rate(400.0).start();
+    let rate = "#values-rate b";
+    let grows = Instant::now();
+    let first = eventually_some(PATIENCE, || page.number(rate).filter(|rate| *rate > 0.0));
+    let drawn = page.coloured("#plot-rate");
+    let latency = "#values-latency b:last-of-type";
+    page.browser
+        .wait_text(latency, PATIENCE, |text| text.ends_with('s'));
+    eventually_some(PATIENCE, || {
+        page.number(rate)
+            .filter(|rate| *rate > 0.0 && (*rate - first).abs() > 0.5)
+    });
+    eventually_some(PATIENCE, || {
+        Some(()).filter(|()| page.coloured("#plot-rate") > drawn)
+    });
+    for plot in ["#plot-latency", "#plot-lag"] {
+        assert!(page.coloured(plot) > 0, "{plot} is empty");
+    }
+    eprintln!("plots moved within {:?}", grows.elapsed());
+    page.pictures("load");
+    page.has_no_barrier();
+    page.says("All is well", PROMPT);
+
+    let stopped = Instant::now();
+    kafka.kill();
+    page.says("Kafka is down", PROMPT.saturating_sub(stopped.elapsed()));
+    eprintln!("a killed broker shows after {:?}", stopped.elapsed());
+    let words = page.browser.text("#node-sink .badge");
+    assert!(words.contains("down"), "{words}");
+    page.browser.wait_text("#verdict-facts", PATIENCE, |facts| {
+        !facts.starts_with("0 records")
+    });
+    page.pictures("stopped");
+    page.has_no_barrier();
+
+    let delivered = thread::scope(|scope| {
+        scope.spawn(|| kafka.start_again());
+        relay.says("Kafka takes records again");
+        Instant::now()
+    });
+    page.browser
+        .wait_text("h1", PROMPT, |words| !words.starts_with("Kafka is down"));
+    eprintln!("delivery shows after {:?}", delivered.elapsed());
+    load.stop();
+    page.says("All is well", PATIENCE);
+    page.is_silent();
+
+    // The relay goes away, and comes back at the same address.
+    relay.ends_well();
+    page.says("Connection to walrelay lost", PROMPT);
+    page.pictures("lost");
+    let config = rig.config_with(&rig.postgres.url(), &http(&listen));
+    let relay = rig.streaming(&config);
+    page.says("All is well", PATIENCE);
+    relay.ends_well();
+}
