@@ -18,6 +18,7 @@
 //! - [`topics`]: they are created where configured, and waited for where not.
 //! - [`errors`]: each mistake has its own word and exit code.
 //! - [`commands`]: `init`, `check`, `completions`, standard output as a sink.
+//! - [`check`]: the doctor names each thing that is broken. [`slot_commands`]: `slots list` and the others.
 //! - [`bench`]: what `bench` measures, and that it leaves nothing behind.
 //! - [`secure`]: TLS, logins, access control; that the relay needs no more, and tells no secret.
 //! - [`dlq`]: dead letters are listed, shown, redriven and dropped.
@@ -36,6 +37,7 @@
 )]
 
 mod bench;
+mod check;
 mod children;
 mod cloud_events;
 mod commands;
@@ -58,5 +60,6 @@ mod presets;
 mod registry;
 mod rig;
 mod secure;
+mod slot_commands;
 mod slots;
 mod topics;

@@ -432,12 +432,7 @@ pub(crate) fn topic_rights<C: ClientContext>(
     // SAFETY: all were made just now, for this client; options, names and queue may be freed as soon as the event
     // is there. An error of an option is reported in a string that is not asked for, or an object that is ours.
     let result = unsafe {
-        sys::rd_kafka_AdminOptions_set_request_timeout(
-            request.options,
-            millis,
-            ptr::null_mut(),
-            0,
-        );
+        sys::rd_kafka_AdminOptions_set_request_timeout(request.options, millis, ptr::null_mut(), 0);
         let refused =
             sys::rd_kafka_AdminOptions_set_include_authorized_operations(request.options, 1);
         if !refused.is_null() {

@@ -69,7 +69,7 @@ mod tls;
 mod tokens;
 
 pub use admin::{
-    ClusterSurvey, KafkaSettings, TemporaryTopics, TopicState, TopicSurvey, survey,
+    ClusterSurvey, Creation, KafkaSettings, TemporaryTopics, TopicState, TopicSurvey, survey,
     topic_name_problem,
 };
 pub use config::{KafkaConfig, KafkaConfigError, KafkaOptions, TopicCreation};

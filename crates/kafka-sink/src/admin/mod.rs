@@ -14,7 +14,7 @@ use rdkafka::error::KafkaError as ClientError;
 
 use crate::config::{KafkaConfig, TopicCreation};
 
-pub use survey::{ClusterSurvey, KafkaSettings, TopicState, TopicSurvey, survey};
+pub use survey::{ClusterSurvey, Creation, KafkaSettings, TopicState, TopicSurvey, survey};
 pub use temporary_topics::TemporaryTopics;
 pub use topic_name::problem as topic_name_problem;
 

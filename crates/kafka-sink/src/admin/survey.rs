@@ -51,14 +51,26 @@ pub enum TopicState {
     },
     /// It does not exist, as far as the principal may see.
     Missing {
-        /// Whether the configured creation of topics would be carried out, or why not; `None` where none
-        /// is configured.
-        creation: Option<Result<(), String>>,
+        /// Whether the configured creation of topics would make it.
+        creation: Creation,
     },
     /// The principal may not even see it.
     Denied,
     /// The broker said something else of it.
     Unknown(String),
+}
+
+/// What would come of the creation of a missing topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Creation {
+    /// The producer creates no topics.
+    NotConfigured,
+    /// It would be created.
+    Allowed,
+    /// The principal may not create it.
+    Denied,
+    /// The cluster would not create it, in the words of the broker.
+    Refused(String),
 }
 
 /// Asks the cluster about itself and about these topics, which need not exist. Creates none.
@@ -112,16 +124,13 @@ pub fn survey(
                     .collect(),
                 writable: right.and_then(|right| right.write),
             },
-            (None, Some(Code::TopicAuthorizationFailed)) => match creation {
-                // Who may create and write need not be able to see.
-                Some(creation) => TopicState::Missing {
-                    creation: Some(creatable(&client, name, creation, timeout)),
-                },
-                None => TopicState::Denied,
-            },
+            (None, Some(Code::TopicAuthorizationFailed)) => TopicState::Denied,
             (None, None | Some(Code::UnknownTopicOrPartition | Code::UnknownTopic)) => {
                 TopicState::Missing {
-                    creation: creation.map(|new| creatable(&client, name, new, timeout)),
+                    creation: match creation {
+                        None => Creation::NotConfigured,
+                        Some(creation) => creatable(&client, name, creation, timeout),
+                    },
                 }
             }
             (None, Some(code)) => TopicState::Unknown(code.to_string()),
@@ -152,19 +161,20 @@ fn rights(client: &Client, topics: &[String], timeout: Duration) -> Vec<TopicRig
 }
 
 /// Whether the brokers would create the topic.
-fn creatable(
-    client: &Client,
-    name: &str,
-    creation: &TopicCreation,
-    timeout: Duration,
-) -> Result<(), String> {
+fn creatable(client: &Client, name: &str, creation: &TopicCreation, timeout: Duration) -> Creation {
     let new = [new_topic(name, creation)];
     let options = options(timeout).validate_only(true);
-    let answers = block_on(client.create_topics(&new, &options)).map_err(|e| e.to_string())?;
+    let answers = match block_on(client.create_topics(&new, &options)) {
+        Ok(answers) => answers,
+        Err(error) => return Creation::Refused(error.to_string()),
+    };
     match answers.into_iter().next() {
-        Some(Ok(_)) | Some(Err((_, Code::TopicAlreadyExists))) => Ok(()),
-        Some(Err((_, code))) => Err(code.to_string()),
-        None => Err("the broker did not answer".to_owned()),
+        Some(Ok(_) | Err((_, Code::TopicAlreadyExists))) => Creation::Allowed,
+        Some(Err((_, Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed))) => {
+            Creation::Denied
+        }
+        Some(Err((_, code))) => Creation::Refused(code.to_string()),
+        None => Creation::Refused("the broker did not answer".to_owned()),
     }
 }
 
@@ -175,7 +185,10 @@ fn settings(
 ) -> Result<KafkaSettings, String> {
     let of = [of];
     let answers = block_on(client.describe_configs(&of, &options(timeout)));
-    let answer = answers.map_err(|error| error.to_string())?.into_iter().next();
+    let answer = answers
+        .map_err(|error| error.to_string())?
+        .into_iter()
+        .next();
     let resource: ConfigResource = match answer {
         Some(Ok(resource)) => resource,
         Some(Err(code)) => return Err(code.to_string()),

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use super::bench::BenchArgs;
@@ -12,6 +12,7 @@ use super::dlq::DlqArgs;
 use super::exit::{self, Exit};
 use super::import::ImportArgs;
 use super::route::RouteArgs;
+use super::slots::SlotsArgs;
 
 /// Moves committed rows of a Postgres outbox to Kafka, through logical replication.
 #[derive(Debug, Parser)]
@@ -52,11 +53,27 @@ pub enum Command {
   walrelay init --role walrelay --config admin.toml")]
     Init(InitArgs),
 
-    /// Check the configuration, and that Postgres and the sink are ready for it.
+    /// The doctor: check the configuration, Postgres, Kafka and the schema registry.
+    ///
+    /// Prints a line for each thing, with pass, warn or FAIL, and what mends it. Changes nothing; a
+    /// relay may be running. The exit code is 0 if nothing fails, else that of the first failure.
     #[command(after_help = "Examples:
   walrelay check
-  walrelay check --offline         the file alone, as in a build pipeline")]
+  walrelay check --offline         the file alone, as in a build pipeline
+  walrelay check --output json | jq '.checks[] | select(.verdict != \"pass\")'
+
+All items: docs/CHECK.md")]
     Check(CheckArgs),
+
+    /// List replication slots, create, drop or advance one.
+    ///
+    /// Connects to the database of [source] url and to nothing else.
+    #[command(after_help = "Examples:
+  walrelay slots list
+  walrelay slots create
+  walrelay slots drop walrelay_old
+  walrelay slots advance walrelay --to now --dry-run")]
+    Slots(Box<SlotsArgs>),
 
     /// Show what a row would become: topic, key, value, headers. Connects to nothing.
     ///
@@ -192,6 +209,20 @@ pub struct CheckArgs {
     /// Check the file alone and connect to nothing.
     #[arg(long)]
     pub offline: bool,
+
+    /// For people, or for programs.
+    #[arg(long, value_enum, default_value_t)]
+    pub output: CheckOutput,
+}
+
+/// How checks are shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum CheckOutput {
+    /// For people.
+    #[default]
+    Table,
+    /// One JSON document.
+    Json,
 }
 
 /// Arguments of `demo`.
@@ -325,10 +356,11 @@ mod tests {
             route.types,
             types.map(|(column, name)| (column.to_owned(), name.to_owned()))
         );
-        let Command::Check(check) = parse("check --offline").unwrap() else {
+        let Command::Check(check) = parse("check --offline --output json").unwrap() else {
             panic!("not check")
         };
         assert!(check.offline);
+        assert_eq!(check.output, CheckOutput::Json);
         let Command::Demo(demo) = parse("demo --seconds 10 --rate 500").unwrap() else {
             panic!("not demo")
         };

@@ -16,14 +16,22 @@ mod exit;
 mod failure;
 mod import;
 mod route;
+mod slots;
 
-pub use args::{CheckArgs, Cli, Command, ConfigArgs, DemoArgs, InitArgs, RunArgs, completions};
+pub use args::{
+    CheckArgs, CheckOutput, Cli, Command, ConfigArgs, DemoArgs, InitArgs, RunArgs, completions,
+};
 pub use bench::{BenchArgs, BenchPart};
 pub use dlq::{
     CloseArgs, DlqArgs, DlqCommand, DlqTopicArgs, DropArgs, FilterArgs, ListArgs, Output,
     RedriveArgs, ShowArgs,
 };
 pub use exit::Exit;
+pub(crate) use failure::printable;
 pub use failure::{Failure, colours, report};
 pub use import::ImportArgs;
 pub use route::{Form, RouteArgs};
+pub use slots::{
+    AdvanceSlotArgs, AdvanceTo, ChangeArgs, CreateSlotArgs, DropSlotArgs, ListSlotsArgs, SlotsArgs,
+    SlotsCommand,
+};

@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod confirm;
 mod connect;
 mod demo;
 mod dlq;
@@ -9,6 +10,8 @@ mod import_debezium;
 mod init;
 mod route;
 mod run;
+mod slots;
+mod units;
 
 pub(crate) use bench::bench;
 pub(crate) use check::check;
@@ -18,8 +21,9 @@ pub(crate) use import_debezium::import_debezium;
 pub(crate) use init::init;
 pub(crate) use route::route;
 pub(crate) use run::run;
+pub(crate) use slots::slots;
 
-use crate::cli::{ConfigArgs, Failure};
+use crate::cli::{ConfigArgs, Exit, Failure};
 use crate::config::Config;
 
 /// How a command ends.
@@ -29,4 +33,9 @@ pub(crate) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 fn load(args: &ConfigArgs, env: Env<'_>) -> Result<Config, Vec<Failure>> {
     Ok(Config::load(&args.config, &args.set, env)?)
+}
+
+/// Standard output cannot be written.
+fn output(error: std::io::Error) -> Failure {
+    Failure::new("output", Exit::Unavailable, "cannot write").caused_by(error)
 }

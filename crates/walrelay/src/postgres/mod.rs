@@ -24,9 +24,11 @@ mod source;
 mod state_file;
 
 pub(crate) use catalog::{
-    Facts, PublicationFacts, PublishedOperations, Sample, ServerFacts, SlotFacts, SlotRow, Survey,
-    TableFacts, TableSurvey, Wanted, describe, inspect, lacking_to_publish, sample, slots, survey,
+    Facts, PublicationFacts, PublishedOperations, Sample, SlotRow, Survey, TableFacts, TableSurvey,
+    Wanted, describe, inspect, lacking_to_publish, sample, slots, survey,
 };
+#[cfg(test)]
+pub(crate) use catalog::{ServerFacts, SlotFacts, Transaction};
 pub(crate) use error::{GO_ON, PUBLISH, PostgresError, SetupError};
 pub(crate) use presets::remedy as columns_remedy;
 pub(crate) use retention::Retention;

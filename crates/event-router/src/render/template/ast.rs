@@ -142,6 +142,15 @@ impl Template {
         }
     }
 
+    /// The text, where no column has a part in it.
+    pub(crate) fn constant(&self) -> Option<String> {
+        let literal = |piece: &Piece| match piece {
+            Piece::Literal(text) => Some(text.clone()),
+            Piece::Value(_) => None,
+        };
+        self.pieces.iter().map(literal).collect()
+    }
+
     /// Whether it is an empty text, whatever the row.
     pub(super) fn is_empty(&self) -> bool {
         self.pieces.iter().all(|piece| match piece {

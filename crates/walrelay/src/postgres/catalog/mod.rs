@@ -14,6 +14,8 @@ pub(crate) use columns::describe;
 pub(crate) use privileges::lacking_to_publish;
 use row::{is_true, json, parsed, text};
 pub(crate) use slots::{SlotRow, slots};
+#[cfg(test)]
+pub(crate) use survey::Transaction;
 pub(crate) use survey::{PublishedOperations, Sample, Survey, TableSurvey, sample, survey};
 
 /// What the configuration asks of the database.
