@@ -260,7 +260,7 @@ struct Printing {
 
 impl Printing {
     fn start(rig: &Rig, config: &Path, more: &[&str]) -> Self {
-        let number = crate::rig::TESTS.fetch_add(1, Ordering::Relaxed);
+        let number = rig::TESTS.fetch_add(1, Ordering::Relaxed);
         let lines = rig.path(&format!("lines-{number}"));
         let mut command = Relay::command(config);
         command.args(["--set", "sink.kind=stdout"]).args(more);

@@ -295,8 +295,9 @@ impl Checked {
         let found = self.worst(item);
         assert_eq!(found["verdict"], verdict, "{item}: {found:#}");
         assert_eq!(found["remedy"].is_null(), verdict == "pass", "{found:#}");
+        let text = |member: &str| found[member].as_str().unwrap_or_default();
+        let said = format!("{} {} [{}]", text("finding"), text("remedy"), text("id"));
         for word in words {
-            let said = format!("{} {} [{}]", found["finding"], found["remedy"], found["id"]);
             assert!(said.contains(word), "{word:?} is not in {found:#}");
         }
         found

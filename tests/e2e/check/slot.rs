@@ -55,11 +55,7 @@ fn of_the_slot() {
     // It is gone: a relay was set up here.
     case.db.batch("SELECT pg_drop_replication_slot('walrelay')");
     let checked = case.check();
-    checked.is(
-        "postgres/slot",
-        "fail",
-        &["[\"slot-missing\"]", "--accept-gap"],
-    );
+    checked.is("postgres/slot", "fail", &["[slot-missing]", "--accept-gap"]);
     assert!(checked.all("postgres/retained-wal").is_empty());
     assert_eq!(checked.code, Some(78));
 }
@@ -104,10 +100,6 @@ fn of_a_lost_slot_and_of_none() {
         db.text(status).as_deref() == Some("lost")
     });
     let checked = check();
-    checked.is(
-        "postgres/slot",
-        "fail",
-        &["[\"slot-lost\"]", "--accept-gap"],
-    );
+    checked.is("postgres/slot", "fail", &["[slot-lost]", "--accept-gap"]);
     assert_eq!(checked.code, Some(65));
 }

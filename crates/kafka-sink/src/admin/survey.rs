@@ -194,6 +194,10 @@ fn settings(
         Some(Err(code)) => return Err(code.to_string()),
         None => return Err("the broker did not answer".to_owned()),
     };
+    // rdkafka drops the reason why one resource is not described.
+    if resource.entries.is_empty() {
+        return Err("the broker does not tell them".to_owned());
+    }
     let entries = resource.entries.into_iter();
     Ok(entries
         .filter(|entry| !entry.is_sensitive)

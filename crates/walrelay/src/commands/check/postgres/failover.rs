@@ -194,7 +194,13 @@ pub(super) fn copies(seen: &Seen<'_>, standbys: &[Standby]) -> Vec<Check> {
                 Some(slot) if slot.synced != Some(true) => {
                     "its slot of that name is no copy".to_owned()
                 }
-                Some(slot) if slot.temporary => "its copy is not complete yet".to_owned(),
+                Some(slot) if slot.temporary => {
+                    return Check::warn(
+                        item,
+                        format!("the copy of slot {name} on standby {host} is not complete yet"),
+                        "start the relay, if none runs: the copy is complete once the slot has moved on",
+                    );
+                }
                 Some(_) => {
                     return Check::pass(item, format!("{host} has a copy of slot {name}"));
                 }
