@@ -33,7 +33,7 @@ fn of_the_configuration() {
         (
             &[
                 "source.messages.prefix=outbox",
-                "router.debezium.'table.fields.additional.placement'=nothing:header",
+                "router.debezium.table.fields.additional.placement=nothing:header",
             ],
             "configuration/routes",
             "fail",
@@ -41,10 +41,10 @@ fn of_the_configuration() {
         ),
         (
             &[
-                "sink.kafka.'security.protocol'=SASL_PLAINTEXT",
-                "sink.kafka.'sasl.mechanism'=PLAIN",
-                "sink.kafka.'sasl.username'=u",
-                "sink.kafka.'sasl.password'=p",
+                "sink.kafka.security.protocol=SASL_PLAINTEXT",
+                "sink.kafka.sasl.mechanism=PLAIN",
+                "sink.kafka.sasl.username=u",
+                "sink.kafka.sasl.password=p",
             ],
             "configuration/kafka-properties",
             "warn",

@@ -138,7 +138,7 @@ fn of_topics() {
         check(&set).worst("kafka/dead-letters")["verdict"] == "pass"
     });
     // The relay's own limit.
-    let small = "sink.kafka.'message.max.bytes'=3000";
+    let small = "sink.kafka.message.max.bytes=3000";
     let checked = check(&[small]);
     checked.is("kafka/message-size", "warn", &["[sink.kafka]"]);
     assert_eq!(checked.code, Some(0), "{checked:#?}");

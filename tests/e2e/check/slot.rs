@@ -79,9 +79,9 @@ fn of_a_lost_slot_and_of_none() {
     eventually(PATIENCE, || check().worst(item)["verdict"] == "warn");
     let checked = check();
     let open = checked.is(item, "warn", &["not created before they end"]);
-    sql_of(open["remedy"].as_str().expect("a remedy"))
-        .iter()
-        .for_each(|sql| db.batch(sql));
+    for statement in sql_of(open["remedy"].as_str().expect("a remedy")) {
+        db.batch(&statement);
+    }
     eventually(PATIENCE, || check().worst(item)["verdict"] == "pass");
 
     db.batch("CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert')");

@@ -98,7 +98,10 @@ pub fn survey(
         }
     };
     let rights = rights(&client, topics, timeout);
-    let broker = metadata.brokers().first().map(|broker| broker.id());
+    let broker = metadata
+        .brokers()
+        .first()
+        .map(rdkafka::metadata::MetadataBroker::id);
     let defaults = match broker {
         Some(id) => settings(&client, ResourceSpecifier::Broker(id), timeout),
         None => Err("no broker is up".to_owned()),

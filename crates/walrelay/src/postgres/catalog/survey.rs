@@ -64,14 +64,12 @@ pub(crate) struct Prepared {
     pub(crate) seconds: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct PublishedOperations {
-    pub(crate) update: bool,
-    pub(crate) delete: bool,
-    pub(crate) truncate: bool,
+    /// Operations that it carries besides `insert`: of `update`, `delete` and `truncate`.
+    pub(crate) others: Vec<&'static str>,
     /// Changes of partitions are announced as those of their root.
     pub(crate) via_root: bool,
-    pub(crate) all_tables: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -129,7 +127,7 @@ pub(crate) async fn survey(session: &mut Session, wanted: &Wanted) -> Result<Sur
          FROM pg_catalog.pg_prepared_xacts ORDER BY prepared"
             .to_owned(),
         format!(
-            "SELECT pubupdate, pubdelete, pubtruncate, pubviaroot, puballtables \
+            "SELECT pubupdate, pubdelete, pubtruncate, pubviaroot \
              FROM pg_catalog.pg_publication WHERE pubname = {}",
             quote_literal(&wanted.publication)
         ),
@@ -186,11 +184,11 @@ pub(crate) async fn survey(session: &mut Session, wanted: &Wanted) -> Result<Sur
         })
         .collect();
     found.publication = next().first().map(|row| PublishedOperations {
-        update: is_true(&row, "pubupdate"),
-        delete: is_true(&row, "pubdelete"),
-        truncate: is_true(&row, "pubtruncate"),
+        others: ["update", "delete", "truncate"]
+            .into_iter()
+            .filter(|operation| is_true(&row, &format!("pub{operation}")))
+            .collect(),
         via_root: is_true(&row, "pubviaroot"),
-        all_tables: is_true(&row, "puballtables"),
     });
     for table in &wanted.tables {
         if let Some(row) = next().first() {

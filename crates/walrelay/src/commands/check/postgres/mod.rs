@@ -141,7 +141,7 @@ async fn read(
     for (name, table) in &survey.tables {
         let facts = facts.tables.iter().find(|(of, _)| of == name);
         if let Some((_, Some(facts))) = facts {
-            let carried = survey.publication;
+            let carried = survey.publication.as_ref();
             let publication = &wanted.publication;
             checks.push(tables::identity(name, table, facts, publication, carried));
         }

@@ -67,15 +67,8 @@ fn operations(seen: &Seen<'_>, publication: &PublicationFacts) -> Check {
     if let Err(error) = carries_inserts(seen.wanted, publication) {
         return failed(item, error);
     }
-    let carried = seen.survey.publication.unwrap_or_default();
-    let others: Vec<&str> = [
-        (carried.update, "update"),
-        (carried.delete, "delete"),
-        (carried.truncate, "truncate"),
-    ]
-    .into_iter()
-    .filter_map(|(carried, name)| carried.then_some(name))
-    .collect();
+    let carried = seen.survey.publication.as_ref();
+    let others = carried.map_or(&[][..], |of| &of.others);
     if others.is_empty() {
         return Check::pass(item, "insert");
     }
@@ -101,7 +94,11 @@ fn partitions(seen: &Seen<'_>, publication: &PublicationFacts) -> Check {
         partitioned.then_some((name, listed))
     });
     let partitioned: Vec<_> = partitioned.collect();
-    let via_root = seen.survey.publication.is_some_and(|of| of.via_root);
+    let via_root = seen
+        .survey
+        .publication
+        .as_ref()
+        .is_some_and(|of| of.via_root);
     let Some((name, _)) = partitioned.iter().find(|(_, listed)| !listed) else {
         let none = if partitioned.is_empty() {
             "no outbox table is partitioned"

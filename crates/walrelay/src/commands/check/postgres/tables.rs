@@ -133,11 +133,12 @@ pub(super) fn identity(
     table: &TableSurvey,
     facts: &TableFacts,
     publication: &str,
-    carried: Option<PublishedOperations>,
+    carried: Option<&PublishedOperations>,
 ) -> Check {
     let item = Item::ReplicaIdentity;
     let none = table.identity == "n" || (table.identity == "d" && !table.primary_key);
-    let carries = carried.is_some_and(|of| of.update || of.delete);
+    let carries =
+        carried.is_some_and(|of| of.others.iter().any(|operation| *operation != "truncate"));
     if none && carries {
         return Check::warn(
             item,
@@ -191,9 +192,10 @@ mod tests {
         };
         let inserts = PublishedOperations::default();
         let deletes = PublishedOperations {
-            delete: true,
-            ..inserts
+            others: vec!["delete"],
+            via_root: false,
         };
+        let (inserts, deletes) = (&inserts, &deletes);
         for (identity_of, kind, carried, warns) in [
             (table("d", true), "r", Some(deletes), false),
             (table("d", false), "r", Some(deletes), true),
