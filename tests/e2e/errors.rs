@@ -4,27 +4,30 @@ use std::process::Output;
 
 use walrelay_testkit::{Db, servers};
 
-use crate::rig::{PATIENCE, Rig, ends, insert, output, output_with};
+use crate::rig::{PATIENCE, Rig, ends, insert, output, output_with, said};
 
 struct Refused {
     code: Option<i32>,
-    stderr: String,
+    said: String,
 }
 
 impl Refused {
     fn of(output: &Output) -> Self {
         Self {
             code: output.status.code(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+            said: said(output),
         }
     }
 
     #[track_caller]
     fn is(&self, id: &str, code: i32, words: &[&str]) {
-        let error = &self.stderr;
+        let error = &self.said;
         assert!(error.contains(&format!("[{id}]")), "not {id}: {error}");
         assert_eq!(self.code, Some(code), "{error}");
-        assert!(error.contains("\nhelp: "), "no remedy: {error}");
+        assert!(
+            error.contains(" help: ") || error.contains("\nhelp: "),
+            "no remedy: {error}"
+        );
         for word in words {
             assert!(error.contains(word), "{word:?} is missing: {error}");
         }

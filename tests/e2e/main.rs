@@ -19,6 +19,7 @@
 //! - [`endpoint`]: metrics, health and status over HTTP; [`alerts`]: each fault, its alert, its remedy.
 //! - [`errors`]: each mistake has its own word and exit code.
 //! - [`commands`]: `init`, `check`, `completions`, standard output as a sink.
+//! - [`check`]: the doctor names each thing that is broken. [`slot_commands`]: `slots list` and the others.
 //! - [`bench`]: what `bench` measures, and that it leaves nothing behind.
 //! - [`secure`]: TLS, logins, access control; that the relay needs no more, and tells no secret.
 //! - [`dlq`]: dead letters are listed, shown, redriven and dropped.
@@ -39,6 +40,7 @@
 
 mod alerts;
 mod bench;
+mod check;
 mod children;
 mod cloud_events;
 mod commands;
@@ -63,5 +65,6 @@ mod presets;
 mod registry;
 mod rig;
 mod secure;
+mod slot_commands;
 mod slots;
 mod topics;

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 use walrelay_testkit::{Db, Delivered, History, SlotWatch};
 
-use crate::rig::{PATIENCE, Rig, output, walrelay};
+use crate::rig::{PATIENCE, Rig, output, said, walrelay};
 
 const ID: &str = "018f5a3e-7c1d-7b1a-9c55-0123456789ab";
 
@@ -55,7 +55,7 @@ impl Case {
     fn delivered(&self, sql: &str, after: &str) -> Vec<Delivered> {
         let check = output(&["check", "--config", self.config()]);
         let said = String::from_utf8_lossy(&check.stdout);
-        let fine = format!("routes: fine for public.{}", self.table);
+        let fine = format!("the rows of public.{} can be routed", self.table);
         assert!(check.status.success() && said.contains(&fine), "{check:?}");
 
         let relay = self.rig.streaming(&self.config);
@@ -310,8 +310,7 @@ fn check_compiles_the_routes_for_the_table() {
     assert!(offline.status.success(), "{offline:?}");
     let check = |set: &str| {
         let output = output(&["check", "--config", case.config(), "--set", set]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        (output.status.code(), said)
+        (output.status.code(), said(&output))
     };
     let (code, said) = check("log.level=info");
     assert_eq!(code, Some(78), "{said}");

@@ -2,7 +2,7 @@
 //! their id names there.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use apache_avro::Schema;
@@ -13,7 +13,7 @@ use walrelay_testkit::{
     Authority, Db, Delivered, History, Mishap, SchemaRegistry, Verdict, check, eventually,
 };
 
-use crate::rig::{PATIENCE, Rig, ends, output, walrelay};
+use crate::rig::{Checked, PATIENCE, Rig, ends, output, walrelay};
 
 /// Of what [`Workload`](walrelay_testkit::Workload) writes.
 const AVRO: &str = r#"{"type": "record", "name": "Event", "namespace": "shop", "fields": [
@@ -468,36 +468,27 @@ fn check_and_route_know_of_it() {
     let config = config.to_str().expect("text");
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
 
-    let checked = output(&["check", "--config", config]);
-    let (out, error) = (text(&checked.stdout), text(&checked.stderr));
-    assert!(
-        out.contains("registry: fine") && out.contains("routes: fine"),
-        "{out}"
-    );
-    assert_eq!(checked.status.code(), Some(78), "{error}");
-    assert!(error.contains("[schema-missing]"), "{error}");
-    let registers = [
-        "check",
-        "--config",
-        config,
-        "--set",
-        "router.registry.register=true",
-    ];
-    let checked = output(&registers);
-    assert!(checked.status.success(), "{checked:?}");
-    assert!(text(&checked.stdout).contains("not known, run registers it"));
-    let id = registry.register(&rig.subject("order"), "AVRO", AVRO);
-    let checked = output(&["check", "--config", config]);
-    assert!(checked.status.success(), "{checked:?}");
-    let known = format!("schema of {}: known, its id is {id}", rig.subject("order"));
-    assert!(text(&checked.stdout).contains(&known), "{checked:?}");
+    let subject = rig.subject("order");
+    let check = |more: &[&str]| Checked::of(Path::new(config), more);
+    let checked = check(&[]);
+    checked.is("registry/server", "pass", &[]);
+    checked.is("postgres/route", "pass", &[]);
+    checked.is("registry/schema", "fail", &["[schema-missing]", &subject]);
+    assert_eq!(checked.code, Some(78), "{checked:#?}");
+    let checked = check(&["--set", "router.registry.register=true"]);
+    checked.is("registry/schema", "pass", &["not known, run registers it"]);
+    assert_eq!(checked.code, Some(0), "{checked:#?}");
+    let id = registry.register(&subject, "AVRO", AVRO);
+    let checked = check(&[]);
+    let known = format!("of {subject}: known, its id is {id}");
+    checked.is("registry/schema", "pass", &[&known]);
+    assert_eq!(checked.code, Some(0), "{checked:#?}");
     registry.always(Some(Mishap::Status(401, String::new())));
-    let checked = output(&["check", "--config", config]);
-    assert_eq!(checked.status.code(), Some(77), "{checked:?}");
+    assert_eq!(check(&[]).code, Some(77));
     drop(registry);
-    let checked = output(&["check", "--config", config]);
-    assert_eq!(checked.status.code(), Some(69), "{checked:?}");
-    assert!(text(&checked.stderr).contains("[registry-unreachable]"));
+    let checked = check(&[]);
+    checked.is("registry/server", "fail", &["[registry-unreachable]"]);
+    assert_eq!(checked.code, Some(69));
 
     let row = |kind: &str| {
         let row = json!({

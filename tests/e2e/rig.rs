@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use serde_json::Value;
 use tempfile::TempDir;
 use walrelay_lab::servers::{ChildGuard, Postgres, Signal, end_with_owner};
 use walrelay_testkit::{
@@ -227,6 +228,94 @@ pub(crate) fn insert(db: &Db, number: u32) {
 pub(crate) fn output_with(command: &str, config: &Path, more: &[&str]) -> Output {
     let config = config.to_str().expect("a path that is text");
     output(&[&[command, "--config", config], more].concat())
+}
+
+/// What a command said on both streams.
+pub(crate) fn said(output: &Output) -> String {
+    let said = [&output.stdout[..], &output.stderr].concat();
+    String::from_utf8(said).expect("text")
+}
+
+/// What `walrelay check` found.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    pub(crate) code: Option<i32>,
+    checks: Vec<Value>,
+}
+
+impl Checked {
+    /// Runs it with this configuration.
+    #[track_caller]
+    pub(crate) fn of(config: &Path, more: &[&str]) -> Self {
+        Self::read(&output_with(
+            "check",
+            config,
+            &[&["--output", "json"], more].concat(),
+        ))
+    }
+
+    #[track_caller]
+    pub(crate) fn read(output: &Output) -> Self {
+        let document: Value = match serde_json::from_slice(&output.stdout) {
+            Ok(document) => document,
+            Err(error) => panic!("{error}: {output:?}"),
+        };
+        let checks = document["checks"].as_array().expect("checks").clone();
+        Self {
+            code: output.status.code(),
+            checks,
+        }
+    }
+
+    /// The lines of an item, written as group/item.
+    pub(crate) fn all(&self, item: &str) -> Vec<&Value> {
+        let (group, item) = item.split_once('/').expect("group/item");
+        let found = self.checks.iter();
+        found
+            .filter(|check| check["group"] == group && check["item"] == item)
+            .collect()
+    }
+
+    /// The worst line of an item.
+    #[track_caller]
+    pub(crate) fn worst(&self, item: &str) -> &Value {
+        let rank = |check: &&&Value| {
+            ["pass", "warn", "fail"]
+                .iter()
+                .position(|verdict| check["verdict"] == *verdict)
+        };
+        let all = self.all(item);
+        let worst = all.iter().max_by_key(rank);
+        worst.unwrap_or_else(|| panic!("no {item} in {self:#?}"))
+    }
+
+    /// The verdict of an item is this, with these words in what is said of it.
+    #[track_caller]
+    pub(crate) fn is(&self, item: &str, verdict: &str, words: &[&str]) -> &Value {
+        let found = self.worst(item);
+        assert_eq!(found["verdict"], verdict, "{item}: {found:#}");
+        assert_eq!(found["remedy"].is_null(), verdict == "pass", "{found:#}");
+        let text = |member: &str| found[member].as_str().unwrap_or_default();
+        let said = format!("{} {} [{}]", text("finding"), text("remedy"), text("id"));
+        for word in words {
+            assert!(said.contains(word), "{word:?} is not in {found:#}");
+        }
+        found
+    }
+
+    /// No item of the group fails.
+    #[track_caller]
+    pub(crate) fn nothing_fails(&self, group: &str) {
+        let of_group: Vec<&Value> = self
+            .checks
+            .iter()
+            .filter(|check| check["group"] == group)
+            .collect();
+        assert!(!of_group.is_empty(), "nothing of {group} in {self:#?}");
+        for check in of_group {
+            assert_ne!(check["verdict"], "fail", "{check:#}");
+        }
+    }
 }
 
 /// Runs a command to its end.

@@ -24,7 +24,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use walrelay_testkit::{Db, SecureKafka, millis_now, servers};
 
-use crate::rig::Rig;
+use crate::rig::{Rig, said};
 
 /// The broker that the tests of this module share. It goes when the last of them does.
 fn secure_kafka() -> Arc<SecureKafka> {
@@ -121,10 +121,13 @@ fn jwt(subject: &str, seconds: i64) -> String {
 
 #[track_caller]
 fn refused(output: &Output, id: &str, code: i32, words: &[&str]) {
-    let error = String::from_utf8_lossy(&output.stderr);
+    let error = said(output);
     assert!(error.contains(&format!("[{id}]")), "not {id}: {error}");
     assert_eq!(output.status.code(), Some(code), "{error}");
-    assert!(error.contains("\nhelp: "), "no remedy: {error}");
+    assert!(
+        error.contains(" help: ") || error.contains("\nhelp: "),
+        "no remedy: {error}"
+    );
     for word in words {
         assert!(error.contains(word), "{word:?} is missing: {error}");
     }

@@ -40,6 +40,14 @@ impl Route {
         }
     }
 
+    /// The topic of all rows, where the route names one without looking at a row.
+    pub fn constant_topic(&self) -> Option<String> {
+        match self {
+            Self::Debezium(options) => options.topic.constant(),
+            Self::Template(templates) => templates.topic.constant(),
+        }
+    }
+
     /// The columns that are the event's id, key and value, or come nearest.
     pub(crate) fn partial_row_columns(&self) -> [Option<&str>; 3] {
         match self {
@@ -55,5 +63,23 @@ impl Route {
             Self::Debezium(_) => debezium::ID_HEADER,
             Self::Template(templates) => templates.id_header().unwrap_or(debezium::ID_HEADER),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_without_a_value_in_it_is_known_beforehand() {
+        let of = |text: &str| {
+            let options = Options {
+                topic: text.parse().unwrap(),
+                ..Options::default()
+            };
+            Route::from(options).constant_topic()
+        };
+        assert_eq!(of("outbox.event.all").as_deref(), Some("outbox.event.all"));
+        assert_eq!(of("outbox.event.${routedByValue}"), None);
     }
 }

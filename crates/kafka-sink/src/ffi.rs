@@ -1,5 +1,5 @@
 //! The project's only `unsafe`: topic handles and produce by handle, the partitioner that asks a [`PartitionGate`],
-//! asking for metadata, naming brokers, OAUTHBEARER tokens for clients that nobody polls, and the callback that hears
+//! asking for metadata and for rights on topics, naming brokers, OAUTHBEARER tokens for clients that nobody polls, and the callback that hears
 //! why a certificate is refused.
 //!
 //! Producing by name, which is all that rdkafka's safe API has, makes librdkafka look the name up by
@@ -361,6 +361,122 @@ unsafe fn list<'a, T>(first: *const T, count: c_int) -> &'a [T] {
         Ok(count) if !first.is_null() => unsafe { std::slice::from_raw_parts(first, count) },
         _ => &[],
     }
+}
+
+/// What a broker says of a topic to somebody who wants to know his rights on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TopicRights {
+    pub(crate) name: String,
+    /// Why there is nothing to be said of it.
+    pub(crate) error: Option<RDKafkaErrorCode>,
+    /// The principal may write records; `None` where the broker does not say.
+    pub(crate) write: Option<bool>,
+}
+
+/// A request to the cluster's administration and all that librdkafka allocates for it.
+struct DescribeTopics {
+    names: *mut sys::rd_kafka_TopicCollection_t,
+    options: *mut sys::rd_kafka_AdminOptions_t,
+    queue: *mut sys::rd_kafka_queue_t,
+    event: *mut sys::rd_kafka_event_t,
+}
+
+impl Drop for DescribeTopics {
+    fn drop(&mut self) {
+        // SAFETY: each was made by librdkafka for this request and is given up once; those that were not
+        // made are null, which only the event's destructor takes.
+        unsafe {
+            sys::rd_kafka_event_destroy(self.event);
+            if !self.queue.is_null() {
+                sys::rd_kafka_queue_destroy(self.queue);
+            }
+            if !self.options.is_null() {
+                sys::rd_kafka_AdminOptions_destroy(self.options);
+            }
+            if !self.names.is_null() {
+                sys::rd_kafka_TopicCollection_destroy(self.names);
+            }
+        }
+    }
+}
+
+/// Asks what the client's principal may do with these topics, and **blocks** until the broker has answered or
+/// the time is over. Creates no topic.
+pub(crate) fn topic_rights<C: ClientContext>(
+    client: &Client<C>,
+    topics: &[String],
+    timeout: Duration,
+) -> Result<Vec<TopicRights>, RDKafkaErrorCode> {
+    let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+    let names: Vec<CString> = topics
+        .iter()
+        .map(|name| CString::new(name.as_str()).map_err(|_| RDKafkaErrorCode::InvalidTopic))
+        .collect::<Result<_, _>>()?;
+    let mut pointers: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
+    let rk = client.native_ptr();
+    // SAFETY: the client is alive. The names are NUL-terminated, live through the call and are copied by it.
+    let mut request = unsafe {
+        DescribeTopics {
+            names: sys::rd_kafka_TopicCollection_of_topic_names(
+                pointers.as_mut_ptr(),
+                pointers.len(),
+            ),
+            options: sys::rd_kafka_AdminOptions_new(
+                rk,
+                sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS,
+            ),
+            queue: sys::rd_kafka_queue_new(rk),
+            event: ptr::null_mut(),
+        }
+    };
+    // SAFETY: all were made just now, for this client; options, names and queue may be freed as soon as the event
+    // is there. An error of an option is reported in a string that is not asked for, or an object that is ours.
+    let result = unsafe {
+        sys::rd_kafka_AdminOptions_set_request_timeout(request.options, millis, ptr::null_mut(), 0);
+        let refused =
+            sys::rd_kafka_AdminOptions_set_include_authorized_operations(request.options, 1);
+        if !refused.is_null() {
+            sys::rd_kafka_error_destroy(refused);
+        }
+        sys::rd_kafka_DescribeTopics(rk, request.names, request.options, request.queue);
+        // The request itself ends by its own time limit.
+        request.event = sys::rd_kafka_queue_poll(request.queue, millis.saturating_add(1_000));
+        if request.event.is_null() {
+            return Err(RDKafkaErrorCode::OperationTimedOut);
+        }
+        if let Some(error) = error_of(sys::rd_kafka_event_error(request.event)) {
+            return Err(error);
+        }
+        sys::rd_kafka_event_DescribeTopics_result(request.event)
+    };
+    if result.is_null() {
+        return Err(RDKafkaErrorCode::Fail);
+    }
+    let mut count = 0;
+    // SAFETY: the result belongs to the event, which lives until the request is dropped, and so does all that it
+    // holds. Lists are as long as their counts say; a list of operations is null where the broker sent none.
+    let found = unsafe {
+        let first = sys::rd_kafka_DescribeTopics_result_topics(result, &raw mut count);
+        list(first.cast_const(), c_int::try_from(count).unwrap_or(0))
+            .iter()
+            .map(|topic| {
+                let mut count = 0;
+                let operations =
+                    sys::rd_kafka_TopicDescription_authorized_operations(*topic, &raw mut count);
+                let write = sys::rd_kafka_AclOperation_t::RD_KAFKA_ACL_OPERATION_WRITE;
+                let error = sys::rd_kafka_TopicDescription_error(*topic);
+                let name = CStr::from_ptr(sys::rd_kafka_TopicDescription_name(*topic));
+                TopicRights {
+                    name: name.to_string_lossy().into_owned(),
+                    error: error_of(sys::rd_kafka_error_code(error)),
+                    write: (!operations.is_null()).then(|| {
+                        list(operations, c_int::try_from(count).unwrap_or(0)).contains(&write)
+                    }),
+                }
+            })
+            .collect()
+    };
+    Ok(found)
 }
 
 /// Tells the client of these brokers, written as `bootstrap.servers` is, if it does not know them. How many of

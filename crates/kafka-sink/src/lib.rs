@@ -7,7 +7,8 @@
 //! - [`KafkaSinkFactory`], [`KafkaSink`]: the producer, or two of them, one for latency and one for throughput.
 //!   [`KafkaError`] is why there is none.
 //! - [`TokenSource`], [`Token`]: where the tokens of `sasl.mechanism=OAUTHBEARER` come from.
-//! - [`probe`]: asks the cluster whether it would talk to us, for a configuration check.
+//! - [`probe`]: asks the cluster whether it would talk to us, for a configuration check. [`survey`]: what it says of
+//!   topics.
 //! - [`dlq`]: the topic of dead letters.
 //! - [`Tail`], [`TemporaryTopics`]: for demonstrations and benchmarks, a consumer, and topics that are made and
 //!   removed.
@@ -49,7 +50,7 @@
 //!
 //! # Blocking
 //! `try_send` and `poll` do not block. [`KafkaSink`]'s `close` and drop, [`probe`],
-//! [`Tail`], [`TemporaryTopics`] and [`embedded::EmbeddedBroker::start`] do, as their documentation says.
+//! [`survey`], [`Tail`], [`TemporaryTopics`] and [`embedded::EmbeddedBroker::start`] do, as their documentation says.
 
 #![deny(unsafe_code)]
 
@@ -67,7 +68,10 @@ mod sync;
 mod tls;
 mod tokens;
 
-pub use admin::{TemporaryTopics, topic_name_problem};
+pub use admin::{
+    ClusterSurvey, Creation, KafkaSettings, TemporaryTopics, TopicState, TopicSurvey, survey,
+    topic_name_problem,
+};
 pub use config::{KafkaConfig, KafkaConfigError, KafkaOptions, TopicCreation};
 pub use consumer::{Tail, TailedRecord};
 pub use error::KafkaError;

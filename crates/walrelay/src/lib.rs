@@ -5,8 +5,8 @@
 //! - [`cli`]: arguments, failures as people read them, exit codes.
 //! - [`config`]: the configuration file.
 //! - `postgres`: catalogs, what is created in them, the replication connection.
-//! - `commands`: one module per command, `run`, `init`, `check`, `status`, `route`, `demo`,
-//!   `bench`, `dlq`, `import-debezium`.
+//! - `commands`: one module per command, `run`, `init`, `check`, `status`, `slots`, `route`,
+//!   `demo`, `bench`, `dlq`, `import-debezium`.
 //! - `sinks`: standard output as a sink. Kafka is a crate of its own.
 //! - `failures`: each error of the crates below, with what to do about it.
 //! - `tokens`: where Kafka's OAUTHBEARER tokens come from.
@@ -48,8 +48,12 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
     let result = match cli.command {
         Command::Run(args) => commands::run(&args, &env),
         Command::Init(args) => commands::init(&args, &env),
-        Command::Check(args) => commands::check(&args, &env),
+        Command::Check(args) => match commands::check(&args, &env) {
+            Ok(exit) => return exit,
+            Err(failures) => Err(failures),
+        },
         Command::Status(args) => commands::status(&args, &env),
+        Command::Slots(args) => commands::slots(&args, &env),
         Command::Route(args) => commands::route(&args, &env),
         Command::Demo(args) => commands::demo(&args, &env),
         Command::Bench(args) => commands::bench(&args, &env),

@@ -55,7 +55,7 @@ fn literal(text: &str) -> Option<&str> {
     text.trim_start().strip_prefix('"')?.split('"').next()
 }
 
-/// What the program can print in brackets: the first argument of `Failure::new`, the arms of
+/// What the program can print in brackets: the ids of `Failure::new` and `Check::fail`, the arms of
 /// `SetupError::id` and of the tables in `failures.rs`, and the names of the configuration's
 /// mistakes.
 fn ids_of_the_code() -> BTreeSet<String> {
@@ -70,6 +70,10 @@ fn ids_of_the_code() -> BTreeSet<String> {
         };
         for rest in code.split("Failure::new(").skip(1) {
             add(literal(rest));
+        }
+        // Its second argument begins with the id.
+        for rest in code.split("Check::fail(").skip(1) {
+            add(rest.split('(').nth(1).and_then(literal));
         }
         for rest in code.split("\"config-").skip(1) {
             let name = rest.split('"').next().unwrap_or_default();

@@ -4,7 +4,7 @@ use walrelay_lab::servers::Postgres;
 use walrelay_testkit::{Authority, Db, eventually, servers};
 
 use super::{Recorder, contains, refused};
-use crate::rig::{PATIENCE, Rig, output, shared_kafka};
+use crate::rig::{PATIENCE, Rig, output, said, shared_kafka};
 
 const PASSWORD: &str = "postgres-hunter2";
 
@@ -72,7 +72,7 @@ fn both_refuse(rig: &Rig, url: &str, id: &str, code: i32, words: &[&str]) {
     for command in ["run", "check"] {
         let output = output(&[command, "--config", config.to_str().expect("text")]);
         refused(&output, id, code, words);
-        let error = String::from_utf8_lossy(&output.stderr);
+        let error = said(&output);
         assert!(!error.contains(PASSWORD), "{error}");
     }
 }
@@ -167,7 +167,7 @@ fn what_is_wrong_is_told_apart() {
     // The postmaster says that it reloads before it has.
     eventually(PATIENCE, || {
         let checked = output(&["check", "--config", config.to_str().expect("text")]);
-        String::from_utf8_lossy(&checked.stderr).contains("certificate expired")
+        said(&checked).contains("certificate expired")
     });
     both_refuse(rig, &url, "postgres-tls", 78, &["certificate expired"]);
 }

@@ -218,7 +218,7 @@ fn are_in_no_output() {
                     rig.caught_up();
                     run.until("\"streaming\"")
                 }
-                ("check", ARRIVED) => run.until("kafka: fine"),
+                ("check", ARRIVED) => run.until("broker(s) answer"),
                 // `check` has other words for what a broker refuses.
                 ("check", words) if words.starts_with("check ") => run.until("[kafka-access]"),
                 (_, words) => run.until(words),

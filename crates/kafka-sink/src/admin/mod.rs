@@ -1,6 +1,7 @@
-//! Topics as objects of administration: names, creation, removal.
+//! Topics as objects of administration: names, creation, removal; what a cluster says of them.
 
 pub(crate) mod creator;
+mod survey;
 mod temporary_topics;
 mod topic_name;
 
@@ -13,6 +14,7 @@ use rdkafka::error::KafkaError as ClientError;
 
 use crate::config::{KafkaConfig, TopicCreation};
 
+pub use survey::{ClusterSurvey, Creation, KafkaSettings, TopicState, TopicSurvey, survey};
 pub use temporary_topics::TemporaryTopics;
 pub use topic_name::problem as topic_name_problem;
 

@@ -383,7 +383,7 @@ impl KafkaConfig {
     }
 
     /// `message.max.bytes` as librdkafka sees it.
-    pub(crate) fn message_max_bytes(&self) -> &str {
+    pub fn message_max_bytes(&self) -> &str {
         self.get("message.max.bytes").unwrap_or("1000000")
     }
 

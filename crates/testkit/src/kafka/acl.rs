@@ -13,7 +13,12 @@ const TOPIC: i8 = 2;
 const LITERAL: i8 = 3;
 const ALLOW: i8 = 3;
 /// `AclOperation`'s codes.
-const OPERATIONS: &[(&str, i8)] = &[("WRITE", 4), ("CREATE", 5), ("DESCRIBE", 8)];
+const OPERATIONS: &[(&str, i8)] = &[
+    ("WRITE", 4),
+    ("CREATE", 5),
+    ("DESCRIBE", 8),
+    ("DESCRIBE_CONFIGS", 10),
+];
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Allows `user` these operations on a topic, asking at `address` as somebody who may.

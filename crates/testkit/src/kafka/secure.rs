@@ -105,7 +105,8 @@ impl SecureKafka {
         }
     }
 
-    /// Allows [`LIMITED`](Self::LIMITED) these operations (`WRITE`, `CREATE`, `DESCRIBE`) on a topic.
+    /// Allows [`LIMITED`](Self::LIMITED) these operations (`WRITE`, `CREATE`, `DESCRIBE`, `DESCRIBE_CONFIGS`) on a
+    /// topic.
     #[track_caller]
     pub fn allow(&self, topic: &str, operations: &[&str]) {
         let address = self.kafka.bootstrap_servers();

@@ -12,6 +12,7 @@ use super::dlq::{DlqArgs, Output};
 use super::exit::{self, Exit};
 use super::import::ImportArgs;
 use super::route::RouteArgs;
+use super::slots::SlotsArgs;
 
 /// Moves committed rows of a Postgres outbox to Kafka, through logical replication.
 #[derive(Debug, Parser)]
@@ -52,10 +53,16 @@ pub enum Command {
   walrelay init --role walrelay --config admin.toml")]
     Init(InitArgs),
 
-    /// Check the configuration, and that Postgres and the sink are ready for it.
+    /// The doctor: check the configuration, Postgres, Kafka and the schema registry.
+    ///
+    /// Prints a line for each thing, with pass, warn or FAIL, and what mends it. Changes nothing; a
+    /// relay may be running. The exit code is 0 if nothing fails, else that of the first failure.
     #[command(after_help = "Examples:
   walrelay check
-  walrelay check --offline         the file alone, as in a build pipeline")]
+  walrelay check --offline         the file alone, as in a build pipeline
+  walrelay check --output json | jq '.checks[] | select(.verdict != \"pass\")'
+
+All items: docs/CHECK.md")]
     Check(CheckArgs),
 
     /// Show how a running relay is, or its slot if it does not answer.
@@ -67,6 +74,16 @@ pub enum Command {
   walrelay status --watch
   walrelay status --output json | jq .relay.source.lag_seconds")]
     Status(StatusArgs),
+
+    /// List replication slots, create, drop or advance one.
+    ///
+    /// Connects to the database of [source] url and to nothing else.
+    #[command(after_help = "Examples:
+  walrelay slots list
+  walrelay slots create
+  walrelay slots drop walrelay_old
+  walrelay slots advance walrelay --to now --dry-run")]
+    Slots(Box<SlotsArgs>),
 
     /// Show what a row would become: topic, key, value, headers. Connects to nothing.
     ///
@@ -202,6 +219,10 @@ pub struct CheckArgs {
     /// Check the file alone and connect to nothing.
     #[arg(long)]
     pub offline: bool,
+
+    /// For people, or for programs.
+    #[arg(long, value_enum, default_value_t)]
+    pub output: Output,
 }
 
 /// Arguments of `status`.
@@ -352,10 +373,11 @@ mod tests {
             route.types,
             types.map(|(column, name)| (column.to_owned(), name.to_owned()))
         );
-        let Command::Check(check) = parse("check --offline").unwrap() else {
+        let Command::Check(check) = parse("check --offline --output json").unwrap() else {
             panic!("not check")
         };
         assert!(check.offline);
+        assert_eq!(check.output, Output::Json);
         let Command::Demo(demo) = parse("demo --seconds 10 --rate 500").unwrap() else {
             panic!("not demo")
         };

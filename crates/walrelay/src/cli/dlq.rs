@@ -117,7 +117,7 @@ pub enum Output {
     /// For people.
     #[default]
     Table,
-    /// An object a line.
+    /// For programs: one document, or an object a line.
     Json,
 }
 

@@ -95,7 +95,7 @@ impl Failure {
 }
 
 /// Texts of servers and files may contain control characters, which a terminal would obey.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let safe = |c: char| match c {
         '\n' => '\n',
         c if c.is_control() => ' ',

@@ -16,6 +16,7 @@ mod exit;
 mod failure;
 mod import;
 mod route;
+mod slots;
 
 pub use args::{
     CheckArgs, Cli, Command, ConfigArgs, DemoArgs, InitArgs, RunArgs, StatusArgs, completions,
@@ -26,6 +27,11 @@ pub use dlq::{
     RedriveArgs, ShowArgs,
 };
 pub use exit::Exit;
+pub(crate) use failure::printable;
 pub use failure::{Failure, colours, report};
 pub use import::ImportArgs;
 pub use route::{Form, RouteArgs};
+pub use slots::{
+    AdvanceSlotArgs, AdvanceTo, ChangeArgs, CreateSlotArgs, DropSlotArgs, ListSlotsArgs, SlotsArgs,
+    SlotsCommand,
+};

@@ -5,8 +5,8 @@ use std::io::Write;
 use walrelay_walsender::{Error, Session, SessionKind, quote_literal};
 
 use super::connect::{block_on, conn_info, wanted};
-use super::{Ended, Env, load};
-use crate::cli::{Exit, Failure, InitArgs};
+use super::{Ended, Env, load, output};
+use crate::cli::{Failure, InitArgs};
 use crate::config::Router;
 use crate::failures;
 use crate::postgres::{
@@ -45,9 +45,8 @@ pub(crate) fn init(args: &InitArgs, env: Env<'_>) -> Ended {
 }
 
 fn print(text: &str) -> Result<(), Failure> {
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(|error| Failure::new("output", Exit::Unavailable, "cannot write").caused_by(error))
+    let written = std::io::stdout().write_all(text.as_bytes());
+    written.map_err(output)
 }
 
 /// The SQL that prepares a database, in the order in which it must run; an empty one, where the

@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod confirm;
 mod connect;
 mod demo;
 mod dlq;
@@ -9,7 +10,9 @@ mod import_debezium;
 mod init;
 mod route;
 mod run;
+mod slots;
 mod status;
+mod units;
 
 pub(crate) use bench::bench;
 pub(crate) use check::check;
@@ -19,9 +22,10 @@ pub(crate) use import_debezium::import_debezium;
 pub(crate) use init::init;
 pub(crate) use route::route;
 pub(crate) use run::run;
+pub(crate) use slots::slots;
 pub(crate) use status::status;
 
-use crate::cli::{ConfigArgs, Failure};
+use crate::cli::{ConfigArgs, Exit, Failure};
 use crate::config::Config;
 
 /// How a command ends.
@@ -31,4 +35,9 @@ pub(crate) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 fn load(args: &ConfigArgs, env: Env<'_>) -> Result<Config, Vec<Failure>> {
     Ok(Config::load(&args.config, &args.set, env)?)
+}
+
+/// Standard output cannot be written.
+fn output(error: std::io::Error) -> Failure {
+    Failure::new("output", Exit::Unavailable, "cannot write").caused_by(error)
 }

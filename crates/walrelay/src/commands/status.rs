@@ -10,6 +10,7 @@ use serde::Serialize;
 use walrelay_walsender::{Session, SessionKind};
 
 use super::connect::{block_on, conn_info};
+use super::units::bytes;
 use super::{Ended, Env, load};
 use crate::cli::{Exit, Failure, Output, StatusArgs};
 use crate::config::{Config, Http};
@@ -278,23 +279,6 @@ fn slot_line(slot: &SlotReport) -> String {
     text
 }
 
-/// A number of bytes in the largest unit that it fills.
-fn bytes(count: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let (value, unit) = units
-        .iter()
-        .fold((count as f64, ""), |(value, found), unit| match found {
-            "" => (value, *unit),
-            _ if value >= 1024.0 => (value / 1024.0, *unit),
-            _ => (value, found),
-        });
-    if unit == "B" {
-        format!("{value} B")
-    } else {
-        format!("{value:.1} {unit}")
-    }
-}
-
 /// Milliseconds for people.
 fn span(millis: u64) -> String {
     let seconds = millis / 1000;
@@ -302,23 +286,5 @@ fn span(millis: u64) -> String {
         0..=119 => format!("{seconds} s"),
         120..=7199 => format!("{} min", seconds / 60),
         _ => format!("{} h", seconds / 3600),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn figures_are_short() {
-        let shown: Vec<_> = [0, 1023, 1024, 12 << 20, 5 << 40]
-            .into_iter()
-            .map(bytes)
-            .collect();
-        assert_eq!(shown, ["0 B", "1023 B", "1.0 KiB", "12.0 MiB", "5.0 TiB"]);
-        assert_eq!(
-            [1_500, 125_000, 7_200_000].map(span),
-            ["1 s", "2 min", "2 h"]
-        );
     }
 }

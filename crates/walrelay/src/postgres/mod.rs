@@ -24,11 +24,18 @@ mod source;
 mod state_file;
 
 pub(crate) use catalog::{
-    Facts, SlotStanding, Wanted, describe, inspect, lacking_to_publish, slot_standing,
+    Facts, PublicationFacts, PublishedOperations, Sample, SlotRow, SlotStanding, Survey,
+    TableFacts, TableSurvey, Wanted, describe, inspect, lacking_to_publish, sample, slot_standing,
+    slots, survey,
 };
+#[cfg(test)]
+pub(crate) use catalog::{ServerFacts, SlotFacts, Transaction};
 pub(crate) use error::{GO_ON, PUBLISH, PostgresError, SetupError};
 pub(crate) use presets::remedy as columns_remedy;
 pub(crate) use retention::Retention;
-pub(crate) use setup::{Action, Moment, Plan, lock_setup, plan};
+pub(crate) use setup::{
+    Action, Moment, Plan, carries_columns, carries_inserts, carries_tables, failover_known,
+    lock_setup, no_publication, plan, slot_fits, table_fits, wal_level,
+};
 pub(crate) use source::{CopySource, Original, PostgresSource, SourceOptions};
 pub(crate) use state_file::read as read_state_file;

@@ -505,7 +505,10 @@ impl Live {
 
 /// All classes, so that a first event is an increase of a counter that was there before.
 fn classes() -> BTreeMap<String, u64> {
-    let classes = Poison::ALL.map(Class::Poison).into_iter().chain([Class::Parked]);
+    let classes = Poison::ALL
+        .map(Class::Poison)
+        .into_iter()
+        .chain([Class::Parked]);
     classes.map(|class| (class.to_string(), 0)).collect()
 }
 

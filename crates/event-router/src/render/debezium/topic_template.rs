@@ -115,6 +115,12 @@ impl TopicTemplate {
         })
     }
 
+    /// The topic, where the value has no part in it.
+    pub(crate) fn constant(&self) -> Option<String> {
+        let alone = |piece: &Piece| matches!(piece, Piece::Literal(_));
+        (self.regex.is_none() && self.pieces.iter().all(alone)).then(|| self.literals().collect())
+    }
+
     fn read(&mut self, text: &str) -> Result<(), TopicTemplateError> {
         use TopicTemplateError::{Backslash, Dollar, Empty, Unclosed};
 

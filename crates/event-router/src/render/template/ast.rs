@@ -93,6 +93,15 @@ impl Template {
         }
     }
 
+    /// The text, where no column has a part in it.
+    pub(crate) fn constant(&self) -> Option<String> {
+        let literal = |piece: &Piece| match piece {
+            Piece::Literal(text) => Some(text.clone()),
+            Piece::Column(..) => None,
+        };
+        self.pieces.iter().map(literal).collect()
+    }
+
     /// Whether it is an empty text, whatever the row.
     pub(super) fn is_empty(&self) -> bool {
         let empty = |piece: &Piece| matches!(piece, Piece::Literal(text) if text.is_empty());

@@ -21,7 +21,7 @@ mod report;
 mod stage;
 mod worker;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -32,6 +32,7 @@ use walrelay_lab::figures::Machine;
 use walrelay_relay::{PoisonPolicy, Settings};
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
+use super::confirm::confirm;
 use super::connect::{self, block_on, conn_info};
 use super::{Ended, Env, load};
 use crate::cli::{BenchArgs, BenchPart, Exit, Failure};
@@ -145,24 +146,14 @@ fn agree(args: &BenchArgs, stage: &Stage) -> Result<(), Failure> {
     if args.yes {
         return Ok(());
     }
-    let refused = |why: &str| {
-        Err(Failure::new(
-            "bench-not-agreed",
-            Exit::Usage,
-            format!("nothing was written: {why}"),
-        )
-        .remedy("say --yes to go on without being asked"))
-    };
-    if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
-        return refused("nobody can be asked, as this is no terminal");
-    }
-    // Nobody is left to be asked when standard error is closed: then nothing is answered.
-    let _ = write!(io::stderr(), "Go on? [y/N] ");
-    let mut answer = String::new();
-    match io::stdin().read_line(&mut answer) {
-        Ok(_) if matches!(answer.trim(), "y" | "Y" | "yes") => Ok(()),
-        _ => refused("it was not agreed to"),
-    }
+    confirm("Go on? [y/N] ", |answer| {
+        matches!(answer, "y" | "Y" | "yes")
+    })
+    .map_err(|why| {
+        let what = format!("nothing was written: {why}");
+        Failure::new("bench-not-agreed", Exit::Usage, what)
+            .remedy("say --yes to go on without being asked")
+    })
 }
 
 /// Measures and removes what was made for it, also after a failure or a signal.

@@ -12,7 +12,7 @@ use walrelay_kafka_sink::KafkaConfig;
 use walrelay_kafka_sink::dlq::{DlqIndex, DlqRecord, DlqReplayer, Listed};
 
 use super::connect::kafka;
-use super::{Ended, Env, load};
+use super::{Ended, Env, load, output};
 use crate::cli::{DlqArgs, DlqCommand, DlqTopicArgs, Exit, Failure};
 use crate::config::{Log, LogLevel, SinkConfig};
 use crate::failures;
@@ -111,8 +111,4 @@ fn show_each(
         })
         .map_err(|error| failures::letters(&error))?;
     written.map_err(output)
-}
-
-fn output(error: io::Error) -> Failure {
-    Failure::new("output", Exit::Unavailable, "cannot write").caused_by(error)
 }

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use walrelay_kafka_sink::dlq::{DlqRecord, Listed, Outcome};
 
+use crate::commands::units::columns;
 use crate::json;
 
 /// What is shown beside what always is.
@@ -68,20 +69,7 @@ impl Table {
     }
 
     pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let columns = self.rows.first().map_or(0, Vec::len);
-        let width = |column: usize| {
-            let cells = self.rows.iter().map(|row| row[column].chars().count());
-            cells.max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
-        for row in &self.rows {
-            let cells = row.iter().zip(&widths);
-            let cells: Vec<String> = cells
-                .map(|(cell, width)| format!("{cell:<width$}"))
-                .collect();
-            writeln!(out, "{}", cells.join("  ").trim_end())?;
-        }
-        Ok(())
+        columns(&self.rows, out)
     }
 }
 

@@ -3,6 +3,8 @@
 mod columns;
 mod privileges;
 mod row;
+mod slots;
+mod survey;
 
 use walrelay_lsn::Lsn;
 use walrelay_relay::TableName;
@@ -12,6 +14,10 @@ use super::retention::Retention;
 pub(crate) use columns::describe;
 pub(crate) use privileges::lacking_to_publish;
 use row::{is_true, json, parsed, text};
+pub(crate) use slots::{SlotRow, slots};
+#[cfg(test)]
+pub(crate) use survey::Transaction;
+pub(crate) use survey::{PublishedOperations, Sample, Survey, TableSurvey, sample, survey};
 
 /// What the configuration asks of the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +87,14 @@ pub(crate) struct PublicationFacts {
     /// The tables whose changes it carries, as they are announced in the stream: partitions are listed
     /// here themselves unless `publish_via_partition_root` is set.
     pub(crate) tables: Vec<PublishedTable>,
+}
+
+impl PublicationFacts {
+    /// The tables with a row filter, and the filter.
+    pub(crate) fn filtered(&self) -> impl Iterator<Item = (&TableName, &str)> {
+        let tables = self.tables.iter();
+        tables.filter_map(|published| Some((&published.table, published.row_filter.as_deref()?)))
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,7 +167,7 @@ impl Facts {
 
 impl SlotFacts {
     /// Why the slot cannot be read any more.
-    pub(super) fn lost(&self) -> Option<String> {
+    pub(crate) fn lost(&self) -> Option<String> {
         let removed = self.wal_status.as_deref() == Some("lost");
         let reason = self.invalidated.clone();
         reason.or_else(|| removed.then(|| "wal_status = lost".to_owned()))

@@ -7,4 +7,7 @@ mod tests;
 
 pub(crate) use apply::lock_setup;
 pub(super) use apply::prepare;
-pub(crate) use plan::{Action, Moment, Plan, plan};
+pub(crate) use plan::{
+    Action, Moment, Plan, carries_columns, carries_inserts, carries_tables, failover_known,
+    no_publication, plan, slot as slot_fits, table as table_fits, wal_level,
+};

@@ -1,7 +1,7 @@
 use walrelay_lsn::Lsn;
 use walrelay_relay::TableName;
 
-use crate::postgres::catalog::{Facts, Wanted};
+use crate::postgres::catalog::{Facts, PublicationFacts, TableFacts, Wanted};
 use crate::postgres::error::{Gap, SetupError};
 
 /// When the database is inspected. The moment decides what a slot that is missing or lost means.
@@ -64,13 +64,11 @@ pub(crate) struct Plan {
 /// The publication marks a database in which a relay was set up. A slot that is missing there was dropped or
 /// never created. The catalogs do not tell which, so the slot is not created silently.
 pub(crate) fn plan(wanted: &Wanted, facts: &Facts, moment: Moment) -> Result<Plan, SetupError> {
-    if facts.server.wal_level != "logical" {
-        return Err(SetupError::WalLevel(facts.server.wal_level.clone()));
+    wal_level(facts)?;
+    failover_known(wanted, facts)?;
+    for (name, table) in &facts.tables {
+        self::table(wanted, name, table.as_ref())?;
     }
-    if wanted.failover && facts.server.major < 17 {
-        return Err(SetupError::FailoverTooOld(facts.server.major));
-    }
-    tables(wanted, facts)?;
     let mut plan = Plan::default();
     // The publication first, see `Action`.
     publication(wanted, facts, moment, &mut plan)?;
@@ -78,25 +76,44 @@ pub(crate) fn plan(wanted: &Wanted, facts: &Facts, moment: Moment) -> Result<Pla
     Ok(plan)
 }
 
-fn tables(wanted: &Wanted, facts: &Facts) -> Result<(), SetupError> {
-    for (name, table) in &facts.tables {
-        let Some(table) = table else {
-            return Err(SetupError::TableMissing(name.clone()));
-        };
-        if !matches!(table.kind.as_str(), "r" | "p") || !table.permanent {
-            return Err(SetupError::TableKind(name.clone()));
-        }
-        let missing = columns_missing(wanted, &table.columns);
-        if !missing.is_empty() {
-            return Err(SetupError::ColumnsMissing {
-                table: name.clone(),
-                missing,
-                present: table.columns.clone(),
-                by_templates: wanted.by_templates,
-            });
-        }
+pub(crate) fn wal_level(facts: &Facts) -> Result<(), SetupError> {
+    if facts.server.wal_level == "logical" {
+        Ok(())
+    } else {
+        Err(SetupError::WalLevel(facts.server.wal_level.clone()))
+    }
+}
+
+/// Failover slots need a server that knows them.
+pub(crate) fn failover_known(wanted: &Wanted, facts: &Facts) -> Result<(), SetupError> {
+    if wanted.failover && facts.server.major < 17 {
+        return Err(SetupError::FailoverTooOld(facts.server.major));
     }
     Ok(())
+}
+
+/// One wanted table: it exists, can be published, and has the columns that the router reads.
+pub(crate) fn table(
+    wanted: &Wanted,
+    name: &TableName,
+    found: Option<&TableFacts>,
+) -> Result<(), SetupError> {
+    let Some(table) = found else {
+        return Err(SetupError::TableMissing(name.clone()));
+    };
+    if !matches!(table.kind.as_str(), "r" | "p") || !table.permanent {
+        return Err(SetupError::TableKind(name.clone()));
+    }
+    let missing = columns_missing(wanted, &table.columns);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(SetupError::ColumnsMissing {
+        table: name.clone(),
+        missing,
+        present: table.columns.clone(),
+        by_templates: wanted.by_templates,
+    })
 }
 
 /// The columns that the router reads and `present` lacks.
@@ -149,7 +166,13 @@ fn no_slot(
     Ok(())
 }
 
-fn slot(wanted: &Wanted, facts: &Facts, moment: Moment, plan: &mut Plan) -> Result<(), SetupError> {
+/// Compares the slot with what is wanted; adds to the plan what has to be created, and notes.
+pub(crate) fn slot(
+    wanted: &Wanted,
+    facts: &Facts,
+    moment: Moment,
+    plan: &mut Plan,
+) -> Result<(), SetupError> {
     let name = &wanted.slot;
     let Some(slot) = &facts.slot else {
         return no_slot(wanted, facts, moment, plan);
@@ -210,25 +233,62 @@ fn publication(
     moment: Moment,
     plan: &mut Plan,
 ) -> Result<(), SetupError> {
-    let name = &wanted.publication;
     let Some(publication) = &facts.publication else {
-        // Postgres decodes with the catalogs of the time of each change: rows committed while there
-        // was no publication are not carried, whatever is created now.
-        if facts.slot.is_some() {
-            return Err(SetupError::PublicationGone {
-                publication: name.clone(),
-                slot: wanted.slot.clone(),
-            });
-        }
-        if !wanted.create || moment == Moment::Print {
-            return Err(SetupError::PublicationMissing(name.clone()));
-        }
-        plan.actions.push(Action::CreatePublication);
-        return Ok(());
+        return no_publication(wanted, facts, moment, plan);
     };
-    if !publication.insert {
-        return Err(SetupError::PublicationWithoutInsert(name.clone()));
+    carries_inserts(wanted, publication)?;
+    carries_tables(wanted, publication)?;
+    carries_columns(wanted, publication)?;
+    for (table, filter) in publication.filtered() {
+        plan.notes.push(format!(
+            "publication {} carries only the rows of {table} for which {filter}",
+            wanted.publication
+        ));
     }
+    Ok(())
+}
+
+/// What a missing publication means.
+pub(crate) fn no_publication(
+    wanted: &Wanted,
+    facts: &Facts,
+    moment: Moment,
+    plan: &mut Plan,
+) -> Result<(), SetupError> {
+    let name = &wanted.publication;
+    // Postgres decodes with the catalogs of the time of each change: rows committed while there
+    // was no publication are not carried, whatever is created now.
+    if facts.slot.is_some() {
+        return Err(SetupError::PublicationGone {
+            publication: name.clone(),
+            slot: wanted.slot.clone(),
+        });
+    }
+    if !wanted.create || moment == Moment::Print {
+        return Err(SetupError::PublicationMissing(name.clone()));
+    }
+    plan.actions.push(Action::CreatePublication);
+    Ok(())
+}
+
+/// The publication carries inserts.
+pub(crate) fn carries_inserts(
+    wanted: &Wanted,
+    publication: &PublicationFacts,
+) -> Result<(), SetupError> {
+    if publication.insert {
+        return Ok(());
+    }
+    let name = wanted.publication.clone();
+    Err(SetupError::PublicationWithoutInsert(name))
+}
+
+/// The publication carries the wanted tables and no others.
+pub(crate) fn carries_tables(
+    wanted: &Wanted,
+    publication: &PublicationFacts,
+) -> Result<(), SetupError> {
+    let name = &wanted.publication;
     let published = |table: &TableName| publication.tables.iter().find(|p| p.table == *table);
     let missing: Vec<TableName> = wanted
         .tables
@@ -254,22 +314,25 @@ fn publication(
             tables: foreign,
         });
     }
+    Ok(())
+}
+
+/// The column lists of the publication have the columns that the router reads.
+pub(crate) fn carries_columns(
+    wanted: &Wanted,
+    publication: &PublicationFacts,
+) -> Result<(), SetupError> {
     for published in &publication.tables {
-        if let Some(columns) = &published.columns {
-            let missing = columns_missing(wanted, columns);
-            if !missing.is_empty() {
-                return Err(SetupError::PublicationColumns {
-                    publication: name.clone(),
-                    table: published.table.clone(),
-                    missing,
-                });
-            }
-        }
-        if let Some(filter) = &published.row_filter {
-            plan.notes.push(format!(
-                "publication {name} carries only the rows of {} for which {filter}",
-                published.table
-            ));
+        let Some(columns) = &published.columns else {
+            continue;
+        };
+        let missing = columns_missing(wanted, columns);
+        if !missing.is_empty() {
+            return Err(SetupError::PublicationColumns {
+                publication: wanted.publication.clone(),
+                table: published.table.clone(),
+                missing,
+            });
         }
     }
     Ok(())

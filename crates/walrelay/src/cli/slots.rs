@@ -1,0 +1,183 @@
+//! Arguments of `walrelay slots`.
+
+use std::str::FromStr;
+
+use clap::{Args, Subcommand};
+use walrelay_lsn::Lsn;
+
+use super::args::ConfigArgs;
+use super::dlq::Output;
+
+/// Arguments of `slots`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct SlotsArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: SlotsCommand,
+}
+
+/// What can be done with replication slots.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub enum SlotsCommand {
+    /// List all replication slots of the server, and the WAL that each keeps.
+    #[command(after_help = "Examples:
+  walrelay slots list
+  walrelay slots list --output json | jq 'select(.active_pid == null)'")]
+    List(ListSlotsArgs),
+
+    /// Create a logical slot for pgoutput. What is committed from then on can be relayed.
+    ///
+    /// Postgres waits for all open transactions first.
+    #[command(after_help = "Examples:
+  walrelay slots create
+  walrelay slots create outbox_2 --dry-run")]
+    Create(CreateSlotArgs),
+
+    /// Drop a slot that nobody reads. What it has not confirmed is never relayed.
+    #[command(after_help = "Examples:
+  walrelay slots drop outbox_2
+  walrelay slots drop outbox_2 --dry-run
+  walrelay slots drop outbox_2 --yes")]
+    Drop(DropSlotArgs),
+
+    /// Move a slot that nobody reads forward. What it passes over is never relayed.
+    ///
+    /// A relay with a state_file then stops with slot-moved: start it once with --accept-gap.
+    #[command(after_help = "Examples:
+  walrelay slots advance walrelay --to now --dry-run
+  walrelay slots advance walrelay --to 0/16B3748 --yes")]
+    Advance(AdvanceSlotArgs),
+}
+
+/// Arguments of `slots list`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct ListSlotsArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+
+    /// For people, or for programs.
+    #[arg(long, value_enum, default_value_t)]
+    pub output: Output,
+}
+
+/// Where, and whether it is done.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct ChangeArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+
+    /// Show what would be done, and do nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Arguments of `slots create`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct CreateSlotArgs {
+    /// The slot, instead of the configured one.
+    pub name: Option<String>,
+
+    /// Where.
+    #[command(flatten)]
+    pub change: ChangeArgs,
+}
+
+/// Arguments of `slots drop`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct DropSlotArgs {
+    /// The slot.
+    pub name: String,
+
+    /// Do not ask.
+    #[arg(long)]
+    pub yes: bool,
+
+    /// Where.
+    #[command(flatten)]
+    pub change: ChangeArgs,
+}
+
+/// Arguments of `slots advance`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct AdvanceSlotArgs {
+    /// The slot.
+    pub name: String,
+
+    /// The position to go to, such as 0/16B3748, or `now` for the end of the log.
+    #[arg(long, value_name = "LSN|now")]
+    pub to: AdvanceTo,
+
+    /// Do not ask.
+    #[arg(long)]
+    pub yes: bool,
+
+    /// Where.
+    #[command(flatten)]
+    pub change: ChangeArgs,
+}
+
+/// Where a slot is moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdvanceTo {
+    /// To the end of the log.
+    Now,
+    /// To this position.
+    Lsn(Lsn),
+}
+
+impl FromStr for AdvanceTo {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "now" {
+            return Ok(Self::Now);
+        }
+        let lsn = text.parse();
+        lsn.map(Self::Lsn)
+            .map_err(|_| "a position has the form 0/16B3748, or is now".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn parse(args: &str) -> Result<SlotsCommand, clap::Error> {
+        let all = ["walrelay", "slots"].into_iter();
+        let all = all.chain(args.split_whitespace());
+        Cli::try_parse_from(all).map(|cli| match cli.command {
+            Command::Slots(args) => args.command,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    #[test]
+    fn commands_are_read() {
+        let SlotsCommand::Advance(advance) = parse("advance x --to 1/A --dry-run").unwrap() else {
+            panic!("not advance")
+        };
+        assert_eq!(advance.to, AdvanceTo::Lsn(Lsn::new(0x1_0000_000A)));
+        assert!(advance.change.dry_run && !advance.yes);
+        let SlotsCommand::Advance(advance) = parse("advance x --to now --yes").unwrap() else {
+            panic!("not advance")
+        };
+        assert_eq!(advance.to, AdvanceTo::Now);
+        let SlotsCommand::Create(create) = parse("create").unwrap() else {
+            panic!("not create")
+        };
+        assert_eq!(create.name, None);
+        for (line, about) in [
+            ("advance x", "--to"),
+            ("advance x --to tomorrow", "0/16B3748"),
+            ("drop", "NAME"),
+        ] {
+            let error = parse(line).unwrap_err().to_string();
+            assert!(error.contains(about), "{error}");
+        }
+    }
+}
