@@ -161,7 +161,7 @@ impl Expression {
                         };
                         match operator.as_str() {
                             "*" => found.push((labels.clone(), a * b)),
-                            "==" if a == b => found.push((labels.clone(), *a)),
+                            "==" if a.total_cmp(b).is_eq() => found.push((labels.clone(), *a)),
                             "<" if a < b => found.push((labels.clone(), *a)),
                             ">" if a > b => found.push((labels.clone(), *a)),
                             "and" => found.push((labels.clone(), *a)),

@@ -47,7 +47,7 @@ pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Ended {
                 .transpose()
                 .map_err(|error| failures::kafka_client(&error))?;
             let source = of_slot(&config, args.accept_gap, env)?;
-            let telemetry = observed(&config, env, errors, &parking)?;
+            let telemetry = observed(&config, env, errors, parking.as_ref())?;
             let mut factory = KafkaSinkFactory::new(kafka);
             if let Some(telemetry) = &telemetry {
                 factory = factory.with_stats(Arc::clone(&telemetry.sink));
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Ended {
             if let Some(parking) = &parking {
                 parking.set_ready();
             }
-            let telemetry = observed(&config, env, errors, &parking)?;
+            let telemetry = observed(&config, env, errors, parking.as_ref())?;
             if *confirm {
                 let source = of_slot(&config, args.accept_gap, env)?;
                 relay(
@@ -173,7 +173,7 @@ fn observed(
     config: &Config,
     env: Env<'_>,
     errors: RecentErrors,
-    parking: &Option<Arc<Parking>>,
+    parking: Option<&Arc<Parking>>,
 ) -> Result<Option<Arc<Telemetry>>, Failure> {
     if config.http.is_none() {
         return Ok(None);
@@ -184,7 +184,7 @@ fn observed(
     };
     let setup = Setup {
         slot: config.source.slot.clone(),
-        server: conn_info(&config.source, env)?.redacted().to_string(),
+        server: conn_info(&config.source, env)?.redacted(),
         publication: config.source.publication.clone(),
         tables: config
             .source
@@ -196,7 +196,7 @@ fn observed(
         max_in_flight_bytes: config.delivery.max_in_flight_bytes,
         bootstrap_servers,
         dead_letter_topic: config.poison.topic.clone(),
-        parking: parking.clone(),
+        parking: parking.cloned(),
         registry: config.registry.is_some().then(Arc::default),
         config: config.shown.clone(),
     };

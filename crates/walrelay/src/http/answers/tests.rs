@@ -1,10 +1,10 @@
 use http_body_util::BodyExt as _;
 
 use super::*;
-use crate::telemetry::{Setup, metrics_registry};
+use crate::telemetry::{RecentErrors, Setup, metrics_registry};
 
 fn answers(token: Option<&str>) -> Answers {
-    let telemetry = Arc::new(Telemetry::new(Setup::default(), Default::default()));
+    let telemetry = Arc::new(Telemetry::new(Setup::default(), RecentErrors::default()));
     let metrics = metrics_registry(&telemetry);
     Answers::new(telemetry, metrics, token.map(SecretString::from))
 }

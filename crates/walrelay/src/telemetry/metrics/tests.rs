@@ -3,6 +3,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
+use super::super::RecentErrors;
 use super::super::observed::Setup;
 use super::super::report::{BrokerReport, History, SlotReport};
 use super::*;
@@ -14,7 +15,7 @@ fn telemetry() -> Arc<Telemetry> {
         registry: Some(Arc::default()),
         ..Setup::default()
     };
-    let telemetry = Arc::new(Telemetry::new(setup, Default::default()));
+    let telemetry = Arc::new(Telemetry::new(setup, RecentErrors::default()));
     telemetry.commit_to_ack.record(Duration::from_millis(3));
     telemetry
 }
