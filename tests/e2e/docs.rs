@@ -170,6 +170,15 @@ fn five_minutes_of_the_readme() {
     assert_eq!(record.topic, "outbox.event.Order");
     assert_eq!(record.key.as_deref(), Some(&b"42"[..]));
     assert_eq!(record.payload.as_deref(), Some(&br#"{"total": 12.5}"#[..]));
+    // No endpoint is configured: Postgres is asked.
+    let status = block("docs/OPERATIONS.md", "status");
+    let words: Vec<&str> = status.split_whitespace().skip(1).collect();
+    let status = walrelay(&words)
+        .current_dir(&dir)
+        .env("RELAY_PASSWORD", "hunter2")
+        .output();
+    let status = succeeded(&status.expect("it runs"));
+    assert!(status.contains("active"), "{status}");
     terminate(relay);
 
     // Without Kafka, from where the relay before it stopped.

@@ -6,7 +6,7 @@ use std::str::Chars;
 use std::time::{Duration, Instant};
 
 /// How much shorter ranges are than they stand in an expression.
-const FASTER: u32 = 20;
+const FASTER: u32 = 40;
 
 pub(super) type Labels = BTreeMap<String, String>;
 type Vector = Vec<(Labels, f64)>;
