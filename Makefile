@@ -5,7 +5,7 @@ CARGO ?= cargo
 # What the suite of faults runs beside the versions that `make test` has fetched.
 FAULTS_SERVERS = 14.20.0 16.11.0
 
-.PHONY: help build demo test test-minimal test-loom test-model-wide test-faults test-debezium fuzz bench bench-core bench-router bench-requests lint ci clean
+.PHONY: help build demo test test-alerts test-minimal test-loom test-model-wide test-faults test-debezium fuzz bench bench-core bench-router bench-requests lint ci clean
 
 help:
 	@echo "make demo    watch an outbox arrive in Kafka: throwaway Postgres, embedded broker"
@@ -13,6 +13,7 @@ help:
 	@echo "make build   the binary, in target/release/walrelay"
 	@echo "make test    all tests, against real servers"
 	@echo "make test-minimal  make demo and some tests in a fresh minimal Debian, as root and as a user (needs root)"
+	@echo "make test-alerts  the alerts for Prometheus, by promtool"
 	@echo "make test-faults  every fault of docs/PROOF.md on Postgres 14 to 18, and its table there"
 	@echo "             (FAULTS_SEED=1 FAULTS_ONLY=name FAULTS_POSTGRES=17 to repeat one)"
 	@echo "make test-debezium  beside a real Debezium Server, which is fetched (780 MB): the hand-over, equal records"
@@ -43,6 +44,10 @@ test:
 # Every interleaving of the threads that share the acknowledgements, by model.
 test-loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test --locked -p walrelay-checkpoint --release --test loom
+
+# The rules of deploy/prometheus. Says so where promtool cannot be had.
+test-alerts:
+	@scripts/test-alerts.sh
 
 # That a newcomer's machine needs no more than bootstrap.sh installs. Says so where it cannot be run.
 test-minimal:

@@ -37,7 +37,8 @@ fn sources(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
             sources(&path, found);
         } else {
             let stem = path.file_stem().and_then(|stem| stem.to_str());
-            if stem.is_none_or(|stem| stem.ends_with("tests")) {
+            let is_rust = path.extension().is_some_and(|end| end == "rs");
+            if !is_rust || stem.is_none_or(|stem| stem.ends_with("tests")) {
                 continue;
             }
             let text = fs::read_to_string(&path).expect("a source");

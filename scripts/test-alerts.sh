@@ -1,0 +1,23 @@
+#!/bin/sh
+# Checks deploy/prometheus/alerts.yml by its rule tests, with promtool: the one of PATH, or of Debian's package
+# prometheus, which is unpacked into a temporary directory and not installed. Says so where neither can be had.
+set -eu
+cd "$(dirname "$0")/.."
+
+unpacked=
+trap 'rm -rf "$unpacked"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+promtool=$(command -v promtool || true)
+if [ -z "$promtool" ]; then
+    unpacked=$(mktemp -d)
+    # apt-get downloads as another user.
+    chmod 755 "$unpacked"
+    if ! (cd "$unpacked" && apt-get -q download prometheus && dpkg-deb -x prometheus_*.deb .) >"$unpacked/log" 2>&1; then
+        echo "test-alerts: SKIPPED: there is no promtool, and Debian's package prometheus cannot be downloaded"
+        exit 0
+    fi
+    promtool=$unpacked/usr/bin/promtool
+fi
+"$promtool" check rules deploy/prometheus/alerts.yml
+"$promtool" test rules deploy/prometheus/alerts_test.yml
