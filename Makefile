@@ -5,11 +5,12 @@ CARGO ?= cargo
 # What the suite of faults runs beside the versions that `make test` has fetched.
 FAULTS_SERVERS = 14.20.0 16.11.0
 
-.PHONY: help build demo test test-alerts test-minimal test-loom test-model-wide test-faults test-debezium fuzz bench bench-core bench-router bench-requests lint ci clean
+.PHONY: help build demo drill test test-alerts test-minimal test-loom test-model-wide test-faults test-debezium fuzz bench bench-core bench-router bench-requests lint ci clean
 
 help:
 	@echo "make demo    watch an outbox arrive in Kafka: throwaway Postgres, embedded broker"
 	@echo "             (DEMO_SECONDS=10 to end by itself, else Ctrl-C)"
+	@echo "make drill   the same with faults: a stopped broker, a killed walsender, a poison row; ends by itself"
 	@echo "make build   the binary, in target/release/walrelay"
 	@echo "make test    all tests, against real servers"
 	@echo "make test-minimal  make demo and some tests in a fresh minimal Debian, as root and as a user (needs root)"
@@ -34,6 +35,10 @@ build:
 demo:
 	@scripts/bootstrap.sh demo
 	@$(CARGO) run --locked --release -p walrelay -- demo
+
+drill:
+	@scripts/bootstrap.sh demo
+	@$(CARGO) run --locked --release -p walrelay -- demo --drill
 
 test:
 	@scripts/bootstrap.sh test

@@ -185,6 +185,8 @@ fn of_the_process_and_dead_letters_come_and_go() {
     // A topic cannot have this name.
     db.batch("INSERT INTO outbox VALUES (gen_random_uuid(), 'no topic!', 'key', 'T', '{}')");
     watch.wait(&["WalrelayDeadLetters"], true, &[]);
+    // The dead letter is in Kafka when its event is confirmed.
+    rig.caught_up();
     let config_name = config.to_str().expect("text");
     let dropped = crate::rig::output(&["dlq", "drop", "--all", "--yes", "--config", config_name]);
     assert!(dropped.status.success(), "{dropped:?}");

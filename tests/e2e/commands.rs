@@ -3,7 +3,6 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::atomic::Ordering;
 
-use walrelay_lab::servers::PostgresBinaries;
 use walrelay_testkit::{Db, eventually, servers};
 
 use crate::rig::{
@@ -392,22 +391,15 @@ fn completions_and_version_are_printed() {
     );
 }
 
-/// The demonstration comes out as it must and leaves no server behind.
-#[test]
-fn the_demo_shows_what_it_promises() {
-    PostgresBinaries::find(None)
-        .or_else(|_| PostgresBinaries::at(servers::binaries(15).dir()))
-        .expect("a server");
-    let shown = walrelay(&["demo", "--seconds", "3", "--rate", "50"])
+/// What a demonstration prints, which ends well.
+fn demo(arguments: &[&str]) -> String {
+    let shown = walrelay(&[&["demo"], arguments].concat())
         .env("WALRELAY_POSTGRES_BIN", servers::binaries(15).dir())
         .output()
         .expect("walrelay runs");
-    let text = String::from_utf8_lossy(&shown.stdout);
-    assert!(
-        shown.status.success(),
-        "{text}{}",
-        String::from_utf8_lossy(&shown.stderr)
-    );
+    let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let log = String::from_utf8_lossy(&shown.stderr);
+    assert!(shown.status.success(), "{text}{log}");
     for part in [
         "lost          0",
         "not committed 0",
@@ -416,5 +408,48 @@ fn the_demo_shows_what_it_promises() {
         "p99",
     ] {
         assert!(text.contains(part), "{part:?} is missing: {text}");
+    }
+    text
+}
+
+/// The demonstration comes out as it must and leaves no server behind.
+#[test]
+fn the_demo_shows_what_it_promises() {
+    demo(&["--seconds", "3", "--rate", "50"]);
+}
+
+/// Each fault is seen in the status and in the metrics, and nothing is lost.
+#[test]
+fn the_drill_shows_each_fault() {
+    let text = demo(&["--drill", "--rate", "50"]);
+    let steps: Vec<&str> = text.split("\n--- ").skip(1).collect();
+    let shown = [
+        ["All is well", "streaming", "walrelay_ready 1.0"],
+        [
+            "broker stops",
+            "NOT READY",
+            "walrelay_kafka_all_brokers_down 1.0",
+        ],
+        [
+            "started again",
+            "1 of 1 brokers up",
+            "walrelay_kafka_all_brokers_down 0.0",
+        ],
+        [
+            "walsender is killed",
+            "trying again",
+            "walrelay_reconnects_total{cause=\"connection\"}",
+        ],
+        [
+            "cannot be delivered",
+            "1 written",
+            "walrelay_dead_letters_total{class=\"unroutable\"} 1.0",
+        ],
+    ];
+    assert_eq!(steps.len(), shown.len(), "{text}");
+    for (step, parts) in steps.iter().zip(shown) {
+        for part in parts {
+            assert!(step.contains(part), "{part:?} is missing: {text}");
+        }
     }
 }

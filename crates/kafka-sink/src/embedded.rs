@@ -14,12 +14,14 @@ use rdkafka::mocking::MockCluster;
 use crate::KafkaError;
 
 const THREAD: &str = "embedded-broker";
+/// The id of the cluster's only broker.
+const BROKER: i32 = 1;
 
 /// A running broker; dropping it takes it down.
 pub struct EmbeddedBroker {
     bootstrap_servers: String,
-    /// Dropped to tell the thread to end.
-    stop: Option<Sender<()>>,
+    /// Whether the broker is up; dropped to tell the thread to end.
+    up: Option<Sender<bool>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -32,11 +34,11 @@ impl EmbeddedBroker {
         let topics: Vec<(String, i32)> =
             topics.iter().map(|(t, p)| ((*t).to_owned(), *p)).collect();
         let (started, start) = mpsc::channel();
-        let (stop, stopped) = mpsc::channel();
+        let (up, changes) = mpsc::channel();
         // The cluster's handle must stay on one thread.
         let thread = thread::Builder::new()
             .name(THREAD.to_owned())
-            .spawn(move || serve(&topics, &started, &stopped))
+            .spawn(move || serve(&topics, &started, &changes))
             .map_err(|source| KafkaError::Thread {
                 name: THREAD,
                 source,
@@ -47,7 +49,7 @@ impl EmbeddedBroker {
             .map_err(KafkaError::Embedded)?;
         Ok(Self {
             bootstrap_servers,
-            stop: Some(stop),
+            up: Some(up),
             thread: Some(thread),
         })
     }
@@ -56,12 +58,20 @@ impl EmbeddedBroker {
     pub fn bootstrap_servers(&self) -> &str {
         &self.bootstrap_servers
     }
+
+    /// Takes the broker down, which closes its connections and refuses new ones, or up again. Its records stay.
+    pub fn set_up(&self, up: bool) {
+        if let Some(sender) = &self.up {
+            // The thread lives as long as this.
+            let _ = sender.send(up);
+        }
+    }
 }
 
 fn serve(
     topics: &[(String, i32)],
     started: &Sender<Result<String, ClientError>>,
-    stopped: &Receiver<()>,
+    changes: &Receiver<bool>,
 ) {
     let cluster = MockCluster::new(1).and_then(|cluster| {
         for (topic, partitions) in topics {
@@ -72,8 +82,17 @@ fn serve(
     match cluster {
         Ok(cluster) => {
             if started.send(Ok(cluster.bootstrap_servers())).is_ok() {
-                // Ends when the other side is dropped; nothing is ever sent.
-                let _ = stopped.recv();
+                // Ends when the other side is dropped.
+                for up in changes {
+                    let changed = if up {
+                        cluster.broker_up(BROKER)
+                    } else {
+                        cluster.broker_down(BROKER)
+                    };
+                    if let Err(error) = changed {
+                        tracing::error!(up, %error, "the embedded broker does not change its state");
+                    }
+                }
             }
         }
         Err(error) => {
@@ -85,7 +104,7 @@ fn serve(
 
 impl Drop for EmbeddedBroker {
     fn drop(&mut self) {
-        self.stop = None;
+        self.up = None;
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

@@ -103,6 +103,7 @@ A row is a JSON object of columns and values:
     /// Nothing is left running, nothing is left on disk.
     #[command(after_help = "Examples:
   walrelay demo
+  walrelay demo --drill
   walrelay demo --seconds 10 --rate 500")]
     Demo(DemoArgs),
 
@@ -252,6 +253,11 @@ pub struct DemoArgs {
         value_parser = clap::value_parser!(u64).range(1..=86_400)
     )]
     pub seconds: Option<u64>,
+
+    /// Go through faults: the broker stops, the walsender is killed, an event cannot be delivered. Shows at each
+    /// what `walrelay status` and the metrics say, and ends by itself.
+    #[arg(long)]
+    pub drill: bool,
 
     /// Orders written per second.
     #[arg(

@@ -30,63 +30,84 @@ const PRINTED: &str =
 pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Ended {
     let config = load(&args.config, env)?;
     let errors = log_to_stderr(config.log, env);
-    match &config.sink {
-        SinkConfig::Kafka(sink) => {
-            let kafka = kafka(sink, &config.delivery)?;
-            for warning in kafka.warnings() {
-                warn!("{warning}");
+    let run = Run {
+        config: &config,
+        env,
+        accept_gap: args.accept_gap,
+        errors,
+    };
+    run.until(World::new(env), asked_to_stop)?;
+    Ok(())
+}
+
+/// Milliseconds from commit to acknowledgement: median and 99th percentile.
+pub(super) type CommitToAck = Option<(f64, f64)>;
+
+/// A relay with one configuration.
+pub(super) struct Run<'a> {
+    pub(super) config: &'a Config,
+    pub(super) env: Env<'a>,
+    pub(super) accept_gap: bool,
+    /// The last lines of the log.
+    pub(super) errors: RecentErrors,
+}
+
+impl Run<'_> {
+    /// Relays until the future that `stop` makes, on the pipeline's runtime, is ready. Returns its latencies.
+    pub(super) fn until<F: Future<Output = ()>>(
+        self,
+        world: World,
+        stop: impl FnOnce() -> Result<F, Failure>,
+    ) -> Result<CommitToAck, Failure> {
+        let Self {
+            config,
+            env,
+            accept_gap,
+            errors,
+        } = self;
+        let parking = config.poison.park_key.then(|| Arc::new(Parking::new()));
+        let telemetry = observed(config, env, errors, parking.as_ref())?;
+        match &config.sink {
+            SinkConfig::Kafka(sink) => {
+                let kafka = kafka(sink, &config.delivery)?;
+                for warning in kafka.warnings() {
+                    warn!("{warning}");
+                }
+                // Watches as long as the relay runs.
+                let _watcher = parking
+                    .clone()
+                    .map(|parking| {
+                        let (topic, slot) = (&config.poison.topic, &config.source.slot);
+                        DlqWatcher::start(&kafka, topic, slot, parking)
+                    })
+                    .transpose()
+                    .map_err(|error| failures::kafka_client(&error))?;
+                let source = of_slot(config, accept_gap, env)?;
+                let mut factory = KafkaSinkFactory::new(kafka);
+                if let Some(telemetry) = &telemetry {
+                    factory = factory.with_stats(Arc::clone(&telemetry.sink));
+                }
+                let parts = (source, factory, parking, telemetry);
+                relay(config, env, parts, world, stop, CONFIRMED)
             }
-            let parking = config.poison.park_key.then(|| Arc::new(Parking::new()));
-            // Watches as long as the relay runs.
-            let _watcher = parking
-                .clone()
-                .map(|parking| {
-                    let (topic, slot) = (&config.poison.topic, &config.source.slot);
-                    DlqWatcher::start(&kafka, topic, slot, parking)
-                })
-                .transpose()
-                .map_err(|error| failures::kafka_client(&error))?;
-            let source = of_slot(&config, args.accept_gap, env)?;
-            let telemetry = observed(&config, env, errors, parking.as_ref())?;
-            let mut factory = KafkaSinkFactory::new(kafka);
-            if let Some(telemetry) = &telemetry {
-                factory = factory.with_stats(Arc::clone(&telemetry.sink));
-            }
-            relay(
-                &config,
-                env,
-                (source, factory),
-                parking,
-                telemetry,
-                CONFIRMED,
-            )?;
-        }
-        SinkConfig::Stdout { confirm } => {
-            let factory = StdoutSinkFactory::new(&config.delivery);
-            // Standard output cannot be read back: keys are parked for as long as the relay runs.
-            let parking = config.poison.park_key.then(|| Arc::new(Parking::new()));
-            if let Some(parking) = &parking {
-                parking.set_ready();
-            }
-            let telemetry = observed(&config, env, errors, parking.as_ref())?;
-            if *confirm {
-                let source = of_slot(&config, args.accept_gap, env)?;
-                relay(
-                    &config,
-                    env,
-                    (source, factory),
-                    parking,
-                    telemetry,
-                    CONFIRMED,
-                )?;
-            } else {
-                let source = of_copies(&config, args.accept_gap, env)?;
-                relay(&config, env, (source, factory), parking, telemetry, PRINTED)
-                    .map_err(of_a_copy)?;
+            SinkConfig::Stdout { confirm } => {
+                let factory = StdoutSinkFactory::new(&config.delivery);
+                // Standard output cannot be read back: keys are parked for as long as the relay runs.
+                if let Some(parking) = &parking {
+                    parking.set_ready();
+                }
+                if *confirm {
+                    let source = of_slot(config, accept_gap, env)?;
+                    let parts = (source, factory, parking, telemetry);
+                    relay(config, env, parts, world, stop, CONFIRMED)
+                } else {
+                    let source = of_copies(config, accept_gap, env)?;
+                    let parts = (source, factory, parking, telemetry);
+                    relay(config, env, parts, world, stop, PRINTED).map_err(of_a_copy)
+                }
             }
         }
     }
-    Ok(())
 }
 
 /// The configured slot, in which positions are confirmed.
@@ -127,18 +148,22 @@ fn of_a_copy(failure: Failure) -> Failure {
     )
 }
 
-fn relay<S, F>(
+/// A source, a sink, the keys that are parked, and who watches.
+type Parts<S, K> = (S, K, Option<Arc<Parking>>, Option<Arc<Telemetry>>);
+
+fn relay<S, K, F>(
     config: &Config,
     env: Env<'_>,
-    (source, factory): (S, F),
-    parking: Option<Arc<Parking>>,
-    telemetry: Option<Arc<Telemetry>>,
+    (source, factory, parking, telemetry): Parts<S, K>,
+    world: World,
+    stop: impl FnOnce() -> Result<F, Failure>,
     drained: &'static str,
-) -> Result<(), Failure>
+) -> Result<CommitToAck, Failure>
 where
     S: Source<Error = PostgresError>,
-    F: SinkFactory,
-    F::Error: SinkFailure,
+    K: SinkFactory,
+    K::Error: SinkFailure,
+    F: Future<Output = ()>,
 {
     info!(
         version = env!("CARGO_PKG_VERSION"),
@@ -157,15 +182,17 @@ where
         source,
         router,
         factory,
-        World::new(env).observed_by(telemetry),
+        world.observed_by(telemetry),
         settings(config, messages, parking, schemas),
     );
     let result = block_on(async {
-        let stop = asked_to_stop()?;
+        let stop = stop()?;
         Ok::<_, Failure>(pipeline.run(stop).await)
     })??;
     pipeline.environment().summarise(&pipeline.counts());
-    ended(result, drained)
+    ended(result, drained)?;
+    let latencies = pipeline.environment().latencies();
+    Ok(latencies.millis(0.5).zip(latencies.millis(0.99)))
 }
 
 /// What is collected for the HTTP endpoint, where there is one.

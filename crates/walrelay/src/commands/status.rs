@@ -87,7 +87,15 @@ fn ask(config: &Config, env: Env<'_>) -> Result<Status, Failure> {
 }
 
 /// The document of a relay with this configuration on this machine.
-fn of_endpoint(http: &Http) -> Result<StatusReport, String> {
+pub(super) fn of_endpoint(http: &Http) -> Result<StatusReport, String> {
+    let url = "/api/status";
+    let body = of_path(http, url)?;
+    serde_json::from_str(&body)
+        .map_err(|_| format!("{url} is not of walrelay, or of another version"))
+}
+
+/// What the endpoint answers at this path.
+pub(super) fn of_path(http: &Http, path: &str) -> Result<String, String> {
     let mut address = http.listen;
     if address.ip().is_unspecified() {
         address.set_ip(match address {
@@ -103,7 +111,7 @@ fn of_endpoint(http: &Http) -> Result<StatusReport, String> {
             ("https", roots)
         }
     };
-    let url = format!("{scheme}://{address}/api/status");
+    let url = format!("{scheme}://{address}{path}");
     let mut request = agent(PATIENCE, roots).get(&url);
     if let Some(token) = &http.token {
         request = request.header(
@@ -123,9 +131,7 @@ fn of_endpoint(http: &Http) -> Result<StatusReport, String> {
         .with_config()
         .limit(MOST_BYTES)
         .read_to_string();
-    let body = body.map_err(|error| format!("{url}: {error}"))?;
-    serde_json::from_str(&body)
-        .map_err(|_| format!("{url} is not of walrelay, or of another version"))
+    body.map_err(|error| format!("{url}: {error}"))
 }
 
 /// The slot as Postgres says.
@@ -143,27 +149,31 @@ fn of_postgres(config: &Config, env: Env<'_>) -> Result<Option<SlotReport>, Fail
 
 /// One screen, without colours: its words say it.
 fn screen(config: &Config, status: &Status) -> String {
-    let mut text = String::new();
-    let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "{name:<14} {value}");
-    };
-    let Some(relay) = &status.relay else {
-        line(
-            "relay",
-            format!(
-                "not asked: {}",
-                status.relay_error.as_deref().unwrap_or("no reason")
-            ),
-        );
-        match &status.slot {
-            Some(slot) => line(
-                "slot",
-                format!("{}: {}", config.source.slot, slot_line(slot)),
-            ),
-            None => line("slot", format!("{} does not exist", config.source.slot)),
+    let lines = match (&status.relay, &status.slot) {
+        (Some(relay), _) => lines_of(relay),
+        (None, slot) => {
+            let reason = status.relay_error.as_deref().unwrap_or("no reason");
+            let name = &config.source.slot;
+            let slot = match slot {
+                Some(slot) => format!("{name}: {}", slot_line(slot)),
+                None => format!("{name} does not exist"),
+            };
+            vec![
+                ("relay".to_owned(), format!("not asked: {reason}")),
+                ("slot".to_owned(), slot),
+            ]
         }
-        return text;
     };
+    lines.iter().fold(String::new(), |mut text, (name, value)| {
+        let _ = writeln!(text, "{name:<14} {value}");
+        text
+    })
+}
+
+/// The lines of a relay's screen, each with its name.
+pub(super) fn lines_of(relay: &StatusReport) -> Vec<(String, String)> {
+    let mut lines = Vec::new();
+    let mut line = |name: &str, value: String| lines.push((name.to_owned(), value));
     let state = match (&relay.not_ready, &relay.pipeline.reason) {
         (None, _) => relay.pipeline.state.clone(),
         (Some(reason), _) => format!("NOT READY, {reason}"),
@@ -260,7 +270,7 @@ fn screen(config: &Config, status: &Status) -> String {
             line("", format!("-> {remedy}"));
         }
     }
-    text
+    lines
 }
 
 fn slot_line(slot: &SlotReport) -> String {

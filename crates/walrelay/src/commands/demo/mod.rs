@@ -4,34 +4,39 @@
 //! - [`writer`]: places orders, some of which roll back.
 //! - [`viewer`]: reads the broker, shows what arrives and holds it against what was committed.
 //! - [`ledger`]: what both know of each event.
+//! - [`drill`]: with `--drill`, faults one after the other, and what the relay shows of them.
 
+mod drill;
 mod ledger;
 mod viewer;
 mod writer;
 
 use std::io::{IsTerminal, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
-use walrelay_event_router::{Options, Router};
 use walrelay_kafka_sink::embedded::EmbeddedBroker;
-use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, KafkaSinkFactory};
 use walrelay_lab::servers::{Postgres, PostgresBinaries};
-use walrelay_relay::{OnUpdate, Outcome, Pipeline, PoisonPolicy, Settings, TableName};
+use walrelay_relay::TableName;
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
 use super::connect::block_on;
+use super::run::{CommitToAck, Run};
 use super::{Ended, Env};
 use crate::cli::{DemoArgs, Exit, Failure, colours};
-use crate::config::{Log, LogFormat, LogLevel};
+use crate::config::{Config, Log, LogFormat, LogLevel};
 use crate::failures;
-use crate::postgres::{PostgresSource, SourceOptions, Wanted, script};
-use crate::telemetry::{World, log_to_stderr};
+use crate::postgres::script;
+use crate::telemetry::{RecentErrors, World, log_to_stderr};
+use drill::Drill;
 use ledger::Ledger;
 
+/// Where the status page is, if the port is free.
+const PAGE: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 9187);
 /// Aggregates of the demo and so its topics.
 const AGGREGATES: [&str; 3] = ["Order", "Payment", "Shipment"];
 const PARTITIONS: i32 = 4;
@@ -51,14 +56,12 @@ fn outbox() -> TableName {
 
 /// `walrelay demo`.
 pub(crate) fn demo(args: &DemoArgs, env: Env<'_>) -> Ended {
-    log_to_stderr(
-        Log {
-            level: LogLevel::Warn,
-            format: LogFormat::Text,
-        },
-        env,
-    );
-    let shown = demonstrate(args, env)?;
+    let log = Log {
+        level: LogLevel::Warn,
+        format: LogFormat::Text,
+    };
+    let errors = log_to_stderr(log, env);
+    let shown = demonstrate(args, env, errors)?;
     if shown {
         Ok(())
     } else {
@@ -80,7 +83,7 @@ fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-fn demonstrate(args: &DemoArgs, env: Env<'_>) -> Result<bool, Failure> {
+fn demonstrate(args: &DemoArgs, env: Env<'_>, errors: RecentErrors) -> Result<bool, Vec<Failure>> {
     let binaries = PostgresBinaries::find(None).map_err(|error| no_postgres(&error))?;
     say(&format!(
         "Starting a throwaway Postgres {} and a broker …",
@@ -101,17 +104,23 @@ fn demonstrate(args: &DemoArgs, env: Env<'_>) -> Result<bool, Failure> {
         .parse()
         .map_err(|error| failures::conn_info(&error))?;
     block_on(prepare(&info))??;
+    let page = page_address()?;
+    let config = Arc::new(configured(&server.url(), broker.bootstrap_servers(), page)?);
     say(&format!(
-        "Orders are placed at {} a second in table outbox; {} of 100 transactions roll back.\n\n   latency  topic                  key          value",
+        "Orders are placed at {} a second in table outbox; {} of 100 transactions roll back.\n\
+         Status page: http://{page}/",
         args.rate, args.rollbacks
     ));
+    if !args.drill {
+        say("\n   latency  topic                  key          value");
+    }
 
     let ledger = Arc::new(Ledger::default());
     let (ready, relay_ready) = oneshot::channel();
     let (stop_relay, relay_stopped) = oneshot::channel::<()>();
     let relay = spawn("relay", {
-        let (info, broker) = (info.clone(), broker.bootstrap_servers().to_owned());
-        move || relay(info, &broker, ready, relay_stopped)
+        let config = Arc::clone(&config);
+        move || relay(&config, errors, ready, relay_stopped)
     })?;
     // An error of the relay closes the channel; it is reported when the thread is joined.
     let streaming = block_on(relay_ready)?.is_ok();
@@ -124,12 +133,27 @@ fn demonstrate(args: &DemoArgs, env: Env<'_>) -> Result<bool, Failure> {
             broker.bootstrap_servers().to_owned(),
         );
         let topics = topics.clone();
-        let coloured = colours(std::io::stdout().is_terminal(), env);
-        move || viewer::watch(&broker, &topics, &ledger, &done, coloured)
+        let shows = (!args.drill).then(|| colours(std::io::stdout().is_terminal(), env));
+        move || viewer::watch(&broker, &topics, &ledger, &done, shows)
     })?;
-    let written = if streaming {
-        block_on(writer::write(&info, args, Arc::clone(&ledger)))?
-            .map_err(|error| failures::postgres(error.into()))
+    let written = if args.drill && streaming {
+        let writes = AtomicBool::new(true);
+        let drill = Drill::new(&config, &broker, &info, &writes);
+        let (finish, finished) = oneshot::channel::<()>();
+        thread::scope(|scope| {
+            let drilled = scope.spawn(move || {
+                let drilled = drill.run();
+                drop(finish);
+                drilled
+            });
+            let written = block_on(writer::write(&info, args, Arc::clone(&ledger), finished));
+            writes.store(false, Ordering::Release);
+            joined(drilled.join())??;
+            written
+        })?
+    } else if streaming {
+        let (_finish, finished) = oneshot::channel::<()>();
+        block_on(writer::write(&info, args, Arc::clone(&ledger), finished))?
     } else {
         Ok(())
     };
@@ -137,13 +161,13 @@ fn demonstrate(args: &DemoArgs, env: Env<'_>) -> Result<bool, Failure> {
     done.store(true, Ordering::Release);
     // The relay may have ended by an error of its own.
     let _ = stop_relay.send(());
-    let relayed = joined(relay)??;
-    let seen = joined(viewer)?.map_err(|error| failures::kafka_client(&error))?;
-    written?;
+    let commit_to_ack = joined(relay.join())??;
+    let seen = joined(viewer.join())?.map_err(|error| failures::kafka_client(&error))?;
+    written.map_err(|error| failures::postgres(error.into()))?;
 
-    say(&ledger.summary(&seen, &relayed));
+    say(&ledger.summary(&seen, commit_to_ack));
     say(HOW_TO);
-    Ok(ledger.verdict(&seen) && relayed.drained)
+    Ok(ledger.verdict(&seen))
 }
 
 /// Waits until everything committed has arrived. A condition with a limit, not a delay.
@@ -179,10 +203,8 @@ fn spawn<T: Send + 'static>(
         })
 }
 
-fn joined<T>(thread: thread::JoinHandle<T>) -> Result<T, Failure> {
-    thread
-        .join()
-        .map_err(|_| Failure::new("demo-thread", Exit::Internal, "a thread panicked"))
+fn joined<T>(ended: thread::Result<T>) -> Result<T, Failure> {
+    ended.map_err(|_| Failure::new("demo-thread", Exit::Internal, "a thread panicked"))
 }
 
 async fn prepare(info: &ConnInfo) -> Result<(), Failure> {
@@ -196,78 +218,51 @@ async fn prepare(info: &ConnInfo) -> Result<(), Failure> {
     create.await.map_err(failures::postgres)
 }
 
-/// What the relay's thread ends with.
-pub(super) struct Relayed {
-    /// Everything that was sent is confirmed in the slot.
-    pub(super) drained: bool,
-    /// Milliseconds from commit to acknowledgement: median and 99th percentile.
-    pub(super) commit_to_ack: Option<(f64, f64)>,
-}
-
-/// The same pipeline as `walrelay run`.
+/// The same relay as `walrelay run`, until `stop` is sent or dropped.
 fn relay(
-    info: ConnInfo,
-    broker: &str,
+    config: &Config,
+    errors: RecentErrors,
     ready: oneshot::Sender<()>,
     stop: oneshot::Receiver<()>,
-) -> Result<Relayed, Failure> {
-    let properties = [("bootstrap.servers".to_owned(), broker.to_owned())].into();
-    let options = KafkaOptions {
-        max_in_flight_records: 65_536,
-        max_in_flight_bytes: 12 << 20,
-        ..KafkaOptions::default()
-    };
-    let kafka = KafkaConfig::new(properties, options).map_err(|e| failures::kafka(&e))?;
-    let router_options = Options::default();
-    let wanted = Wanted {
-        slot: "walrelay".to_owned(),
-        publication: "walrelay".to_owned(),
-        tables: vec![outbox()],
-        columns: vec![
-            router_options.payload.clone(),
-            router_options.event_id.clone(),
-        ],
-        by_templates: false,
-        messages: None,
-        create: true,
-        failover: false,
-    };
-    let settings = Settings {
-        tables: Arc::from([outbox()]),
-        messages: None,
-        max_in_flight_records: 65_536,
-        status_interval: Duration::from_secs(1),
-        receive_timeout: Duration::from_secs(5),
-        drain_timeout: Duration::from_secs(30),
-        backoff_initial: Duration::from_millis(100),
-        backoff_max: Duration::from_secs(5),
-        poison: PoisonPolicy::default(),
-        on_update: OnUpdate::default(),
-        schemas: None,
-    };
-    let options = SourceOptions {
-        wal_sender_timeout: Duration::from_secs(5),
-        state_file: None,
+) -> Result<CommitToAck, Failure> {
+    let run = Run {
+        config,
+        env: &|_| None,
         accept_gap: false,
-        retained_wal_warning: 0,
+        errors,
     };
-    let mut pipeline = Pipeline::new(
-        PostgresSource::new(info, wanted, options),
-        Router::new(router_options),
-        KafkaSinkFactory::new(kafka),
-        World::announcing(ready),
-        settings,
-    );
-    let outcome = block_on(pipeline.run(async {
-        // Sent, or dropped by a demo that ends early: stop in both cases.
-        let _ = stop.await;
-    }))?
-    .map_err(failures::pipeline)?;
-    let latencies = pipeline.environment().latencies();
-    Ok(Relayed {
-        drained: matches!(outcome, Outcome::Drained { .. }),
-        commit_to_ack: latencies.millis(0.5).zip(latencies.millis(0.99)),
+    run.until(World::announcing(ready), || {
+        Ok(async {
+            // Dropped by a demo that ends early: stop in both cases.
+            let _ = stop.await;
+        })
     })
+}
+
+/// The configuration of the demonstration's relay.
+fn configured(server: &str, broker: &str, page: SocketAddr) -> Result<Config, Vec<Failure>> {
+    let text = format!(
+        "[source]\nurl = \"{server}\"\ntables = [\"public.outbox\"]\n\
+         [sink.kafka]\n\"bootstrap.servers\" = \"{broker}\"\n\
+         [poison]\nunroutable = \"dead-letter\"\ntopic = \"walrelay.dlq\"\n\
+         [http]\nlisten = \"{page}\"\n"
+    );
+    Ok(Config::parse(&text, "demo", &[], &|_| None)?)
+}
+
+/// The usual address of the page, or one that is free.
+fn page_address() -> Result<SocketAddr, Failure> {
+    let bound = TcpListener::bind(PAGE).or_else(|_| TcpListener::bind((PAGE.0, 0)));
+    bound
+        .and_then(|listener| listener.local_addr())
+        .map_err(|error| {
+            Failure::new(
+                "demo",
+                Exit::Unavailable,
+                "no port is free for the status page",
+            )
+            .caused_by(error)
+        })
 }
 
 const HOW_TO: &str = "

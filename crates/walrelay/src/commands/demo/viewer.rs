@@ -19,13 +19,13 @@ pub(super) struct Seen {
     pub(super) latencies: Latencies,
 }
 
-/// Reads the topics until `done` and nothing more comes.
+/// Reads the topics until `done` and nothing more comes. Shows the records in colours or without, or not at all.
 pub(super) fn watch(
     broker: &str,
     topics: &[String],
     ledger: &Ledger,
     done: &AtomicBool,
-    colours: bool,
+    shows: Option<bool>,
 ) -> Result<Seen, KafkaError> {
     let names: Vec<&str> = topics.iter().map(String::as_str).collect();
     let mut tail = Tail::open(broker, &names, Duration::from_secs(10))?;
@@ -73,7 +73,9 @@ pub(super) fn watch(
             window = (Instant::now(), 0);
         }
         window.1 += 1;
-        if window.1 <= LINES_PER_SECOND {
+        if window.1 <= LINES_PER_SECOND
+            && let Some(colours) = shows
+        {
             show(&record, &note, colours);
         }
     }

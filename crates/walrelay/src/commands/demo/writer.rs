@@ -1,6 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use walrelay_walsender::{ConnInfo, Error, Row, Session, SessionKind};
 
@@ -16,11 +17,12 @@ pub(super) const ORDERS: &str =
 /// Aggregates of each kind.
 const KEYS: u32 = 20;
 
-/// Places orders until the time is over or somebody presses Ctrl-C.
+/// Places orders until the time is over, somebody presses Ctrl-C, or the other end of `finished` is dropped.
 pub(super) async fn write(
     info: &ConnInfo,
     args: &DemoArgs,
     ledger: Arc<Ledger>,
+    mut finished: oneshot::Receiver<()>,
 ) -> Result<(), Error> {
     let mut session = Session::connect(info, SessionKind::Sql, &[]).await?;
     let end = args
@@ -33,6 +35,7 @@ pub(super) async fn write(
         tokio::select! {
             biased;
             _ = &mut interrupted => break,
+            _ = &mut finished => break,
             () = sleep_until(end.unwrap_or_else(Instant::now)), if end.is_some() => break,
             _ = tick.tick() => {}
         }
