@@ -180,6 +180,10 @@ fn a_run_says_that_it_is_well() {
     for noise in ["\"held_back\":0", "\"not_said\":0", "\"partitions\":-1"] {
         assert!(!log.contains(noise), "{noise}: {log}");
     }
+    for line in log.lines() {
+        assert!(line.starts_with("{\"slot\":\"walrelay\",\""), "{line}");
+        serde_json::from_str::<serde_json::Value>(line).expect("an object");
+    }
 }
 
 /// One trouble with the brokers is one line, of both producers and of librdkafka's two channels.

@@ -178,7 +178,10 @@ fn five_minutes_of_the_readme() {
         .env("RELAY_PASSWORD", "hunter2")
         .output();
     let status = succeeded(&status.expect("it runs"));
-    assert!(status.contains("walrelay: read by server process"), "{status}");
+    assert!(
+        status.contains("walrelay: read by server process"),
+        "{status}"
+    );
     terminate(relay);
 
     // Without Kafka, from where the relay before it stopped.

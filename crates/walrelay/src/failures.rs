@@ -6,7 +6,9 @@ use std::error::Error;
 use walrelay_event_router::{PlanError, Role, RouteError};
 use walrelay_kafka_sink::dlq::ReplayError;
 use walrelay_kafka_sink::{KafkaConfigError, KafkaError};
-use walrelay_relay::{CoreError, LogError, PipelineError, SchemaError, SchemaFailure, SourceError};
+use walrelay_relay::{
+    Chain, CoreError, LogError, PipelineError, SchemaError, SchemaFailure, SourceError,
+};
 use walrelay_sink::Disposition;
 use walrelay_walsender::{ConnInfoError, ErrorClass};
 
@@ -103,7 +105,7 @@ pub(crate) fn kafka_client(error: &KafkaError) -> Failure {
         ),
     };
     Failure::new(id, exit, what)
-        .caused_by(error.to_string())
+        .caused_by(Chain(error).to_string())
         .remedy(remedy)
 }
 

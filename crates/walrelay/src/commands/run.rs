@@ -29,7 +29,7 @@ const PRINTED: &str =
 /// `walrelay run`.
 pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Ended {
     let config = load(&args.config, env)?;
-    let errors = log_to_stderr(config.log, env);
+    let errors = log_to_stderr(config.log, Some(&config.source.slot), env);
     let run = Run {
         config: &config,
         env,
@@ -170,6 +170,10 @@ where
         source = %conn_info(&config.source, env)?.redacted(),
         slot = config.source.slot,
         publication = config.source.publication,
+        tables = ?config.source.tables.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        sink = bootstrap_servers(config).map_or("stdout", String::as_str),
+        max_in_flight_records = config.delivery.max_in_flight_records,
+        max_in_flight_bytes = config.delivery.max_in_flight_bytes,
         "starting"
     );
     let (router, messages) = router(config)?;
@@ -195,6 +199,14 @@ where
     Ok(latencies.millis(0.5).zip(latencies.millis(0.99)))
 }
 
+/// Of the Kafka sink.
+fn bootstrap_servers(config: &Config) -> Option<&String> {
+    match &config.sink {
+        SinkConfig::Kafka(kafka) => kafka.properties.0.get("bootstrap.servers"),
+        SinkConfig::Stdout { .. } => None,
+    }
+}
+
 /// What is collected for the HTTP endpoint, where there is one.
 fn observed(
     config: &Config,
@@ -205,10 +217,6 @@ fn observed(
     if config.http.is_none() {
         return Ok(None);
     }
-    let bootstrap_servers = match &config.sink {
-        SinkConfig::Kafka(kafka) => kafka.properties.0.get("bootstrap.servers").cloned(),
-        SinkConfig::Stdout { .. } => None,
-    };
     let setup = Setup {
         slot: config.source.slot.clone(),
         server: conn_info(&config.source, env)?.redacted(),
@@ -221,7 +229,7 @@ fn observed(
             .collect(),
         max_in_flight_records: u64::from(config.delivery.max_in_flight_records),
         max_in_flight_bytes: config.delivery.max_in_flight_bytes,
-        bootstrap_servers,
+        bootstrap_servers: bootstrap_servers(config).cloned(),
         dead_letter_topic: config.poison.topic.clone(),
         parking: parking.cloned(),
         registry: config.registry.is_some().then(Arc::default),

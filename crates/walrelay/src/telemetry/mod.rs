@@ -15,7 +15,8 @@ mod recent;
 mod report;
 mod summary;
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tracing::level_filters::LevelFilter;
@@ -37,9 +38,13 @@ pub(crate) use observed::{RegistryStats, Setup, Telemetry};
 pub(crate) use recent::RecentErrors;
 pub(crate) use report::{Quantiles, SlotReport, StatusReport};
 
-/// Sends log lines to standard error, and keeps the last warnings and errors. Called once; a second call changes
-/// nothing.
-pub(crate) fn log_to_stderr(log: Log, env: &dyn Fn(&str) -> Option<String>) -> RecentErrors {
+/// Sends log lines to standard error, and keeps the last warnings and errors. JSON lines name the slot. Called once; a
+/// second call changes nothing.
+pub(crate) fn log_to_stderr(
+    log: Log,
+    slot: Option<&str>,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> RecentErrors {
     let level = match log.level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
@@ -57,7 +62,16 @@ pub(crate) fn log_to_stderr(log: Log, env: &dyn Fn(&str) -> Option<String>) -> R
     let lines = match log.format {
         LogFormat::Auto if io::stderr().is_terminal() => lines.boxed(),
         LogFormat::Text => lines.boxed(),
-        LogFormat::Auto | LogFormat::Json => lines.json().flatten_event(true).boxed(),
+        LogFormat::Auto | LogFormat::Json => {
+            let fields = json_fields(slot);
+            lines
+                .json()
+                .flatten_event(true)
+                .with_writer(move || WithFields {
+                    fields: Arc::clone(&fields),
+                })
+                .boxed()
+        }
     };
     let recent = RecentErrors::default();
     let subscriber = tracing_subscriber::registry()
@@ -67,6 +81,37 @@ pub(crate) fn log_to_stderr(log: Log, env: &dyn Fn(&str) -> Option<String>) -> R
     // Fails if there is a subscriber already: that one stays.
     let _ = subscriber.try_init();
     recent
+}
+
+/// The beginning of each JSON line.
+fn json_fields(slot: Option<&str>) -> Arc<str> {
+    match slot {
+        Some(slot) => format!("{{\"slot\":{},", serde_json::Value::from(slot)).into(),
+        None => "{".into(),
+    }
+}
+
+/// Standard error, which begins each object with the same fields: threads of client libraries have no span that could
+/// hold them. `tracing_subscriber` writes a line at once.
+struct WithFields {
+    fields: Arc<str>,
+}
+
+impl Write for WithFields {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let rest = line.strip_prefix(b"{").unwrap_or(line);
+        let fields = if rest.len() < line.len() {
+            self.fields.as_bytes()
+        } else {
+            b""
+        };
+        io::stderr().write_all(&[fields, rest].concat())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
 }
 
 /// Milliseconds since 1970.

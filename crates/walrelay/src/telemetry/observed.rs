@@ -334,7 +334,10 @@ impl Telemetry {
         let (name, reason) = describe(&live.state);
         let counts = live.counts();
         let confirmed = live.progress.map(|progress| progress.confirmed.lsn());
-        let lag_bytes = live.server_end.zip(confirmed);
+        // The server says the end of its log now and then; what was received lies before it.
+        let received = live.progress.map(|progress| progress.received);
+        let server_end = live.server_end.max(received);
+        let lag_bytes = server_end.zip(confirmed);
         StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             now_ms: millis_now(),
@@ -351,9 +354,9 @@ impl Telemetry {
                 server: setup.server.clone(),
                 publication: setup.publication.clone(),
                 tables: setup.tables.clone(),
-                received_lsn: live.progress.map(|progress| progress.received.to_string()),
+                received_lsn: received.map(|lsn| lsn.to_string()),
                 confirmed_lsn: confirmed.map(|lsn| lsn.to_string()),
-                server_lsn: live.server_end.map(|lsn| lsn.to_string()),
+                server_lsn: server_end.map(|lsn| lsn.to_string()),
                 lag_bytes: lag_bytes.map(|(end, confirmed)| end.bytes_since(confirmed)),
                 lag_seconds: live.lag().as_secs_f64(),
                 reconnects: live.reconnects.clone(),

@@ -56,6 +56,7 @@ pub(crate) fn bench(args: &BenchArgs, env: Env<'_>) -> Ended {
             level: LogLevel::Warn,
             ..config.log
         },
+        Some(&config.source.slot),
         env,
     );
     let mut info = conn_info(&config.source, env)?;

@@ -60,7 +60,7 @@ pub(crate) fn demo(args: &DemoArgs, env: Env<'_>) -> Ended {
         level: LogLevel::Warn,
         format: LogFormat::Text,
     };
-    let errors = log_to_stderr(log, env);
+    let errors = log_to_stderr(log, None, env);
     let shown = demonstrate(args, env, errors)?;
     if shown {
         Ok(())

@@ -50,7 +50,7 @@ impl DlqTopic {
             },
             ..config.log
         };
-        log_to_stderr(quiet, env);
+        log_to_stderr(quiet, None, env);
         let SinkConfig::Kafka(sink) = &config.sink else {
             let failure = Failure::new("dlq-sink", Exit::Config, "only Kafka has dead letters")
                 .remedy("set sink.kind = \"kafka\", as for the relay that wrote them");
