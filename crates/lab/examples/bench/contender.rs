@@ -23,7 +23,9 @@ pub(crate) enum Kind {
     Null,
     /// `walrelay run`, with its defaults.
     Relay,
-    /// The same by the binary that `BENCH_BASELINE` names.
+    /// The same with its HTTP endpoint, so that it records what metrics and page show.
+    Observed,
+    /// The same as `Relay` by the binary that `BENCH_BASELINE` names.
     Baseline,
     Polling(Sent),
     /// Debezium Server, tuned.
@@ -47,10 +49,11 @@ impl Contender {
     pub(crate) const RELAY_UNIX: Self = unix(Kind::Relay);
 
     /// Those that drain a backlog.
-    pub(crate) const DRAINING: [Self; 10] = [
+    pub(crate) const DRAINING: [Self; 11] = [
         Self::YARDSTICK,
         tcp(Kind::Null),
         Self::RELAY,
+        tcp(Kind::Observed),
         tcp(Kind::Baseline),
         unix(Kind::Recvlogical),
         unix(Kind::Null),
@@ -60,8 +63,9 @@ impl Contender {
         tcp(Kind::Debezium),
     ];
     /// Those whose latency is measured.
-    pub(crate) const PROMPT: [Self; 6] = [
+    pub(crate) const PROMPT: [Self; 7] = [
         Self::RELAY,
+        tcp(Kind::Observed),
         tcp(Kind::Baseline),
         Self::RELAY_UNIX,
         tcp(Kind::Writers),
@@ -69,7 +73,12 @@ impl Contender {
         tcp(Kind::Debezium),
     ];
     /// Those that are measured with nothing to do.
-    pub(crate) const IDLE: [Self; 3] = [Self::RELAY, tcp(Kind::Baseline), tcp(Kind::Debezium)];
+    pub(crate) const IDLE: [Self; 4] = [
+        Self::RELAY,
+        tcp(Kind::Observed),
+        tcp(Kind::Baseline),
+        tcp(Kind::Debezium),
+    ];
 
     /// Debezium and the baseline take part only where they are asked for.
     pub(crate) fn takes_part(self, rig: &Rig) -> bool {
@@ -92,7 +101,7 @@ impl Contender {
     /// In the tables of latency.
     pub(crate) fn latency_name(self) -> String {
         match self.kind {
-            Kind::Relay | Kind::Baseline => self.name().replace(", to Kafka", ""),
+            Kind::Relay | Kind::Observed | Kind::Baseline => self.name().replace(", to Kafka", ""),
             Kind::Polling(_) => "polling every 50 ms, UPDATE".to_owned(),
             Kind::Debezium => "Debezium Server, tuned for latency".to_owned(),
             Kind::Recvlogical | Kind::Null | Kind::Writers => self.name(),
@@ -112,6 +121,7 @@ impl Contender {
             Kind::Recvlogical => ("pg_recvlogical", "recvlogical", Some("/dev/null")),
             Kind::Null => ("walrelay", "null", Some("nothing")),
             Kind::Relay => ("walrelay", "relay", KAFKA),
+            Kind::Observed => ("walrelay with [http]", "observed_relay", KAFKA),
             Kind::Baseline => ("walrelay, baseline", "baseline_relay", KAFKA),
             Kind::Polling(Sent::Update) => ("polling by 1,000, UPDATE", "polling_update", KAFKA),
             Kind::Polling(Sent::Delete) => ("polling by 1,000, DELETE", "polling_delete", KAFKA),
@@ -148,10 +158,11 @@ impl Contender {
         rows: u64,
     ) -> Running {
         match self.kind {
-            Kind::Relay => rig.relay(&rig.binary, config),
+            Kind::Relay => rig.relay(&rig.binary, config, &[]),
+            Kind::Observed => rig.relay(&rig.binary, config, &["--set=http.listen=127.0.0.1:0"]),
             Kind::Baseline => {
                 let baseline = rig.baseline.as_deref();
-                rig.relay(baseline.expect("BENCH_BASELINE is set"), config)
+                rig.relay(baseline.expect("BENCH_BASELINE is set"), config, &[])
             }
             Kind::Polling(sent) => {
                 let kafka = rig.kafka.bootstrap_servers();
@@ -167,7 +178,7 @@ impl Contender {
 
     /// Ends it: walrelay in order. Of the others nothing is asked any more.
     pub(crate) fn end(self, running: Running) {
-        if matches!(self.kind, Kind::Relay | Kind::Baseline) {
+        if matches!(self.kind, Kind::Relay | Kind::Observed | Kind::Baseline) {
             running.terminate();
         }
     }

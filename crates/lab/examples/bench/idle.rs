@@ -31,6 +31,7 @@ pub(crate) fn run(rig: &Rig, contender: Contender, time: Duration, quiet: &mut Q
     // What a start costs is not idleness.
     let (name, settle) = match contender.kind {
         Kind::Debezium => ("Debezium Server", Duration::from_secs(10)),
+        Kind::Observed => ("walrelay with [http]", Duration::from_secs(10)),
         Kind::Baseline => ("walrelay, baseline", Duration::from_secs(1)),
         _ => ("walrelay", Duration::from_secs(1)),
     };

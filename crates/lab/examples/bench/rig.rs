@@ -420,9 +420,15 @@ impl Rig {
     }
 
     /// Starts `walrelay run` of this binary with its defaults, and returns when it streams.
-    pub(crate) fn relay(&self, binary: &Path, config: &RelayConfig<'_>) -> Running {
+    pub(crate) fn relay(
+        &self,
+        binary: &Path,
+        config: &RelayConfig<'_>,
+        arguments: &[&str],
+    ) -> Running {
         let path = self.relay_config(config);
-        let args = ["run".to_owned(), format!("--config={}", path.display())];
+        let mut args = vec!["run".to_owned(), format!("--config={}", path.display())];
+        args.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         self.spawn(binary, &args, "\"streaming\"")
     }
 

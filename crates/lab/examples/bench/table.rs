@@ -161,6 +161,7 @@ pub(crate) fn ratios(runs: &[Drained]) -> String {
     let second: fn(&Drained) -> f64 = |run| run.second_half_rows_per_second;
     let others = [
         ("pg_recvlogical, TCP", "recvlogical_tcp", whole),
+        ("walrelay with [http], TCP", "observed_relay_tcp", whole),
         ("walrelay, baseline, TCP", "baseline_relay_tcp", whole),
         ("polling, UPDATE", "polling_update_tcp", whole),
         ("polling, DELETE", "polling_delete_tcp", whole),
