@@ -1,6 +1,6 @@
 use walrelay_event_router::{Options, PlanError, Role, RouteError, Router, ValueError};
 use walrelay_lsn::RelationId;
-use walrelay_sink::{Disposition, Poison};
+use walrelay_sink::{Disposition, Header, Poison};
 
 use crate::messages::{
     Cell, JSONB, TABLE, TEXT, UUID, announce, debezium_outbox, insert, relation, route, text,
@@ -291,4 +291,42 @@ fn a_table_is_planned_anew_when_it_is_announced_anew() {
     assert!(router.knows(table));
     router.clear();
     assert!(!router.knows(table));
+}
+
+/// A trace context becomes two headers; without one, and without its column, there are none.
+#[test]
+fn a_trace_context_becomes_headers() {
+    let options = Options {
+        trace_context: Some("ctx".to_owned()),
+        ..Options::default()
+    };
+    let mut router = Router::new(options);
+    let names = |router: &mut Router, context: Option<Cell>| {
+        let cells = ["id", "Order", "order-1", "OrderPlaced", "{}"].map(text);
+        let row = insert(&cells.into_iter().chain(context).collect::<Vec<_>>());
+        let routed = route(router, &row).unwrap();
+        let header = |header: &Header<'_>| {
+            let value = header.value.unwrap_or_default();
+            format!("{}={}", header.name, String::from_utf8_lossy(value))
+        };
+        routed.headers().iter().map(header).collect::<Vec<_>>()
+    };
+    announce(&mut router, &debezium_outbox()).unwrap();
+    assert_eq!(names(&mut router, None), ["id=id"]);
+
+    let columns = [
+        "id",
+        "aggregatetype",
+        "aggregateid",
+        "type",
+        "payload",
+        "ctx",
+    ];
+    announce(&mut router, &relation(&columns.map(|name| (name, TEXT)))).unwrap();
+    let context = text("traceparent=00-1-2-01\ntracestate=a\\=b");
+    assert_eq!(
+        names(&mut router, Some(context)),
+        ["id=id", "traceparent=00-1-2-01", "tracestate=a=b"]
+    );
+    assert_eq!(names(&mut router, Some(Cell::Null)), ["id=id"]);
 }

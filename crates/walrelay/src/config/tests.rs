@@ -879,6 +879,7 @@ fn a_position_header_is_none_that_records_have_already() {
         position_header = 'walrelay.dlq.row'                  => those of dead letters
         position_header = 'id'                                => have already
         position_header = 'aggregate-id'; preset = 'outbox'   => have already
+        position_header = 'traceparent'; debezium.'tracing.span.context.field' = 'ctx' => have already
         position_header = 'seen'; debezium.table.fields.additional.placement = 'a:header:seen' => have already
         position_header = '__debezium.context.taskId'; [router.debezium]; 'topic.prefix' = 'srv'; 'extended.headers.enabled' = true => have already
         position_header = 'ce_id'; [router.cloudevents]; mode = 'binary'; source = 's'; type = 't' => have already

@@ -1,11 +1,14 @@
 //! From options to a plan.
 
+use std::borrow::Cow;
+
 use super::field::{Envelope, PayloadRules};
 use super::options::{ID_HEADER, Options, Placement};
+use super::trace;
 use crate::plan::{Columns, Field, Made, Plan, PlanError, Role, Topic};
 use crate::render::connect::schema::{Data, Kind, Schema};
 use crate::render::connect::{Codec, Column, TableFacts};
-use crate::value::Part;
+use crate::value::{Part, value};
 
 impl Options {
     /// The plan of a table by these options; `facts` are from the catalogs.
@@ -60,6 +63,20 @@ impl Options {
                     partition = Some(found.into_partition());
                 }
             }
+        }
+        let traced = self.trace_context.as_ref();
+        if let Some((slot, _)) = traced.and_then(|name| table.columns.find(name)) {
+            headers.extend(trace::HEADERS.map(|name| {
+                let made = Made::new(slot, move |values, scratch| {
+                    let text = value(values, slot)?.unwrap_or_default();
+                    Ok(match trace::header(text, name) {
+                        Some(Cow::Borrowed(header)) => Part::Row(header),
+                        Some(Cow::Owned(header)) => Part::appended(&header, scratch),
+                        None => Part::Absent,
+                    })
+                });
+                (name.into(), made.field(Role::Additional))
+            }));
         }
         let envelope = if self.has_envelope() {
             let role = Role::SchemaVersion;

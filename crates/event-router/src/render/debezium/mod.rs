@@ -6,6 +6,7 @@ mod field;
 mod java_regex;
 mod options;
 mod topic_template;
+mod trace;
 
 pub use expand::{Expand, NameAdjustment};
 pub use java_regex::{JavaRegexError, RegexProblem};

@@ -2,6 +2,7 @@
 
 use super::expand::Expand;
 use super::topic_template::TopicTemplate;
+use super::trace;
 use crate::render::connect::{Converter, Handling};
 
 /// The header that carries the event's id. Debezium names it so whatever the column is called.
@@ -37,6 +38,9 @@ pub struct Options {
     pub tombstone_on_empty: bool,
     /// Makes a structure of a JSON payload (`table.expand.json.payload`).
     pub expand: Option<Expand>,
+    /// Column with a trace context, which becomes the headers `traceparent` and `tracestate`
+    /// (`tracing.span.context.field`). The table need not have it.
+    pub trace_context: Option<String>,
     /// Debezium's `topic.prefix`, with which the schemas of envelopes begin.
     pub topic_prefix: String,
     /// Headers that every record has before all others, with these texts: Debezium's context headers
@@ -69,6 +73,7 @@ impl Default for Options {
             ignore_missing: false,
             tombstone_on_empty: false,
             expand: None,
+            trace_context: None,
             topic_prefix: String::new(),
             context_headers: Vec::new(),
             handling: Handling::default(),
@@ -170,7 +175,8 @@ impl Options {
         let placed = |additional: &Additional| {
             additional.placement == Placement::Header && additional.alias == name
         };
-        name == ID_HEADER || self.additional.iter().any(placed)
+        let traced = self.trace_context.is_some() && trace::HEADERS.contains(&name);
+        name == ID_HEADER || traced || self.additional.iter().any(placed)
     }
 
     /// The columns that a table must have.

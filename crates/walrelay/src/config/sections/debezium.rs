@@ -125,9 +125,9 @@ pub(super) struct Keys at "router.debezium" {
     "hstore.handling.mode" hstore: HstoreHandling = choice(HSTORE).or("json");
     /// Digits of a money value after the point, 0 to 6.
     "money.fraction.digits" money_fraction_digits: u8 = integer::<u8>(0..=6).or("2");
+    /// The column of a W3C trace context, as `java.util.Properties` or as a `traceparent` alone: it becomes the headers `traceparent` and `tracestate`. The table need not have it.
+    "tracing.span.context.field" trace_context: Option<String> = text(column).optional();
     refused {
-    /// The column of a tracing context.
-    "tracing.span.context.field" = default_only("tracingspancontext");
     /// The name of the tracing span.
     "tracing.operation.name" = default_only("debezium-read");
     /// Whether only rows with a tracing context are traced.
@@ -281,6 +281,7 @@ pub(super) fn debezium(reader: &mut Reader<'_>) -> Result<Debezium, Noted> {
             keep_empty_arrays: keys.keep_empty_arrays,
             names: keys.names,
         }),
+        trace_context: keys.trace_context,
         topic_prefix: keys.topic_prefix.unwrap_or_default(),
         context_headers: Vec::new(),
         handling: Handling {
