@@ -17,6 +17,7 @@
 //!   [`cloud_events`]: records as CloudEvents.
 //! - [`topics`]: they are created where configured, and waited for where not.
 //! - [`endpoint`]: metrics, health and status over HTTP; [`alerts`]: each fault, its alert, its remedy.
+//! - [`otel`]: metrics and spans for a collector.
 //! - [`errors`]: each mistake has its own word and exit code.
 //! - [`commands`]: `init`, `check`, `completions`, standard output as a sink.
 //! - [`check`]: the doctor names each thing that is broken. [`slot_commands`]: `slots list` and the others.
@@ -58,6 +59,7 @@ mod idle;
 mod import_debezium;
 mod large;
 mod modes;
+mod otel;
 mod page;
 mod poison;
 mod position;

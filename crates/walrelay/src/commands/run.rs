@@ -15,10 +15,12 @@ use super::{Ended, Env, load};
 use crate::cli::{Exit, Failure, RunArgs};
 use crate::config::{Config, SinkConfig};
 use crate::failures::{self, SinkFailure};
-use crate::http::Endpoint;
+use crate::http::{Endpoint, EndpointError};
 use crate::postgres::{CopySource, PostgresError, PostgresSource, SourceOptions};
 use crate::sinks::StdoutSinkFactory;
-use crate::telemetry::{RecentErrors, Setup, SlotMonitor, Telemetry, World, log_to_stderr};
+use crate::telemetry::{
+    Exporter, RecentErrors, Setup, SlotMonitor, Telemetry, World, log_to_stderr,
+};
 
 /// The last log line of a run that drained.
 const CONFIRMED: &str = "drained: everything that was sent is confirmed";
@@ -233,24 +235,29 @@ fn observed(
         dead_letter_topic: config.poison.topic.clone(),
         parking: parking.cloned(),
         registry: config.registry.is_some().then(Arc::default),
+        spans: config.otel.is_some(),
         config: config.shown.clone(),
     };
     Ok(Some(Arc::new(Telemetry::new(setup, errors))))
 }
 
-/// Serves the HTTP endpoint until it is dropped.
+/// Serves the HTTP endpoint, and sends to the OpenTelemetry collector, until it is dropped.
 fn endpoint(
     config: &Config,
     env: Env<'_>,
     telemetry: Option<&Arc<Telemetry>>,
-) -> Result<Option<Endpoint>, Failure> {
+) -> Result<Option<(Endpoint, Option<Exporter>)>, Failure> {
     let Some((http, telemetry)) = config.http.as_ref().zip(telemetry) else {
         return Ok(None);
     };
     let info = conn_info(&config.source, env)?;
     let monitor = SlotMonitor::new(info, config.source.slot.clone());
     let endpoint = Endpoint::start(http, Arc::clone(telemetry), Some(monitor));
-    endpoint.map(Some).map_err(failures::endpoint)
+    let endpoint = endpoint.map_err(failures::endpoint)?;
+    let exporter = config.otel.as_ref();
+    let exporter = exporter.map(|otel| Exporter::start(otel, Arc::clone(telemetry)));
+    let exporter = exporter.transpose().map_err(EndpointError::Thread);
+    Ok(Some((endpoint, exporter.map_err(failures::endpoint)?)))
 }
 
 fn ended<K: SinkFailure>(

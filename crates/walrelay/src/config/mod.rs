@@ -45,8 +45,8 @@ use walrelay_event_router::CloudEvents;
 pub use error::{ConfigError, Place, Problem};
 pub use sections::{
     Backoff, Bearer, Debezium, Delivery, Guarantee, Http, KafkaProperties, KafkaSink, Log,
-    LogFormat, LogLevel, Poison, Registry, RegistryLogin, Router, SchemaFile, SinkConfig, Source,
-    TokenOrigin, TopicCreation,
+    LogFormat, LogLevel, Otel, Poison, Registry, RegistryLogin, Router, SchemaFile, SinkConfig,
+    Source, TokenOrigin, TopicCreation,
 };
 
 use document::Document;
@@ -81,6 +81,8 @@ pub struct Config {
     pub poison: Poison,
     /// Where metrics, health and status are served.
     pub http: Option<Http>,
+    /// Where metrics and spans are sent.
+    pub otel: Option<Otel>,
     /// What is logged.
     pub log: Log,
     /// What the file and the command line say, and defaults, by key; without secrets.

@@ -4,13 +4,14 @@
 //!   it.
 //! - `observed`: the figures and states that the HTTP endpoint shows; `monitor` adds what the server says of the slot,
 //!   `recent` the last warnings.
-//! - `report`: the document that is made of them; `metrics`: the same as metrics.
+//! - `report`: the document that is made of them; `metrics`: the same as metrics; `otlp`: the same for OpenTelemetry.
 
 mod environment;
 mod latencies;
 mod metrics;
 mod monitor;
 mod observed;
+mod otlp;
 mod recent;
 mod report;
 mod summary;
@@ -35,6 +36,7 @@ pub(crate) use metrics::{
 };
 pub(crate) use monitor::{SlotMonitor, slot_report};
 pub(crate) use observed::{RegistryStats, Setup, Telemetry};
+pub(crate) use otlp::Exporter;
 pub(crate) use recent::RecentErrors;
 pub(crate) use report::{Quantiles, SlotReport, StatusReport};
 

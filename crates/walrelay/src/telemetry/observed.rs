@@ -12,6 +12,7 @@ use walrelay_lsn::Lsn;
 use walrelay_relay::{Class, Diverted, PoisonAction, Progress, SchemaFailure, State};
 use walrelay_sink::{BatchingMode, Parking, Poison, SinkStats};
 
+use super::otlp::Spans;
 use super::report::{
     BrokerReport, DeadLetterReport, DeliveryReport, History, KafkaReport, LatencyReport,
     PipelineReport, ProcessReport, Quantiles, RegistryReport, Sample, SlotReport, SourceReport,
@@ -50,6 +51,8 @@ pub(crate) struct Setup {
     pub(crate) parking: Option<Arc<Parking>>,
     /// Requests to the schema registry, where there is one.
     pub(crate) registry: Option<Arc<RegistryStats>>,
+    /// Whether spans are collected for OpenTelemetry.
+    pub(crate) spans: bool,
     /// The effective configuration without secrets.
     pub(crate) config: Vec<(String, String)>,
 }
@@ -150,6 +153,7 @@ pub(crate) struct Telemetry {
     started_ms: u64,
     pub(crate) commit_to_ack: Latency,
     pub(crate) commit_to_read: Latency,
+    pub(super) spans: Spans,
     live: Mutex<Live>,
     history: Mutex<Recorder>,
 }
@@ -187,12 +191,12 @@ impl Telemetry {
     pub(crate) fn new(setup: Setup, errors: RecentErrors) -> Self {
         let now = Instant::now();
         Self {
-            setup,
             sink: Arc::default(),
             errors,
             started_ms: millis_now(),
             commit_to_ack: Latency::new(),
             commit_to_read: Latency::new(),
+            spans: Spans::new(setup.spans),
             live: Mutex::new(Live {
                 state: State::Connecting,
                 state_since_ms: millis_now(),
@@ -211,6 +215,7 @@ impl Telemetry {
                 unreached: None,
             }),
             history: Mutex::default(),
+            setup,
         }
     }
 
@@ -230,6 +235,7 @@ impl Telemetry {
     }
 
     pub(crate) fn progress(&self, progress: &Progress) {
+        self.spans.progress(progress);
         let mut live = lock(&self.live);
         live.feedback_sent += 1;
         if let Some(before) = live.progress

@@ -5,6 +5,7 @@ mod debezium;
 mod delivery;
 mod http;
 mod kafka;
+mod otel;
 mod registry;
 mod route;
 mod router;
@@ -16,6 +17,7 @@ use std::sync::LazyLock;
 pub use debezium::Debezium;
 pub use delivery::{Backoff, Delivery, Guarantee, Log, LogFormat, LogLevel, Poison};
 pub use http::Http;
+pub use otel::Otel;
 pub use registry::{Registry, RegistryLogin, SchemaFile};
 pub use router::Router;
 pub use sink::{Bearer, KafkaProperties, KafkaSink, SinkConfig, TokenOrigin, TopicCreation};
@@ -47,6 +49,7 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
         rows::<Delivery>,
         rows::<Poison>,
         rows::<http::Keys>,
+        rows::<otel::Keys>,
         rows::<Log>,
     ] {
         section(&mut keys);
@@ -72,6 +75,7 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, Noted> {
     let delivery = delivery::delivery(reader);
     let poison = delivery::poison(reader);
     let http = http::http(reader);
+    let otel = otel::otel(reader, http.as_ref().ok());
     let log = Log::read(reader);
     Ok(Config {
         source: source?,
@@ -83,6 +87,7 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, Noted> {
         delivery: delivery?,
         poison: poison?,
         http: http?,
+        otel: otel?,
         log: log?,
         shown: reader.shown(),
     })

@@ -136,7 +136,7 @@ fn urls(text: &str) -> Result<Vec<String>, String> {
     text.split(',').map(|url| one_url(url.trim())).collect()
 }
 
-fn one_url(url: &str) -> Result<String, String> {
+pub(super) fn one_url(url: &str) -> Result<String, String> {
     let rest = url
         .strip_prefix("http://")
         .or_else(|| url.strip_prefix("https://"));

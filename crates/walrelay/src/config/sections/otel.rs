@@ -1,0 +1,58 @@
+//! `[otel]`.
+
+use std::time::Duration;
+
+use secrecy::SecretString;
+
+use super::http::Http;
+use super::registry::one_url;
+use crate::config::declare::{SECOND, Section, duration, secret_file, section, text};
+use crate::config::reader::{Noted, Reader};
+
+/// `[otel]`: the OpenTelemetry collector.
+#[derive(Debug, Clone)]
+pub struct Otel {
+    /// Its URL, before `/v1/metrics` and `/v1/traces`.
+    pub endpoint: String,
+    /// How often metrics and spans are sent.
+    pub interval: Duration,
+    /// For the header `Authorization: Bearer …`.
+    pub token: Option<SecretString>,
+}
+
+section! {
+pub(super) struct Keys at "otel" {
+    /// The URL of an OpenTelemetry collector that takes OTLP over HTTP, as in `http://localhost:4318`. Unset: nothing is sent. Needs `http.listen`.
+    "endpoint" endpoint: Option<String> = text(one_url).optional();
+    /// How often metrics, and a span for each batch, are sent.
+    "interval" interval: Duration = duration(SECOND..).or("10s");
+    /// A file that holds the token which requests present, as `Authorization: Bearer <token>`.
+    "token_file" token: Option<SecretString> = secret_file().optional();
+}
+}
+
+/// `None` without an endpoint. `http` is what was read of the section, if it is valid.
+pub(super) fn otel(
+    reader: &mut Reader<'_>,
+    http: Option<&Option<Http>>,
+) -> Result<Option<Otel>, Noted> {
+    let keys = Keys::read(reader)?;
+    if keys.endpoint.is_some() && matches!(http, Some(None)) {
+        let what =
+            "`otel.endpoint` needs `http.listen`: the figures are collected for that endpoint";
+        return Err(reader.conflict("otel.endpoint", what.to_owned()));
+    }
+    match (keys.endpoint, keys.token) {
+        (Some(endpoint), token) => Ok(Some(Otel {
+            endpoint,
+            interval: keys.interval,
+            token,
+        })),
+        (None, None) => Ok(None),
+        (None, Some(_)) => {
+            let path = "otel.token_file";
+            let what = format!("`{path}` has no effect without `otel.endpoint`");
+            Err(reader.conflict(path, what))
+        }
+    }
+}

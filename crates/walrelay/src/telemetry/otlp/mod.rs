@@ -1,0 +1,154 @@
+//! OpenTelemetry: metrics and spans, sent to a collector by OTLP over HTTP in its JSON encoding
+//! (<https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding>).
+//!
+//! - `metrics`: the text that `/metrics` serves, as an OTLP request: so both have the same metrics.
+//! - `spans`: one span for each batch, which is what one confirmed position covers.
+
+mod metrics;
+mod spans;
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use prometheus_client::registry::Registry;
+use secrecy::ExposeSecret as _;
+use serde_json::{Value, json};
+use tracing::warn;
+use ureq::Agent;
+
+use super::{Telemetry, metrics_registry, metrics_text};
+use crate::config::Otel;
+use crate::http::{Roots, agent};
+
+pub(crate) use spans::Spans;
+
+/// How long a collector may take for one request.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Sends until it is dropped, and once more then.
+#[derive(Debug)]
+pub(crate) struct Exporter {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Exporter {
+    /// # Errors
+    /// The system gives no thread.
+    pub(crate) fn start(config: &Otel, telemetry: Arc<Telemetry>) -> std::io::Result<Self> {
+        let roots = if config.endpoint.starts_with("https:") {
+            Roots::System
+        } else {
+            Roots::None
+        };
+        let collector = Collector {
+            agent: agent(PATIENCE, roots),
+            config: config.clone(),
+            registry: metrics_registry(&telemetry),
+            telemetry,
+        };
+        let (stop, stopped) = mpsc::channel::<()>();
+        let interval = config.interval;
+        let thread = thread::Builder::new()
+            .name("otel".to_owned())
+            .spawn(move || {
+                let mut fails = false;
+                loop {
+                    let ends = stopped.recv_timeout(interval) != Err(RecvTimeoutError::Timeout);
+                    match collector.export() {
+                        Ok(()) => fails = false,
+                        // Once for each time that it begins: the figures of the next request include these.
+                        Err(reason) if !fails => {
+                            warn!(
+                                reason,
+                                "the OpenTelemetry collector does not take the metrics"
+                            );
+                            fails = true;
+                        }
+                        Err(_) => {}
+                    }
+                    if ends {
+                        return;
+                    }
+                }
+            })?;
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of the OpenTelemetry exporter panicked");
+        }
+    }
+}
+
+struct Collector {
+    agent: Agent,
+    config: Otel,
+    telemetry: Arc<Telemetry>,
+    registry: Registry,
+}
+
+impl Collector {
+    fn export(&self) -> Result<(), String> {
+        let report = self.telemetry.report();
+        let resource = json!({"attributes": attributes([
+            ("service.name", "walrelay"),
+            ("service.version", env!("CARGO_PKG_VERSION")),
+            ("walrelay.slot", &report.pipeline.slot),
+        ])});
+        let scope = json!({"name": "walrelay", "version": env!("CARGO_PKG_VERSION")});
+        let text = metrics_text(&self.registry).map_err(|error| error.to_string())?;
+        let metrics = metrics::of_text(&text, report.started_ms, report.now_ms);
+        let body = json!({"resourceMetrics": [
+            {"resource": resource, "scopeMetrics": [{"scope": scope, "metrics": metrics}]}]});
+        self.post("/v1/metrics", &body)?;
+        let spans = self.telemetry.spans.take();
+        if spans.is_empty() {
+            return Ok(());
+        }
+        let body = json!({"resourceSpans": [
+            {"resource": resource, "scopeSpans": [{"scope": scope, "spans": spans}]}]});
+        self.post("/v1/traces", &body)
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Result<(), String> {
+        let url = format!("{}{path}", self.config.endpoint.trim_end_matches('/'));
+        let mut request = self
+            .agent
+            .post(&url)
+            .header("Content-Type", "application/json");
+        if let Some(token) = &self.config.token {
+            let token = token.expose_secret().trim();
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        let answer = request.send(body.to_string());
+        match answer.map_err(|error| format!("{url}: {error}"))?.status() {
+            status if status.is_success() => Ok(()),
+            status => Err(format!("{url} answered with status {}", status.as_u16())),
+        }
+    }
+}
+
+/// Attributes whose values are texts.
+fn attributes<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Value {
+    let pairs = pairs.into_iter();
+    pairs
+        .map(|(key, value)| json!({"key": key, "value": {"stringValue": value}}))
+        .collect()
+}
+
+/// 64-bit numbers are texts in the encoding.
+fn nanos(millis: u64) -> String {
+    (u128::from(millis) * 1_000_000).to_string()
+}
