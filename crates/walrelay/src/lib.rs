@@ -5,8 +5,8 @@
 //! - [`cli`]: arguments, failures as people read them, exit codes.
 //! - [`config`]: the configuration file.
 //! - `postgres`: catalogs, what is created in them, the replication connection.
-//! - `commands`: one module per command, `run`, `init`, `check`, `status`, `slots`, `route`,
-//!   `demo`, `bench`, `dlq`, `import-debezium`.
+//! - `commands`: one module per command, `run`, `init`, `check`, `status`, `slots`,
+//!   `bookmark`, `replay`, `route`, `demo`, `bench`, `dlq`, `import-debezium`.
 //! - `sinks`: standard output as a sink. Kafka is a crate of its own.
 //! - `failures`: each error of the crates below, with what to do about it.
 //! - `tokens`: where Kafka's OAUTHBEARER tokens come from.
@@ -54,6 +54,7 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
         },
         Command::Status(args) => commands::status(&args, &env),
         Command::Slots(args) => commands::slots(&args, &env),
+        Command::Bookmark(args) => commands::bookmark(&args, &env),
         Command::Route(args) => commands::route(&args, &env),
         Command::Demo(args) => commands::demo(&args, &env),
         Command::Bench(args) => commands::bench(&args, &env),

@@ -8,6 +8,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use super::bench::BenchArgs;
+use super::bookmark::BookmarkArgs;
 use super::dlq::{DlqArgs, Output};
 use super::exit::{self, Exit};
 use super::import::ImportArgs;
@@ -84,6 +85,15 @@ All items: docs/CHECK.md")]
   walrelay slots drop walrelay_old
   walrelay slots advance walrelay --to now --dry-run")]
     Slots(Box<SlotsArgs>),
+
+    /// Keep positions that can be replayed from: create, list, advance or drop a bookmark.
+    ///
+    /// A bookmark is a replication slot that nobody reads. It costs the log that Postgres keeps for it.
+    #[command(after_help = "Examples:
+  walrelay bookmark create before_release
+  walrelay bookmark list
+  walrelay bookmark drop before_release")]
+    Bookmark(Box<BookmarkArgs>),
 
     /// Show what a row would become: topic, key, value, headers. Connects to nothing.
     ///

@@ -11,6 +11,7 @@
 
 mod args;
 mod bench;
+mod bookmark;
 mod dlq;
 mod exit;
 mod failure;
@@ -22,6 +23,10 @@ pub use args::{
     CheckArgs, Cli, Command, ConfigArgs, DemoArgs, InitArgs, RunArgs, StatusArgs, completions,
 };
 pub use bench::{BenchArgs, BenchPart};
+pub use bookmark::{
+    AdvanceBookmarkArgs, BookmarkArgs, BookmarkCommand, CreateBookmarkArgs, DropBookmarkArgs,
+    ListBookmarksArgs,
+};
 pub use dlq::{
     CloseArgs, DlqArgs, DlqCommand, DlqTopicArgs, DropArgs, FilterArgs, ListArgs, Output,
     RedriveArgs, ShowArgs,

@@ -1,6 +1,7 @@
 //! One module per command. Each takes its arguments and returns the failures to report, if any.
 
 mod bench;
+mod bookmark;
 mod check;
 mod confirm;
 mod connect;
@@ -15,6 +16,7 @@ mod status;
 mod units;
 
 pub(crate) use bench::bench;
+pub(crate) use bookmark::bookmark;
 pub(crate) use check::check;
 pub(crate) use demo::demo;
 pub(crate) use dlq::dlq;

@@ -10,9 +10,11 @@
 //! - `error`: what can be wrong, and what to do about it.
 //! - `state_file`: how far a relay has come, noted before the slot is told. `retention`: how much WAL the
 //!   server keeps for the slot.
+//! - `bookmarks`: kept slots that replays are made from.
 //! - `catalog`: the queries of the catalogs. `script`: the SQL that creates things, as `init --dry-run`
 //!   prints and `migrations/` holds it. `presets`: which preset fits a table.
 
+mod bookmarks;
 mod catalog;
 mod deadline;
 mod error;
@@ -23,6 +25,10 @@ mod setup;
 mod source;
 mod state_file;
 
+pub(crate) use bookmarks::{
+    Bookmark, ROLLING, advance_slot, bookmarks, bookmarks_among, copy_slot,
+    slot_of as bookmark_slot,
+};
 pub(crate) use catalog::{
     Facts, PublicationFacts, PublishedOperations, Sample, SlotRow, SlotStanding, Survey,
     TableFacts, TableSurvey, Wanted, describe, inspect, lacking_to_publish, sample, slot_standing,

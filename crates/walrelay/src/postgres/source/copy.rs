@@ -9,11 +9,10 @@ use tokio::time::Instant;
 use tracing::info;
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::{Looked, Opened, Resume, SlotOwner, Source, TableName};
-use walrelay_walsender::{
-    ConnInfo, Session, SessionKind, SlotOptions, StartReplication, quote_literal,
-};
+use walrelay_walsender::{ConnInfo, Session, SessionKind, SlotOptions, StartReplication};
 
 use super::stream::Stream;
+use crate::postgres::bookmarks::copy_slot;
 use crate::postgres::catalog::{Wanted, describe, inspect, slot};
 use crate::postgres::deadline::bounded;
 use crate::postgres::error::PostgresError;
@@ -120,13 +119,7 @@ impl CopySource {
     async fn make(&self, has_slot: bool, replication: &mut Session) -> Result<(), PostgresError> {
         let (slot, copy) = (&self.original.slot, self.copy());
         if has_slot {
-            replication
-                .query(&format!(
-                    "SELECT pg_catalog.pg_copy_logical_replication_slot({}, {}, true)",
-                    quote_literal(slot),
-                    quote_literal(&copy)
-                ))
-                .await?;
+            replication.query(&copy_slot(slot, &copy, true)).await?;
             if self.wanted.is_some() {
                 info!(
                     slot,
