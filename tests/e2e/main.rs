@@ -20,6 +20,7 @@
 //! - [`errors`]: each mistake has its own word and exit code.
 //! - [`commands`]: `init`, `check`, `completions`, standard output as a sink.
 //! - [`check`]: the doctor names each thing that is broken. [`slot_commands`]: `slots list` and the others.
+//! - [`replay`]: bookmarks, and what is sent again from them.
 //! - [`bench`]: what `bench` measures, and that it leaves nothing behind.
 //! - [`secure`]: TLS, logins, access control; that the relay needs no more, and tells no secret.
 //! - [`dlq`]: dead letters are listed, shown, redriven and dropped.
@@ -63,6 +64,7 @@ mod poison;
 mod position;
 mod presets;
 mod registry;
+mod replay;
 mod rig;
 mod secure;
 mod slot_commands;

@@ -176,6 +176,8 @@ pub struct Counts {
     pub parked: u64,
     /// Events passed over by the poison policy.
     pub skipped: u64,
+    /// Events that the router's selection leaves out.
+    pub unselected: u64,
     /// Logical messages that are no events: of other prefixes.
     pub logical_messages: u64,
 }
@@ -194,6 +196,7 @@ impl Counts {
             dead_letters: self.dead_letters + other.dead_letters,
             parked: self.parked + other.parked,
             skipped: self.skipped + other.skipped,
+            unselected: self.unselected + other.unselected,
             logical_messages: self.logical_messages + other.logical_messages,
         }
     }

@@ -93,6 +93,11 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         &self.environment
     }
 
+    /// The environment, at the end.
+    pub fn into_environment(self) -> W {
+        self.environment
+    }
+
     /// Relays until `shutdown` resolves, then drains; or until an error that no retry can mend.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ use super::bookmark::BookmarkArgs;
 use super::dlq::{DlqArgs, Output};
 use super::exit::{self, Exit};
 use super::import::ImportArgs;
+use super::replay::ReplayArgs;
 use super::route::RouteArgs;
 use super::slots::SlotsArgs;
 
@@ -94,6 +95,20 @@ All items: docs/CHECK.md")]
   walrelay bookmark list
   walrelay bookmark drop before_release")]
     Bookmark(Box<BookmarkArgs>),
+
+    /// Send events again, from a bookmark, a position or a time on.
+    ///
+    /// Reads a temporary copy of a bookmark through the router of the configuration. The bookmark stays where it
+    /// is, and the relay goes on. Each record has a header walrelay-replay with the id of the replay. Replaying
+    /// into the live topics asks first: consumers see old events after new ones of the same key.
+    #[command(after_help = "Examples:
+  walrelay replay --from before_release --topic-prefix again. --dry-run
+  walrelay replay --from before_release --topic-prefix again.
+  walrelay replay --from 2026-01-02T03:00:00Z --to 2026-01-02T04:00:00Z --to-topic repaired
+  walrelay replay --from 0/16B3748 --where \"type = 'OrderPlaced' and key = 'order-42'\" --sink stdout
+  walrelay replay --from rolling --rate 500 --yes
+  walrelay replay --resume 1f3a5b7c")]
+    Replay(Box<ReplayArgs>),
 
     /// Show what a row would become: topic, key, value, headers. Connects to nothing.
     ///

@@ -16,6 +16,7 @@ mod dlq;
 mod exit;
 mod failure;
 mod import;
+mod replay;
 mod route;
 mod slots;
 
@@ -35,6 +36,7 @@ pub use exit::Exit;
 pub(crate) use failure::printable;
 pub use failure::{Failure, colours, report};
 pub use import::ImportArgs;
+pub use replay::{ReplayArgs, ReplayFrom, ReplaySink, ReplayTo};
 pub use route::{Form, RouteArgs};
 pub use slots::{
     AdvanceSlotArgs, AdvanceTo, ChangeArgs, CreateSlotArgs, DropSlotArgs, ListSlotsArgs, SlotsArgs,

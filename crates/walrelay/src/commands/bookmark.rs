@@ -6,6 +6,7 @@ use serde::Serialize;
 use walrelay_walsender::Session;
 
 use super::connect::block_on;
+use super::replay::first_of;
 use super::slots::{Change, Server, advance_slot, drop_slot, failure, say};
 use super::units::{bytes, columns};
 use super::{Ended, Env, output};
@@ -143,30 +144,47 @@ async fn list(args: &ListBookmarksArgs, server: Server) -> Result<(), Failure> {
         .await
         .map_err(failure)?;
     session.close().await;
+    let mut listed = Vec::with_capacity(found.len());
+    for bookmark in found {
+        let first = if args.times {
+            first_of(&bookmark, &server).await?
+        } else {
+            None
+        };
+        listed.push((bookmark, first));
+    }
     let mut out = Vec::new();
     match args.list.output {
-        Output::Table => table(&found, &mut out).map_err(output)?,
-        Output::Json => found
+        Output::Table => table(&listed, args.times, &mut out).map_err(output)?,
+        Output::Json => listed
             .iter()
-            .try_for_each(|bookmark| line(bookmark, &mut out))
+            .try_for_each(|(bookmark, first)| line(bookmark, first.as_deref(), &mut out))
             .map_err(output)?,
     }
     io::stdout().write_all(&out).map_err(output)
 }
 
-fn table(found: &[Bookmark], out: &mut dyn Write) -> io::Result<()> {
+fn table(found: &[(Bookmark, Option<String>)], times: bool, out: &mut dyn Write) -> io::Result<()> {
     let head = ["BOOKMARK", "SLOT", "POSITION", "RETAINED", "WAL"];
-    let mut rows: Vec<Vec<String>> = vec![head.map(str::to_owned).to_vec()];
+    let mut head = head.map(str::to_owned).to_vec();
+    if times {
+        head.push("FIRST COMMIT".to_owned());
+    }
+    let mut rows: Vec<Vec<String>> = vec![head];
     let optional = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    for bookmark in found {
+    for (bookmark, first) in found {
         let slot = &bookmark.slot;
-        rows.push(vec![
+        let mut row = vec![
             bookmark.name.clone(),
             slot.name.clone(),
             optional(bookmark.position().map(|at| at.to_string())),
             optional(slot.retained.map(bytes)),
             optional(slot.wal_status.clone()),
-        ]);
+        ];
+        if times {
+            row.push(optional(first.clone()));
+        }
+        rows.push(row);
     }
     columns(&rows, out)
 }
@@ -179,16 +197,18 @@ struct Line<'a> {
     position: Option<String>,
     retained_bytes: Option<u64>,
     wal_status: Option<&'a str>,
+    first_commit: Option<&'a str>,
 }
 
 /// One object on a line.
-fn line(bookmark: &Bookmark, out: &mut Vec<u8>) -> io::Result<()> {
+fn line(bookmark: &Bookmark, first: Option<&str>, out: &mut Vec<u8>) -> io::Result<()> {
     let line = Line {
         bookmark: &bookmark.name,
         slot: &bookmark.slot.name,
         position: bookmark.position().map(|at| at.to_string()),
         retained_bytes: bookmark.slot.retained,
         wal_status: bookmark.slot.wal_status.as_deref(),
+        first_commit: first,
     };
     serde_json::to_writer(&mut *out, &line)?;
     out.write_all(b"\n")

@@ -246,7 +246,7 @@ fn ended<K: SinkFailure>(
 }
 
 /// Resolves at SIGTERM or SIGINT. A second signal ends the process at once.
-fn asked_to_stop() -> Result<impl Future<Output = ()>, Failure> {
+pub(super) fn asked_to_stop() -> Result<impl Future<Output = ()>, Failure> {
     let failed = |error| {
         Failure::new("signals", Exit::Internal, "cannot listen for signals").caused_by(error)
     };

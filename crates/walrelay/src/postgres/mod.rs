@@ -43,5 +43,7 @@ pub(crate) use setup::{
     Action, Moment, Plan, carries_columns, carries_inserts, carries_tables, failover_known,
     lock_setup, no_publication, plan, slot_fits, table_fits, wal_level,
 };
-pub(crate) use source::{CopySource, Original, PostgresSource, SourceOptions};
+pub(crate) use source::{
+    CopySource, Original, PostgresSource, Range, RangeSource, Reading, SourceOptions, first_commit,
+};
 pub(crate) use state_file::read as read_state_file;

@@ -2,6 +2,7 @@
 
 mod copy;
 mod inspections;
+mod range;
 mod readers;
 mod stream;
 
@@ -29,6 +30,7 @@ use super::setup::{Moment, plan, prepare};
 use super::state_file::{Position, StateWriter};
 pub(crate) use copy::{CopySource, Original};
 use inspections::{Inspection, Inspections};
+pub(crate) use range::{Range, RangeSource, Reading, first_commit};
 use readers::Readers;
 use stream::Stream;
 
