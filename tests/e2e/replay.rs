@@ -101,7 +101,7 @@ fn two_replays_give_the_same_beside_a_relay_at_work() {
     let config = rig.config();
     let relay = rig.streaming(&config);
     done(&command("bookmark", &config, &["create", "start"]));
-    rig.workload().rows(ROWS).run();
+    let rows = rig.workload().rows(ROWS).run().rows as usize;
     rig.caught_up();
     let before = bookmarks(&config);
     assert_eq!(before[0]["bookmark"], "start");
@@ -112,25 +112,21 @@ fn two_replays_give_the_same_beside_a_relay_at_work() {
         let args = ["--from", "start", "--to", &end, "--topic-prefix", prefix];
         done(&command("replay", &config, &args));
         let topics = format!("{prefix}{}", rig.prefix);
-        History::records(&rig.bootstrap, &topics, ROWS as usize, PATIENCE)
+        History::records(&rig.bootstrap, &topics, rows, PATIENCE)
     };
     let first = replay("first-");
     let second = replay("second-");
-    assert_eq!(
-        load.written().rows > 100,
-        true,
-        "the relay had work meanwhile"
-    );
+    assert!(load.written().rows > 100, "the relay had work meanwhile");
     load.stop();
     rig.caught_up();
     rig.verdict().assert_clean();
     relay.ends_well();
 
-    assert!(first.len() >= ROWS as usize, "{} records", first.len());
+    assert_eq!(first.len(), rows, "all came, and nothing was repeated");
     let ids: BTreeSet<_> = first.iter().map(|record| &record.id).collect();
     assert_eq!(ids.len(), first.len(), "nothing was repeated");
     assert_eq!(by_key(&first), by_key(&second));
-    let live = History::records(&rig.bootstrap, &rig.prefix, ROWS as usize, PATIENCE);
+    let live = History::records(&rig.bootstrap, &rig.prefix, rows, PATIENCE);
     let live = by_key(&live);
     for (key, replayed) in by_key(&first) {
         assert_eq!(
@@ -363,7 +359,7 @@ fn an_interrupted_replay_is_resumed() {
     let config = rig.config();
     let relay = rig.streaming(&config);
     done(&command("bookmark", &config, &["create", "start"]));
-    rig.workload().rows(4_000).run();
+    let rows = rig.workload().rows(4_000).run().rows as usize;
     rig.caught_up();
     let dir = rig.path("replays");
     fs::create_dir(&dir).expect("a directory");
@@ -397,7 +393,7 @@ fn an_interrupted_replay_is_resumed() {
         .expect("an id")
         .to_owned();
     let interrupted = sent();
-    assert!((500..4_000).contains(&interrupted), "{interrupted}");
+    assert!((500..rows).contains(&interrupted), "{interrupted}");
 
     // Killed in the middle.
     let args = [&["--resume", &id][..], &state].concat();
@@ -414,16 +410,16 @@ fn an_interrupted_replay_is_resumed() {
     });
     replay.kill();
     let killed = sent();
-    assert!(killed < 4_000, "{killed}");
+    assert!(killed < rows, "{killed}");
 
     finish(&config, &args);
-    let records = History::records(&rig.bootstrap, &topics, 4_000, PATIENCE);
+    let records = History::records(&rig.bootstrap, &topics, rows, PATIENCE);
     let ids: BTreeSet<_> = records.iter().map(|record| record.id.clone()).collect();
-    assert_eq!(ids.len(), 4_000, "all of it came");
+    assert_eq!(ids.len(), rows, "all of it came");
     assert!(
-        records.len() - 4_000 < 1_600,
+        records.len() - rows < 1_600,
         "{} records were repeated",
-        records.len() - 4_000
+        records.len() - rows
     );
     let first: BTreeSet<_> = records
         .iter()
@@ -439,4 +435,104 @@ fn finish(config: &Path, args: &[&str]) {
     let mut command: Command = walrelay(&with("replay", config, args));
     let output = eventually_some(PATIENCE, || command.output().ok());
     done(&output);
+}
+
+/// The running relay keeps the rolling bookmark at its distance, and not beyond the limit of WAL; a relay on standby
+/// leaves it alone; dropped, it is made anew with a warning.
+#[test]
+fn a_rolling_bookmark_follows_the_relay() {
+    let rig = Rig::with_outbox(18);
+    let url = rig.postgres.url();
+    let more =
+        "\n[retention]\nkeep = \"3s\"\nmax_wal = \"32MiB\"\n\n[http]\nlisten = \"127.0.0.1:0\"\n";
+    let config = rig.config_with(&url, more);
+    let relay = rig.streaming(&config);
+    let db = Db::connect(&url);
+    let rolling = || {
+        bookmarks(&config)
+            .into_iter()
+            .find(|bookmark| bookmark["bookmark"] == "rolling")
+    };
+    let position = || -> walrelay_lsn::Lsn {
+        let bookmark = eventually_some(PATIENCE, rolling);
+        bookmark["position"]
+            .as_str()
+            .expect("a position")
+            .parse()
+            .expect("an LSN")
+    };
+    let begin = position();
+    insert(&db, 1);
+    rig.caught_up();
+    let after_first = rig.slot().read().expect("the slot").confirmed_flush;
+    assert!(
+        position() < after_first,
+        "the bookmark follows at a distance"
+    );
+    let replayed = command(
+        "replay",
+        &config,
+        &["--from", "rolling", "--sink", "stdout"],
+    );
+    assert_eq!(lines(&replayed).len(), 1);
+    // The time is over; the position moves with each event of any table.
+    eventually(PATIENCE, || {
+        insert(&db, 2);
+        position() >= after_first
+    });
+    assert!(begin < after_first);
+    let standby = rig.start(&config);
+    standby.says("standing by");
+
+    // More WAL than may be kept, before the time is over.
+    let kept = |bookmark: &Value| bookmark["retained_bytes"].as_u64().expect("bytes");
+    db.batch("CREATE TABLE bulk (text text)");
+    for _ in 0..12 {
+        db.batch(
+            "INSERT INTO bulk SELECT repeat(md5(i::text), 8) FROM generate_series(1, 20000) i",
+        );
+    }
+    rig.caught_up();
+    eventually(PATIENCE, || {
+        rolling().is_some_and(|bookmark| kept(&bookmark) < 48 << 20)
+    });
+
+    db.batch("SELECT pg_drop_replication_slot('walrelay_bookmark_rolling')");
+    relay.says("dropped by somebody");
+    eventually(PATIENCE, || rolling().is_some());
+    assert!(
+        !standby.log().contains("rolling bookmark is made"),
+        "{}",
+        standby.log()
+    );
+
+    let address = relay.log();
+    let address = address
+        .split("http://")
+        .nth(1)
+        .and_then(|rest| rest.split(['"', '/', ' ']).next());
+    let address = address.expect("the address of the endpoint").to_owned();
+    let metrics = || {
+        use std::io::{Read as _, Write as _};
+        let mut stream = std::net::TcpStream::connect(&address).expect("the endpoint");
+        stream
+            .write_all(b"GET /metrics HTTP/1.0\r\nHost: x\r\n\r\n")
+            .expect("written");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("an answer");
+        text
+    };
+    eventually(PATIENCE, || {
+        let text = metrics();
+        text.contains("walrelay_bookmark_retained_wal_bytes ")
+            && text.contains("walrelay_bookmark_reachable_seconds ")
+    });
+    relay.ends_well();
+    standby.streaming();
+    eventually(PATIENCE, || {
+        insert(&db, 3);
+        rig.caught_up();
+        standby.log().contains("rolling") || rolling().is_some()
+    });
+    standby.ends_well();
 }

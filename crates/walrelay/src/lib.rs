@@ -10,6 +10,7 @@
 //! - `sinks`: standard output as a sink. Kafka is a crate of its own.
 //! - `failures`: each error of the crates below, with what to do about it.
 //! - `tokens`: where Kafka's OAUTHBEARER tokens come from.
+//! - `rolling`: the bookmark that a running relay keeps.
 //! - `registry`: the schema registry, asked for the schemas of values.
 //! - `telemetry`: logging, and what a run knows of itself: status, metrics, the figures it ends with.
 //! - `http`: the endpoint that serves them, and the client of other servers.
@@ -29,6 +30,7 @@ mod http;
 mod json;
 mod postgres;
 mod registry;
+mod rolling;
 mod sinks;
 mod telemetry;
 mod tokens;

@@ -16,7 +16,10 @@ use crate::cli::{Exit, Failure, RunArgs};
 use crate::config::{Config, SinkConfig};
 use crate::failures::{self, SinkFailure};
 use crate::http::Endpoint;
-use crate::postgres::{CopySource, PostgresError, PostgresSource, SourceOptions};
+use crate::postgres::{
+    CopySource, PostgresError, PostgresSource, ROLLING, SourceOptions, bookmark_slot,
+};
+use crate::rolling::{Keep, Keeping, RollingBookmark};
 use crate::sinks::StdoutSinkFactory;
 use crate::telemetry::{RecentErrors, Setup, SlotMonitor, Telemetry, World, log_to_stderr};
 
@@ -48,6 +51,7 @@ pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Ended {
                 .map_err(|error| failures::kafka_client(&error))?;
             let source = of_slot(&config, args.accept_gap, env)?;
             let telemetry = observed(&config, env, errors, parking.as_ref())?;
+            let _rolling = rolling(&config, env, &source, telemetry.as_ref())?;
             let mut factory = KafkaSinkFactory::new(kafka);
             if let Some(telemetry) = &telemetry {
                 factory = factory.with_stats(Arc::clone(&telemetry.sink));
@@ -71,6 +75,7 @@ pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Ended {
             let telemetry = observed(&config, env, errors, parking.as_ref())?;
             if *confirm {
                 let source = of_slot(&config, args.accept_gap, env)?;
+                let _rolling = rolling(&config, env, &source, telemetry.as_ref())?;
                 relay(
                     &config,
                     env,
@@ -99,6 +104,38 @@ fn of_slot(config: &Config, accept_gap: bool, env: Env<'_>) -> Result<PostgresSo
     };
     let info = conn_info(&config.source, env)?;
     Ok(PostgresSource::new(info, wanted(config), options))
+}
+
+/// Keeps the rolling bookmark, where one is configured, until it is dropped.
+fn rolling(
+    config: &Config,
+    env: Env<'_>,
+    source: &PostgresSource,
+    telemetry: Option<&Arc<Telemetry>>,
+) -> Result<Option<RollingBookmark>, Failure> {
+    let Some(retention) = config.retention else {
+        return Ok(None);
+    };
+    let slot = &config.source.slot;
+    let bookmark = bookmark_slot(slot, ROLLING).map_err(|why| {
+        Failure::new("bookmark-name", Exit::Config, why)
+            .remedy("choose a shorter name for [source] slot")
+    })?;
+    let keeping = Keeping {
+        info: conn_info(&config.source, env)?,
+        slot: slot.clone(),
+        bookmark,
+        keep: Keep {
+            time: retention.keep,
+            max_wal: retention.max_wal,
+        },
+        walsender: source.walsender(),
+        telemetry: telemetry.cloned(),
+    };
+    let started = RollingBookmark::start(keeping);
+    started.map(Some).map_err(|error| {
+        Failure::new("runtime", Exit::Unavailable, "cannot start").caused_by(error)
+    })
 }
 
 /// Temporary copies of that slot, so that nothing is confirmed in it.

@@ -187,6 +187,20 @@ fn screen(config: &Config, status: &Status) -> String {
         ),
         (None, None) => line("slot", format!("{}: not known", relay.pipeline.slot)),
     }
+    if let Some(bookmark) = &relay.bookmark {
+        line(
+            "rolling",
+            format!(
+                "{} at {}: {} back can be replayed, of {}; {} of WAL are kept for it, of {}",
+                bookmark.slot,
+                bookmark.position,
+                span((bookmark.reachable_seconds * 1e3) as u64),
+                span((bookmark.keep_seconds * 1e3) as u64),
+                bytes(bookmark.retained_bytes),
+                bytes(bookmark.max_wal_bytes)
+            ),
+        );
+    }
     let lsn = |lsn: &Option<String>| lsn.clone().unwrap_or_else(|| "-".to_owned());
     let source = &relay.source;
     line(

@@ -45,8 +45,8 @@ use walrelay_event_router::CloudEvents;
 pub use error::{ConfigError, Place, Problem};
 pub use sections::{
     Backoff, Bearer, Debezium, Delivery, Guarantee, Http, KafkaProperties, KafkaSink, Log,
-    LogFormat, LogLevel, Poison, Registry, RegistryLogin, Router, SchemaFile, SinkConfig, Source,
-    TokenOrigin, TopicCreation,
+    LogFormat, LogLevel, Poison, Registry, RegistryLogin, Retention, Router, SchemaFile,
+    SinkConfig, Source, TokenOrigin, TopicCreation,
 };
 
 use document::Document;
@@ -79,6 +79,8 @@ pub struct Config {
     pub delivery: Delivery,
     /// What happens to events that cannot be delivered.
     pub poison: Poison,
+    /// What the running relay keeps for replays.
+    pub retention: Option<Retention>,
     /// Where metrics, health and status are served.
     pub http: Option<Http>,
     /// What is logged.

@@ -13,9 +13,9 @@ use walrelay_relay::{Class, Diverted, PoisonAction, Progress, SchemaFailure, Sta
 use walrelay_sink::{BatchingMode, Parking, Poison, SinkStats};
 
 use super::report::{
-    BrokerReport, DeadLetterReport, DeliveryReport, History, KafkaReport, LatencyReport,
-    PipelineReport, ProcessReport, Quantiles, RegistryReport, Sample, SlotReport, SourceReport,
-    StatusReport, TopicReport,
+    BookmarkReport, BrokerReport, DeadLetterReport, DeliveryReport, History, KafkaReport,
+    LatencyReport, PipelineReport, ProcessReport, Quantiles, RegistryReport, Sample, SlotReport,
+    SourceReport, StatusReport, TopicReport,
 };
 use super::{Latencies, RecentErrors, millis_now, wall_clock};
 
@@ -172,6 +172,7 @@ struct Live {
     skipped: BTreeMap<String, u64>,
     slot: Option<SlotReport>,
     slot_error: Option<String>,
+    bookmark: Option<BookmarkReport>,
     server_end: Option<Lsn>,
     /// The first end of the log, as the server said, that is not confirmed yet, and when it said so.
     unreached: Option<(Lsn, Instant)>,
@@ -207,6 +208,7 @@ impl Telemetry {
                 skipped: classes(),
                 slot: None,
                 slot_error: None,
+                bookmark: None,
                 server_end: None,
                 unreached: None,
             }),
@@ -267,6 +269,11 @@ impl Telemetry {
             }
             Err(reason) => live.slot_error = Some(reason),
         }
+    }
+
+    /// The rolling bookmark, if this relay keeps it.
+    pub(crate) fn bookmark(&self, bookmark: Option<BookmarkReport>) {
+        lock(&self.live).bookmark = bookmark;
     }
 
     /// Ends a second of the history.
@@ -360,6 +367,7 @@ impl Telemetry {
                 feedback_sent: live.feedback_sent,
             },
             slot: live.slot.clone(),
+            bookmark: live.bookmark.clone(),
             slot_error: live.slot_error.clone(),
             delivery: DeliveryReport {
                 in_flight_records: live.progress.map_or(0, |progress| progress.in_flight),

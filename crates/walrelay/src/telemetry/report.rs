@@ -22,6 +22,9 @@ pub(crate) struct StatusReport {
     pub(crate) source: SourceReport,
     /// As the server said last; `null` before the first answer, and while the slot does not exist.
     pub(crate) slot: Option<SlotReport>,
+    /// The rolling bookmark of `[retention]`; `null` where this relay keeps none.
+    #[serde(default)]
+    pub(crate) bookmark: Option<BookmarkReport>,
     /// Why the server did not say anything of the slot the last time.
     pub(crate) slot_error: Option<String>,
     pub(crate) delivery: DeliveryReport,
@@ -107,6 +110,24 @@ pub(crate) struct SlotReport {
     pub(crate) inactive_seconds: Option<f64>,
     pub(crate) invalidation_reason: Option<String>,
     /// When the server said so.
+    pub(crate) seen_ms: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct BookmarkReport {
+    /// Its slot.
+    pub(crate) slot: String,
+    pub(crate) position: String,
+    /// WAL that the server keeps for the bookmark alone.
+    pub(crate) retained_bytes: u64,
+    /// `retention.max_wal`.
+    pub(crate) max_wal_bytes: u64,
+    /// For how long back, at least, events can be replayed from it.
+    pub(crate) reachable_seconds: f64,
+    /// `retention.keep`.
+    pub(crate) keep_seconds: f64,
+    /// When the server was asked.
     pub(crate) seen_ms: u64,
 }
 

@@ -90,6 +90,7 @@ items! {
     RetainedWal = Postgres, "retained-wal";
     KeepSize = Postgres, "max-slot-wal-keep-size";
     IdleTimeout = Postgres, "idle-slot-timeout";
+    RollingBookmark = Postgres, "rolling-bookmark";
     OtherSlots = Postgres, "other-slots";
     Transactions = Postgres, "open-transactions";
     FailoverSlot = Postgres, "failover-slot";

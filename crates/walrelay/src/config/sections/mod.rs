@@ -6,6 +6,7 @@ mod delivery;
 mod http;
 mod kafka;
 mod registry;
+mod retention;
 mod route;
 mod router;
 mod sink;
@@ -17,6 +18,7 @@ pub use debezium::Debezium;
 pub use delivery::{Backoff, Delivery, Guarantee, Log, LogFormat, LogLevel, Poison};
 pub use http::Http;
 pub use registry::{Registry, RegistryLogin, SchemaFile};
+pub use retention::Retention;
 pub use router::Router;
 pub use sink::{Bearer, KafkaProperties, KafkaSink, SinkConfig, TokenOrigin, TopicCreation};
 pub use source::Source;
@@ -46,6 +48,7 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
         rows::<TopicCreation>,
         rows::<Delivery>,
         rows::<Poison>,
+        rows::<retention::Keys>,
         rows::<http::Keys>,
         rows::<Log>,
     ] {
@@ -71,6 +74,7 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, Noted> {
     let sink = sink::sink(reader);
     let delivery = delivery::delivery(reader);
     let poison = delivery::poison(reader);
+    let retention = retention::retention(reader);
     let http = http::http(reader);
     let log = Log::read(reader);
     Ok(Config {
@@ -82,6 +86,7 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, Noted> {
         sink: sink?,
         delivery: delivery?,
         poison: poison?,
+        retention: retention?,
         http: http?,
         log: log?,
         shown: reader.shown(),

@@ -8,7 +8,7 @@ mod stream;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -81,6 +81,8 @@ pub(crate) struct PostgresSource {
     /// Another process read the slot when it was tried last.
     found_busy: bool,
     readers: Readers,
+    /// The process that serves the stream, 0 before there is one.
+    walsender: Arc<AtomicI32>,
     watch: RetentionWatch,
 }
 
@@ -111,7 +113,13 @@ impl PostgresSource {
             server_start: None,
             relayed: Arc::default(),
             found_busy: false,
+            walsender: Arc::default(),
         }
+    }
+
+    /// The process that serves the stream, 0 before there is one.
+    pub(crate) fn walsender(&self) -> Arc<AtomicI32> {
+        Arc::clone(&self.walsender)
     }
 
     /// What the state file says, if one is kept.
@@ -335,6 +343,7 @@ impl PostgresSource {
             opened.predecessor.get_or_insert(Predecessor::StateFile);
         }
         self.readers.streaming(walsender);
+        self.walsender.store(walsender, Ordering::Relaxed);
         self.server_start = Some(opened.server_start.clone());
         self.relayed.fetch_max(confirmed.get(), Ordering::Relaxed);
         if std::mem::take(&mut self.accept_gap) && !self.accepted {

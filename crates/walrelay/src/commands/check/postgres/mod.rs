@@ -151,6 +151,7 @@ async fn read(
     checks.extend(slot::retained(&seen));
     checks.push(server::keep_size(&seen));
     checks.push(server::idle_timeout(&seen));
+    checks.extend(slot::rolling(&seen));
     checks.push(slot::others(&seen));
     checks.push(slot::transactions(&seen));
     checks.push(failover::slot(&seen));

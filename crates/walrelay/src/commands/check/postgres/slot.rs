@@ -7,7 +7,7 @@ use crate::commands::check::item::{Check, Item};
 use crate::commands::units::bytes;
 use crate::config::SinkConfig;
 use crate::failures;
-use crate::postgres::{Plan, Retention, SlotRow, script, slot_fits};
+use crate::postgres::{Plan, ROLLING, Retention, SlotRow, bookmark_slot, script, slot_fits};
 
 /// A transaction that is open for so many seconds is long.
 const LONG: u64 = 60;
@@ -57,6 +57,48 @@ pub(super) fn retained(seen: &Seen<'_>) -> Option<Check> {
             };
             Check::warn(Item::RetainedWal, format!("{warning}: {kept}"), remedy)
         }
+    })
+}
+
+/// The bookmark that the running relay keeps, where it is to keep one.
+pub(super) fn rolling(seen: &Seen<'_>) -> Option<Check> {
+    let retention = seen.config.retention?;
+    let item = Item::RollingBookmark;
+    let relay = &seen.wanted.slot;
+    let name = match bookmark_slot(relay, ROLLING) {
+        Ok(name) => name,
+        Err(why) => {
+            return Some(Check::warn(
+                item,
+                why,
+                "choose a shorter name for [source] slot",
+            ));
+        }
+    };
+    let row = |name: &str| seen.survey.slots.iter().find(|slot| slot.name == name);
+    let Some(bookmark) = row(&name) else {
+        let finding = format!("{name} does not exist: the running relay makes it");
+        return Some(Check::pass(item, finding));
+    };
+    if bookmark.wal_status.as_deref() == Some("lost") || bookmark.invalidated.is_some() {
+        let finding = format!("{name} is lost: nothing can be replayed from it");
+        let remedy = "the running relay makes it anew; raise max_slot_wal_keep_size, or lower \
+                      [retention] max_wal below it";
+        return Some(Check::warn(item, finding, remedy));
+    }
+    let restart = |slot: Option<&SlotRow>| slot.and_then(|slot| slot.restart);
+    let alone = restart(row(relay)).zip(restart(Some(bookmark)));
+    let alone = alone.map_or(0, |(relay, bookmark)| relay.bytes_since(bookmark));
+    let finding = format!(
+        "{name} keeps {} of {}",
+        bytes(alone),
+        bytes(retention.max_wal)
+    );
+    Some(if alone > retention.max_wal {
+        let remedy = "start the relay, which moves it; or walrelay bookmark advance rolling";
+        Check::warn(item, finding, remedy)
+    } else {
+        Check::pass(item, finding)
     })
 }
 
