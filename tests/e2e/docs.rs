@@ -5,6 +5,7 @@
 
 mod migrating;
 mod proof;
+mod replaying;
 mod scaling;
 mod texts;
 

@@ -110,7 +110,14 @@ pub(super) fn others(seen: &Seen<'_>) -> Check {
         .survey
         .slots
         .iter()
-        .filter(|slot| slot.name != seen.wanted.slot && !slot.temporary)
+        // The rolling bookmark has an item of its own.
+        .filter(|slot| {
+            let rolling =
+                bookmark_slot(&seen.wanted.slot, ROLLING).is_ok_and(|name| name == slot.name);
+            slot.name != seen.wanted.slot
+                && !slot.temporary
+                && !(rolling && seen.config.retention.is_some())
+        })
         .collect();
     let much: Vec<&&SlotRow> = others
         .iter()
