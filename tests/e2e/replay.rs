@@ -1,6 +1,8 @@
 //! `walrelay bookmark` and `walrelay replay`: events are sent again from a kept position, the bookmark stays
 //! where it is, and the relay goes on.
 
+mod million;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
@@ -10,6 +12,7 @@ use std::time::Duration;
 use serde_json::Value;
 use walrelay_testkit::{Db, Delivered, History, eventually, eventually_some};
 
+use crate::endpoint::{free_address, get};
 use crate::rig::{PATIENCE, Relay, Rig, insert, output, said, walrelay};
 
 const ROWS: u64 = 20_000;
@@ -443,9 +446,11 @@ fn finish(config: &Path, args: &[&str]) {
 fn a_rolling_bookmark_follows_the_relay() {
     let rig = Rig::with_outbox(18);
     let url = rig.postgres.url();
-    let more =
-        "\n[retention]\nkeep = \"3s\"\nmax_wal = \"32MiB\"\n\n[http]\nlisten = \"127.0.0.1:0\"\n";
-    let config = rig.config_with(&url, more);
+    let address = free_address();
+    let more = format!(
+        "\n[retention]\nkeep = \"3s\"\nmax_wal = \"32MiB\"\n\n[http]\nlisten = \"{address}\"\n"
+    );
+    let config = rig.config_with(&url, &more);
     let relay = rig.streaming(&config);
     let db = Db::connect(&url);
     let rolling = || {
@@ -481,7 +486,7 @@ fn a_rolling_bookmark_follows_the_relay() {
         position() >= after_first
     });
     assert!(begin < after_first);
-    let standby = rig.start(&config);
+    let standby = rig.start_with(&config, &["--set", "http.listen=127.0.0.1:0"]);
     standby.says("standing by");
 
     // More WAL than may be kept, before the time is over.
@@ -506,24 +511,8 @@ fn a_rolling_bookmark_follows_the_relay() {
         standby.log()
     );
 
-    let address = relay.log();
-    let address = address
-        .split("http://")
-        .nth(1)
-        .and_then(|rest| rest.split(['"', '/', ' ']).next());
-    let address = address.expect("the address of the endpoint").to_owned();
-    let metrics = || {
-        use std::io::{Read as _, Write as _};
-        let mut stream = std::net::TcpStream::connect(&address).expect("the endpoint");
-        stream
-            .write_all(b"GET /metrics HTTP/1.0\r\nHost: x\r\n\r\n")
-            .expect("written");
-        let mut text = String::new();
-        stream.read_to_string(&mut text).expect("an answer");
-        text
-    };
     eventually(PATIENCE, || {
-        let text = metrics();
+        let text = get(address, "/metrics").map_or_else(String::new, |(_, text)| text);
         text.contains("walrelay_bookmark_retained_wal_bytes ")
             && text.contains("walrelay_bookmark_reachable_seconds ")
     });

@@ -13,8 +13,8 @@
 //! # Invariants
 //! - The struct, its reader, the check of names, the defaults and the reference in
 //!   `docs/CONFIGURATION.md` follow from one declaration.
-//! - A key that is known and not yet supported is refused, not ignored. Two options of Debezium are
-//!   accepted without effect, because they have none there either under these settings
+//! - A key that is known and not yet supported is refused, not ignored. Two options of Debezium
+//!   change no record, because they do not there either under these settings
 //!   (`table.field.event.type`, `topic.prefix`); the reference says so.
 //! - No value of a secret key, and no value of an environment variable, is part of an error or of
 //!   a `Debug` form. Messages show lines as they stand in the file, up to the equals sign where the

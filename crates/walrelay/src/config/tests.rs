@@ -353,7 +353,7 @@ fn unknown_keys_find_the_one_that_was_meant() {
         router          => "route.by.field" = "x"              => `router.debezium.route.by.field`
         delivery        => max_inflight_bytes = "1MiB"         => `delivery.max_in_flight_bytes`
         sink.kafak      => x = 1                               => the section `sink.kafka`
-        zzzzzzzz        =>                                     => the sections are source, router, sink, delivery, poison, http, log
+        zzzzzzzz        =>                                     => the sections are source, router, sink, delivery, poison, retention, http, log
         log             => qqqqqqqqqqqqqq = 1                  => the keys of [log] are level, format
         "#,
     ) {
