@@ -62,36 +62,32 @@ pub(crate) fn replay(args: &ReplayArgs, env: Env<'_>) -> Ended {
         env,
     );
     let dir = state_dir(args, config);
-    let (note, file) = match &args.resume {
-        Some(id) => {
-            let (note, file) = NoteFile::open(&dir, id, server.slot())?;
-            block_on(Box::pin(still_there(&note, &server)))??;
-            (note, Some(file))
-        }
-        None => {
-            let note = block_on(Box::pin(chosen(args, &server)))??;
-            agree(args, &note)?;
-            let file = (!args.dry_run).then(|| NoteFile::create(&dir, &note));
-            (note, file.transpose()?)
-        }
+    let (note, file) = if let Some(id) = &args.resume {
+        let (note, file) = NoteFile::open(&dir, id, server.slot())?;
+        block_on(Box::pin(still_there(&note, &server)))??;
+        (note, Some(file))
+    } else {
+        let note = block_on(Box::pin(chosen(args, &server)))??;
+        agree(args, &note)?;
+        let file = (!args.dry_run).then(|| NoteFile::create(&dir, &note));
+        (note, file.transpose()?)
     };
     let run = Run {
         note: &note,
         server: &server,
         file,
     };
-    if args.dry_run {
+    let replayed = match (note.sink, &config.sink) {
         // What is only counted registers nothing.
-        return Ok(run.by(NullSinkFactory, false)?);
-    }
-    Ok(match (note.sink, &config.sink) {
-        (ReplaySink::Stdout, _) => run.by(StdoutSinkFactory::new(&config.delivery), true)?,
+        _ if args.dry_run => run.by(NullSinkFactory, false),
+        (ReplaySink::Stdout, _) => run.by(StdoutSinkFactory::new(&config.delivery), true),
         (ReplaySink::Kafka, SinkConfig::Kafka(sink)) => {
             let kafka = connect::kafka(sink, &config.delivery)?;
-            run.by(KafkaSinkFactory::new(kafka), true)?;
+            run.by(KafkaSinkFactory::new(kafka), true)
         }
-        (ReplaySink::Kafka, SinkConfig::Stdout { .. }) => return Err(no_kafka().into()),
-    })
+        (ReplaySink::Kafka, SinkConfig::Stdout { .. }) => Err(no_kafka()),
+    };
+    Ok(replayed?)
 }
 
 /// Where the sink of a replay is not named: the configured one.
@@ -216,7 +212,7 @@ impl Run<'_> {
         let watch = pipeline.into_environment();
         match result {
             Ok(Outcome::Drained { .. } | Outcome::Unused) if reading.has_ended() => {
-                watch.finished(None)?;
+                watch.finished()?;
                 totals(if sends {
                     "acknowledged"
                 } else {
@@ -230,12 +226,12 @@ impl Run<'_> {
                     Outcome::Incomplete { confirmed, .. } => confirmed,
                     Outcome::Unused => None,
                 };
-                let kept = watch.finished(Some(acknowledged))?;
+                let kept = watch.interrupted(acknowledged);
                 totals("acknowledged, and the replay was interrupted,");
                 Err(interrupted(note, kept))
             }
             Err(error) => {
-                let kept = watch.finished(Some(None))?;
+                let kept = watch.interrupted(None);
                 let failure = failures::pipeline(error);
                 if kept {
                     totals("acknowledged before it failed,");

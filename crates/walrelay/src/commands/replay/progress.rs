@@ -76,21 +76,25 @@ impl Watch {
         redraw(&line(part, self.tally.acknowledged(), now - self.begun));
     }
 
-    /// The run has ended. `interrupted`: up to where everything is acknowledged, if that is known. True: the
-    /// replay can be resumed.
-    pub(super) fn finished(
-        mut self,
-        interrupted: Option<Option<CommitEnd>>,
-    ) -> Result<bool, Failure> {
-        if self.drawn.is_some() {
-            redraw("");
-        }
-        if let Some(Some(acknowledged)) = interrupted {
+    /// All of it was replayed.
+    pub(super) fn finished(self) -> Result<(), Failure> {
+        self.clear();
+        self.file.map_or(Ok(()), NoteFile::remove)
+    }
+
+    /// The run has ended before. `acknowledged`: up to where everything is, if that is known. True: the replay can
+    /// be resumed.
+    pub(super) fn interrupted(mut self, acknowledged: Option<CommitEnd>) -> bool {
+        self.clear();
+        if let Some(acknowledged) = acknowledged {
             self.note(acknowledged);
         }
-        match (self.file, interrupted) {
-            (Some(file), None) => file.remove().map(|()| false),
-            (file, _) => Ok(file.is_some()),
+        self.file.is_some()
+    }
+
+    fn clear(&self) {
+        if self.drawn.is_some() {
+            redraw("");
         }
     }
 }
@@ -144,7 +148,10 @@ mod tests {
     fn a_line_tells_part_rate_and_time_left() {
         let of = |position| part(Lsn::new(100), Lsn::new(position), Lsn::new(200));
         assert_eq!((of(0), of(150), of(300)), (0.0, 0.5, 1.0));
-        assert_eq!(part(Lsn::new(5), Lsn::new(5), Lsn::new(5)), 1.0);
+        assert_eq!(
+            (part(Lsn::new(5), Lsn::new(5), Lsn::new(5)), of(100)),
+            (1.0, 0.0)
+        );
         let half = line(0.5, 9_000, Duration::from_secs(90));
         assert_eq!(
             half,
