@@ -109,8 +109,8 @@ fn two_replays_give_the_same_beside_a_relay_at_work() {
     let before = bookmarks(&config);
     assert_eq!(before[0]["bookmark"], "start");
 
-    let load = rig.workload().seed(7).rate(300.0).start();
     let end = rig.slot().wal_end().to_string();
+    let load = rig.workload().seed(7).rate(300.0).start();
     let replay = |prefix: &str| {
         let args = ["--from", "start", "--to", &end, "--topic-prefix", prefix];
         done(&command("replay", &config, &args));
