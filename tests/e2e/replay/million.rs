@@ -85,7 +85,8 @@ fn p99(address: SocketAddr, since_ms: u64) -> String {
 }
 
 /// Rows a second of a relay that drains them from a slot of its own to its own topics.
-fn drain(rig: &Rig, db: &Db, prefix: &str, end: &str, rows: u64) -> f64 {
+fn drain(rig: &Rig, prefix: &str, end: &str, rows: u64) -> f64 {
+    let db = Db::connect(&rig.postgres.url());
     let name = format!("drain_{}", prefix.trim_end_matches('-'));
     db.batch(&format!(
         "SELECT pg_copy_logical_replication_slot('walrelay_bookmark_start', '{name}', false)"
@@ -159,25 +160,38 @@ fn rows_are_replayed_as_fast_as_they_are_drained() {
     let since = now_ms();
     sleep(Duration::from_secs(20));
     eprintln!("relay before: {}", p99(address, since));
-    let mut rates = Vec::new();
-    let mut all = Vec::new();
-    for prefix in ["first-", "second-"] {
-        // Another relay, on a slot that is where the bookmark is: in turn with the replays, as machines have moods.
-        let drained = drain(&rig, &db, prefix, &end, rows);
-        let since = now_ms();
+    let replay = |prefix: &str| {
         let args = ["--from", "start", "--to", &end, "--topic-prefix", prefix];
         let said = done(&command("replay", &config, &args));
-        eprintln!("{said}relay meanwhile: {}", p99(address, since));
         let rate = said
             .split(" s (")
             .nth(1)
             .and_then(|rest| rest.split(' ').next());
         let rate: f64 = rate.and_then(|rate| rate.parse().ok()).expect("a rate");
-        rates.push((rate, drained));
+        eprintln!("{said}");
+        rate
+    };
+    let since = now_ms();
+    let rate = replay("first-");
+    eprintln!(
+        "replay alone: {rate:.0} rows/s; relay meanwhile: {}",
+        p99(address, since)
+    );
+    for prefix in ["second-", "third-"] {
+        // At the same time, so that both have the same machine: another relay, on a slot that is where the bookmark is.
+        let (rate, drained) = std::thread::scope(|scope| {
+            let drained = scope.spawn(|| drain(&rig, prefix, &end, rows));
+            (replay(prefix), drained.join().expect("a rate"))
+        });
+        eprintln!(
+            "replay {rate:.0} rows/s beside a drain of {drained:.0} rows/s: {:.2}",
+            rate / drained
+        );
     }
     load.stop();
     rig.caught_up();
     relay.ends_well();
+    let mut all = Vec::new();
     for prefix in ["first-", "second-", ""] {
         let topic = format!("{prefix}{}bulk", rig.prefix);
         all.push(by_key(&rig.bootstrap, &topic, rows));
@@ -189,10 +203,4 @@ fn rows_are_replayed_as_fast_as_they_are_drained() {
         "the same records in the same order per key"
     );
     assert!(all[0] == all[2], "as the relay has sent them");
-    for (rate, drained) in rates {
-        eprintln!(
-            "replay {rate:.0} rows/s, drain {drained:.0} rows/s: {:.2}",
-            rate / drained
-        );
-    }
 }
