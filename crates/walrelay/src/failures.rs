@@ -171,6 +171,12 @@ pub(crate) fn postgres(error: PostgresError) -> Failure {
                  target_session_attrs=read-write so that both connections reach the primary",
             )
         }
+        PostgresError::SnapshotRead | PostgresError::SnapshotLost => {
+            Failure::new("snapshot-lost", Exit::Unavailable, what)
+                .remedy("start again: the rows are read from the first")
+        }
+        PostgresError::Row(_) => Failure::new("snapshot-row", Exit::Data, what)
+            .remedy("that is a bug, of this program or of what is between it and Postgres: report it"),
         PostgresError::Wal(error) => connection(error),
         PostgresError::Log(error) => log(&error),
         PostgresError::StateFile(error) => {

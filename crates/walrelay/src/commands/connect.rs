@@ -16,9 +16,9 @@ use walrelay_walsender::ConnInfo;
 
 use super::Env;
 use crate::cli::{Exit, Failure};
-use crate::config::{self, Config};
+use crate::config::{self, Config, SnapshotMode};
 use crate::failures;
-use crate::postgres::Wanted;
+use crate::postgres::{Selection, Wanted};
 use crate::registry::Registry;
 use crate::telemetry::RegistryStats;
 use crate::tokens::Tokens;
@@ -145,6 +145,21 @@ pub(super) fn wanted(config: &Config) -> Wanted {
         messages: config.source.messages.clone(),
         create: config.source.create,
         failover: config.source.failover,
+        snapshot: (config.source.snapshot != SnapshotMode::Never).then(|| selection(config)),
+    }
+}
+
+/// Which rows of the tables a snapshot reads, and in which order.
+pub(super) fn selection(config: &Config) -> Selection {
+    let time = match &config.router {
+        config::Router::Debezium(debezium) => debezium.options.event_timestamp.clone(),
+        config::Router::Templates(_) => None,
+    };
+    Selection {
+        unsent: config.source.snapshot == SnapshotMode::Unsent,
+        filter: config.source.snapshot_where.clone(),
+        order: config.source.snapshot_order.clone(),
+        time,
     }
 }
 

@@ -140,8 +140,10 @@ async fn create(
                 session.query(&sql).await?;
                 lines.push(format!("created slot {}", wanted.slot));
             }
-            // Only `run --accept-gap` plans this.
-            Action::RecreateSlot => unreachable!("init drops nothing"),
+            // Only `run` plans these.
+            Action::RecreateSlot | Action::Snapshot => {
+                unreachable!("init drops nothing and reads no rows")
+            }
         }
     }
     for note in plan.notes {
@@ -186,6 +188,7 @@ mod tests {
             messages: None,
             create: true,
             failover: false,
+            snapshot: None,
         }
     }
 

@@ -13,10 +13,10 @@ use walrelay_sink::{Parking, SinkFactory};
 use super::connect::{block_on, conn_info, kafka, router, schemas, settings, wanted};
 use super::{Ended, Env, load};
 use crate::cli::{Exit, Failure, RunArgs};
-use crate::config::{Config, SinkConfig};
+use crate::config::{Config, SinkConfig, SnapshotMode};
 use crate::failures::{self, SinkFailure};
 use crate::http::Endpoint;
-use crate::postgres::{CopySource, PostgresError, PostgresSource, SourceOptions};
+use crate::postgres::{CopySource, PostgresError, PostgresSource, SnapshotProgress, SourceOptions};
 use crate::sinks::StdoutSinkFactory;
 use crate::telemetry::{RecentErrors, Setup, SlotMonitor, Telemetry, World, log_to_stderr};
 
@@ -46,8 +46,10 @@ pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Ended {
                 })
                 .transpose()
                 .map_err(|error| failures::kafka_client(&error))?;
+            let snapshot = Arc::default();
             let source = of_slot(&config, args.accept_gap, env)?;
-            let telemetry = observed(&config, env, errors, parking.as_ref())?;
+            let source = source.with_progress(Arc::clone(&snapshot));
+            let telemetry = observed(&config, env, errors, parking.as_ref(), snapshot)?;
             let mut factory = KafkaSinkFactory::new(kafka);
             if let Some(telemetry) = &telemetry {
                 factory = factory.with_stats(Arc::clone(&telemetry.sink));
@@ -68,9 +70,10 @@ pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Ended {
             if let Some(parking) = &parking {
                 parking.set_ready();
             }
-            let telemetry = observed(&config, env, errors, parking.as_ref())?;
+            let snapshot = Arc::default();
+            let telemetry = observed(&config, env, errors, parking.as_ref(), Arc::clone(&snapshot))?;
             if *confirm {
-                let source = of_slot(&config, args.accept_gap, env)?;
+                let source = of_slot(&config, args.accept_gap, env)?.with_progress(snapshot);
                 relay(
                     &config,
                     env,
@@ -174,6 +177,7 @@ fn observed(
     env: Env<'_>,
     errors: RecentErrors,
     parking: Option<&Arc<Parking>>,
+    snapshot: Arc<SnapshotProgress>,
 ) -> Result<Option<Arc<Telemetry>>, Failure> {
     if config.http.is_none() {
         return Ok(None);
@@ -197,6 +201,7 @@ fn observed(
         bootstrap_servers,
         dead_letter_topic: config.poison.topic.clone(),
         parking: parking.cloned(),
+        snapshot: (config.source.snapshot != SnapshotMode::Never).then_some(snapshot),
         registry: config.registry.is_some().then(Arc::default),
         config: config.shown.clone(),
     };

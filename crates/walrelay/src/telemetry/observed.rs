@@ -14,9 +14,11 @@ use walrelay_sink::{BatchingMode, Parking, Poison, SinkStats};
 
 use super::report::{
     BrokerReport, DeadLetterReport, DeliveryReport, History, KafkaReport, LatencyReport,
-    PipelineReport, ProcessReport, Quantiles, RegistryReport, Sample, SlotReport, SourceReport,
+    PipelineReport, ProcessReport, Quantiles, RegistryReport, Sample, SlotReport, SnapshotReport, SourceReport,
     StatusReport, TopicReport,
 };
+use crate::postgres::SnapshotProgress;
+
 use super::{Latencies, RecentErrors, millis_now, wall_clock};
 
 /// Samples of the history: fifteen minutes.
@@ -48,6 +50,8 @@ pub(crate) struct Setup {
     pub(crate) bootstrap_servers: Option<String>,
     pub(crate) dead_letter_topic: String,
     pub(crate) parking: Option<Arc<Parking>>,
+    /// How far a snapshot has come, where one is configured.
+    pub(crate) snapshot: Option<Arc<SnapshotProgress>>,
     /// Requests to the schema registry, where there is one.
     pub(crate) registry: Option<Arc<RegistryStats>>,
     /// The effective configuration without secrets.
@@ -359,6 +363,7 @@ impl Telemetry {
                 reconnects: live.reconnects.clone(),
                 feedback_sent: live.feedback_sent,
             },
+            snapshot: setup.snapshot.as_deref().map(snapshot),
             slot: live.slot.clone(),
             slot_error: live.slot_error.clone(),
             delivery: DeliveryReport {
@@ -471,7 +476,8 @@ impl Live {
             .filter(|(lsn, _)| confirmed.is_none_or(|confirmed| *lsn > confirmed));
         let unread = unreached.map_or(Duration::ZERO, |(_, since)| since.elapsed());
         let away = match self.state {
-            State::Streaming
+            State::Snapshot
+            | State::Streaming
             | State::Blocked
             | State::WaitingForSchema { .. }
             | State::Draining => self.progress_at.elapsed(),
@@ -503,6 +509,15 @@ impl Live {
     }
 }
 
+fn snapshot(progress: &SnapshotProgress) -> SnapshotReport {
+    SnapshotReport {
+        running: progress.is_running(),
+        rows: progress.of_attempt(),
+        expected_rows: progress.expected(),
+        rows_total: progress.rows(),
+    }
+}
+
 /// All classes, so that a first event is an increase of a counter that was there before.
 fn classes() -> BTreeMap<String, u64> {
     let classes = Poison::ALL
@@ -516,6 +531,7 @@ fn classes() -> BTreeMap<String, u64> {
 fn describe(state: &State) -> (&'static str, Option<&str>) {
     match state {
         State::Connecting => ("connecting", None),
+        State::Snapshot => ("snapshot", None),
         State::Streaming => ("streaming", None),
         State::Blocked => ("blocked", None),
         State::WaitingForSchema { why } => ("waiting-for-schema", Some(why)),

@@ -20,6 +20,9 @@ pub(crate) struct StatusReport {
     /// Why it is not ready.
     pub(crate) not_ready: Option<String>,
     pub(crate) source: SourceReport,
+    /// `null` where no snapshot is configured.
+    #[serde(default)]
+    pub(crate) snapshot: Option<SnapshotReport>,
     /// As the server said last; `null` before the first answer, and while the slot does not exist.
     pub(crate) slot: Option<SlotReport>,
     /// Why the server did not say anything of the slot the last time.
@@ -55,8 +58,9 @@ pub(crate) struct PipelineReport {
 }
 
 /// The states of a pipeline.
-pub(crate) const STATES: [&str; 8] = [
+pub(crate) const STATES: [&str; 9] = [
     "connecting",
+    "snapshot",
     "streaming",
     "blocked",
     "waiting-for-schema",
@@ -88,6 +92,20 @@ pub(crate) struct SourceReport {
     pub(crate) reconnects: BTreeMap<String, u64>,
     /// Status updates sent to the server.
     pub(crate) feedback_sent: u64,
+}
+
+/// The rows that are read before the slot is made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct SnapshotReport {
+    /// They are being read. Without it they were read before, or will be.
+    pub(crate) running: bool,
+    /// Rows of this attempt.
+    pub(crate) rows: u64,
+    /// How many rows the server expects in it, by its statistics; `null` before it began.
+    pub(crate) expected_rows: Option<u64>,
+    /// Rows of all attempts of this process.
+    pub(crate) rows_total: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -231,6 +231,7 @@ fn relay(
         messages: None,
         create: true,
         failover: false,
+        snapshot: None,
     };
     let settings = Settings {
         tables: Arc::from([outbox()]),

@@ -19,7 +19,7 @@ pub use http::Http;
 pub use registry::{Registry, RegistryLogin, SchemaFile};
 pub use router::Router;
 pub use sink::{Bearer, KafkaProperties, KafkaSink, SinkConfig, TokenOrigin, TopicCreation};
-pub use source::Source;
+pub use source::{SnapshotMode, Source};
 
 use super::Config;
 use super::declare::Section;

@@ -30,6 +30,7 @@ fn wanted() -> Wanted {
         messages: None,
         create: true,
         failover: false,
+        snapshot: None,
     }
 }
 

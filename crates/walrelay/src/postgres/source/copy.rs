@@ -186,7 +186,7 @@ impl Source for CopySource {
         let tables = describe(&mut control, &self.original.tables).await?;
         self.control = Some(control);
         Ok(Opened {
-            stream: Stream::new(stream, &copy, Arc::default()),
+            stream: Stream::of_slot(stream, &copy, Arc::default()),
             system_id: system.system_id,
             timeline: system.timeline,
             // Nobody promotes or reads a copy that is this session's own.

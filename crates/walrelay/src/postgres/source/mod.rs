@@ -1,6 +1,7 @@
 //! The replication connection of one slot, with an ordinary control connection beside it.
 
 mod copy;
+mod initial;
 mod inspections;
 mod readers;
 mod stream;
@@ -21,13 +22,15 @@ use walrelay_walsender::{
     SystemIdentity,
 };
 
-use super::catalog::{ServerFacts, SlotFacts, SlotReader, Wanted, describe, inspect, reader, slot};
+use super::catalog::{Facts, ServerFacts, SlotFacts, SlotReader, Wanted, describe, inspect, reader, slot};
 use super::deadline::bounded;
 use super::error::{Gap, PostgresError, SetupError};
 use super::retention::{Retention, RetentionWatch};
-use super::setup::{Moment, plan, prepare};
+use super::setup::{Moment, Prepared, plan, prepare};
+use super::snapshot::{Anchor, Plan as SnapshotPlan, SnapshotProgress, settings as snapshot_settings};
 use super::state_file::{Position, StateWriter};
 pub(crate) use copy::{CopySource, Original};
+use initial::InitialSnapshot;
 use inspections::{Inspection, Inspections};
 use readers::Readers;
 use stream::Stream;
@@ -80,6 +83,9 @@ pub(crate) struct PostgresSource {
     found_busy: bool,
     readers: Readers,
     watch: RetentionWatch,
+    /// A snapshot that is being read.
+    snapshot: Option<InitialSnapshot>,
+    snapshot_progress: Arc<SnapshotProgress>,
 }
 
 /// Both connections, and the answers over them.
@@ -90,6 +96,8 @@ struct Connected {
     system: SystemIdentity,
     ancestors: Vec<Ancestor>,
     moment: Moment,
+    /// There is no slot: a snapshot comes first.
+    snapshot: bool,
 }
 
 impl PostgresSource {
@@ -109,6 +117,16 @@ impl PostgresSource {
             server_start: None,
             relayed: Arc::default(),
             found_busy: false,
+            snapshot: None,
+            snapshot_progress: Arc::default(),
+        }
+    }
+
+    /// Shows there how far a snapshot has come.
+    pub(crate) fn with_progress(self, snapshot_progress: Arc<SnapshotProgress>) -> Self {
+        Self {
+            snapshot_progress,
+            ..self
         }
     }
 
@@ -129,7 +147,10 @@ impl PostgresSource {
             state_file.belongs_to(&self.wanted.slot, &facts.server.database)?;
         }
         let millis = self.wal_sender_timeout.as_millis().to_string();
-        let settings = [("wal_sender_timeout", millis.as_str())];
+        let mut settings = vec![("wal_sender_timeout", millis.as_str())];
+        if self.wanted.snapshot.is_some() && facts.slot.is_none() {
+            settings.extend(snapshot_settings(facts.server.major));
+        }
         let mut replication =
             Session::connect(&self.info, SessionKind::Replication, &settings).await?;
         let system = bounded("IDENTIFY_SYSTEM", replication.identify_system()).await?;
@@ -137,7 +158,8 @@ impl PostgresSource {
             .ancestors(&mut replication, system.timeline, resume)
             .await?;
         let moment = self.moment(resume, &ancestors);
-        let gap = prepare(&self.wanted, moment, &facts, &mut control, &mut replication).await?;
+        let prepared = prepare(&self.wanted, moment, &facts, &mut control, &mut replication);
+        let Prepared { gap, snapshot } = prepared.await?;
         if gap.is_some() {
             self.accepted = true;
             // Its position is behind the new slot.
@@ -152,6 +174,7 @@ impl PostgresSource {
             system,
             ancestors,
             moment,
+            snapshot,
         })
     }
 
@@ -159,10 +182,11 @@ impl PostgresSource {
     fn moment(&self, resume: Option<&Resume>, ancestors: &[Ancestor]) -> Moment {
         let in_common = |known: &Resume| known.in_common(ancestors).lsn();
         match resume {
-            Some(resume) => Moment::Relayed {
+            Some(resume) if self.started => Moment::Relayed {
                 upto: in_common(resume),
             },
-            None => Moment::Start {
+            // Of a snapshot that was not completed nothing counts.
+            _ => Moment::Start {
                 known: self.kept().map(|kept| in_common(&kept.resume(None))),
                 accept_gap: self.accept_gap,
             },
@@ -291,7 +315,12 @@ impl PostgresSource {
             system,
             ancestors,
             moment,
+            snapshot,
         } = self.connect(resume).await?;
+        if snapshot {
+            let snapshot = self.begin_snapshot(control, replication, server, system);
+            return snapshot.await;
+        }
         let walsender = replication.backend_pid();
         let gap = Gap {
             from: moment.known(),
@@ -316,7 +345,7 @@ impl PostgresSource {
         let tables = bounded("reading the columns of the tables", described).await?;
         self.inspections = Inspections::over(Some(control));
         let mut opened = Opened {
-            stream: Stream::new(stream, &self.wanted.slot, Arc::clone(&self.relayed)),
+            stream: Stream::of_slot(stream, &self.wanted.slot, Arc::clone(&self.relayed)),
             system_id: system.system_id,
             timeline: system.timeline,
             server_start: server.start,
@@ -340,6 +369,81 @@ impl PostgresSource {
         }
         self.started = true;
         Ok(opened)
+    }
+
+    /// Makes the snapshot, and opens its rows.
+    async fn begin_snapshot(
+        &mut self,
+        control: Session,
+        replication: Session,
+        server: ServerFacts,
+        system: SystemIdentity,
+    ) -> Result<Opened<Stream>, PostgresError> {
+        let temporary = format!("walrelay_snapshot_{:08x}", fastrand::u32(..));
+        info!(
+            slot = self.wanted.slot,
+            "there is no slot: reading the rows that are there first. Postgres waits for open transactions before"
+        );
+        let plan = SnapshotPlan {
+            info: self.info.clone(),
+            publication: self.wanted.publication.clone(),
+            tables: self.wanted.tables.clone(),
+            selection: self.wanted.snapshot.clone().unwrap_or_default(),
+            progress: Arc::clone(&self.snapshot_progress),
+        };
+        let anchor = Anchor::with_slot(plan, replication, &temporary).await?;
+        let snapshot = self.snapshot.insert(InitialSnapshot {
+            anchor,
+            temporary,
+            control,
+            system,
+            server_start: server.start,
+        });
+        snapshot.open().await
+    }
+
+    /// What a snapshot leaves to do. `None`: there is none, or its rows are read, or it is lost.
+    async fn continue_snapshot(&mut self) -> Result<Option<Opened<Stream>>, PostgresError> {
+        let Some(snapshot) = &mut self.snapshot else {
+            return Ok(None);
+        };
+        if !self.snapshot_progress.is_acknowledged() {
+            // The rows can be read again, from the same moment, as long as the server keeps it.
+            match snapshot.open().await {
+                Ok(opened) => return Ok(Some(opened)),
+                Err(error) => {
+                    debug!(error = %Chain(&error), "the snapshot cannot be read again: a new one is made");
+                    self.snapshot = None;
+                    return Ok(None);
+                }
+            }
+        }
+        let made = snapshot.make_slot(&self.wanted).await;
+        let snapshot = self.snapshot.take();
+        made?;
+        if let Some(snapshot) = snapshot {
+            snapshot.end(&self.wanted).await?;
+        }
+        Ok(None)
+    }
+
+    /// A look at the temporary slot of the snapshot.
+    fn looked_at_snapshot(
+        &self,
+        asked_at: Instant,
+        facts: Result<Facts, PostgresError>,
+    ) -> Result<Looked, PostgresError> {
+        match facts {
+            Ok(Facts { slot: Some(slot), .. }) if slot.lost().is_none() => Ok(Looked::Answered {
+                asked_at,
+                owner: SlotOwner::Ours,
+                timeline: None,
+            }),
+            Ok(_) => Err(PostgresError::SnapshotLost),
+            Err(error) => Ok(Looked::Failed {
+                reason: Chain(&error).to_string(),
+            }),
+        }
     }
 
     /// Starts the stream from the slot's position. The replication session goes with it.
@@ -415,6 +519,9 @@ impl Source for PostgresSource {
 
     async fn open(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
         self.inspections = Inspections::default();
+        if let Some(opened) = self.continue_snapshot().await? {
+            return Ok(opened);
+        }
         let result = match self.attempt(resume).await {
             // The slot may have been lost between the look at it and the start: then the catalogs
             // say so now.
@@ -426,6 +533,10 @@ impl Source for PostgresSource {
     }
 
     fn note(&mut self, position: CommitEnd) -> Result<CommitEnd, PostgresError> {
+        // Nothing is confirmed in a slot before the snapshot is complete.
+        if self.snapshot.is_some() {
+            return Ok(position);
+        }
         self.relayed
             .fetch_max(position.lsn().get(), Ordering::Relaxed);
         match &mut self.state_file {
@@ -435,11 +546,22 @@ impl Source for PostgresSource {
     }
 
     fn look(&mut self) {
-        self.inspections.start(&self.info, &self.wanted);
+        let Some(snapshot) = &self.snapshot else {
+            self.inspections.start(&self.info, &self.wanted);
+            return;
+        };
+        let temporary = Wanted {
+            slot: snapshot.temporary.clone(),
+            ..self.wanted.clone()
+        };
+        self.inspections.start(&self.info, &temporary);
     }
 
     async fn looked(&mut self, blocked: bool) -> Result<Looked, PostgresError> {
         let Inspection { asked_at, facts } = self.inspections.ended().await;
+        if self.snapshot.is_some() {
+            return self.looked_at_snapshot(asked_at, facts);
+        }
         let facts = match facts {
             Ok(facts) => facts,
             // A server that shuts down waits for its walsenders, and this walsender waits for us to read.
@@ -483,6 +605,12 @@ impl Source for PostgresSource {
     }
 
     async fn confirmed_on_server(&mut self) -> Result<Lsn, PostgresError> {
+        if self.snapshot.is_some() {
+            if !self.snapshot_progress.is_acknowledged() {
+                return Ok(Lsn::ZERO);
+            }
+            self.continue_snapshot().await?;
+        }
         // The control connection may have been idle for days, and closed by the server or by something in
         // between: then use a new one.
         if let Some(mut control) = self.inspections.take_session()
