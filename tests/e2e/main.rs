@@ -26,6 +26,7 @@
 //! - [`emitting`]: events without a table, by `outbox.emit`.
 //! - [`import_debezium`]: a configuration of Debezium's becomes one of walrelay's, which takes its slot over.
 //! - [`page`]: the status page in a browser.
+//! - [`snapshot`]: rows from before the slot are relayed once, before the log.
 //! - [`children`]: what a test has started ends with the test.
 //! - [`docs`]: what README, OPERATIONS and GUARANTEES say is so.
 //!
@@ -67,4 +68,5 @@ mod rig;
 mod secure;
 mod slot_commands;
 mod slots;
+mod snapshot;
 mod topics;
