@@ -34,6 +34,7 @@ pub struct Router {
     events: Option<CloudEvents>,
     encoding: Option<Encoding>,
     position_header: Option<String>,
+    run_header: Option<(String, String)>,
     plans: Vec<TablePlan>,
     /// Places in `plans`.
     tables: RelationMap<usize>,
@@ -88,6 +89,7 @@ impl Router {
             events: None,
             encoding: None,
             position_header: None,
+            run_header: None,
             plans: Vec::new(),
             tables: RelationMap::new(),
             facts: Vec::new(),
@@ -122,6 +124,14 @@ impl Router {
     #[must_use]
     pub fn with_position_header(mut self, name: Option<String>) -> Self {
         self.position_header = name;
+        self
+    }
+
+    /// With a header of this name and value on every record, behind all others: it tells the records of one
+    /// run from those of another.
+    #[must_use]
+    pub fn with_run_header(mut self, header: Option<(String, String)>) -> Self {
+        self.run_header = header;
         self
     }
 
@@ -306,6 +316,10 @@ impl Router {
         }
         if let Some(name) = &self.position_header {
             let value = self.scratch.get(..position::LENGTH);
+            routed.headers.push(Header { name, value });
+        }
+        if let Some((name, value)) = &self.run_header {
+            let value = Some(value.as_bytes());
             routed.headers.push(Header { name, value });
         }
     }
