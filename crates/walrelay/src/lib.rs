@@ -54,6 +54,7 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
         },
         Command::Status(args) => commands::status(&args, &env),
         Command::Slots(args) => commands::slots(&args, &env),
+        Command::Resend(args) => commands::resend(&args, &env),
         Command::Route(args) => commands::route(&args, &env),
         Command::Demo(args) => commands::demo(&args, &env),
         Command::Bench(args) => commands::bench(&args, &env),

@@ -11,6 +11,7 @@ use super::bench::BenchArgs;
 use super::dlq::{DlqArgs, Output};
 use super::exit::{self, Exit};
 use super::import::ImportArgs;
+use super::resend::ResendArgs;
 use super::route::RouteArgs;
 use super::slots::SlotsArgs;
 
@@ -119,6 +120,16 @@ A row is a JSON object of columns and values:
   walrelay bench --only kafka --set 'sink.kafka.\"compression.type\"=zstd'
   walrelay bench --copy-of walrelay --rows 50000")]
     Bench(Box<BenchArgs>),
+
+    /// Send rows that are in the outbox tables again, each record marked by the header walrelay-resend.
+    ///
+    /// The slot stays as it is, and the relay may be running. Consumers see these events again, and
+    /// old events of a key after new ones: asks first. A row that was deleted cannot be sent again.
+    #[command(after_help = "Examples:
+  walrelay resend --id 018f5a3e-7c1d-7b1a-9c55-0123456789ab
+  walrelay resend --where \"created_at >= '2026-03-01' AND aggregatetype = 'order'\" --dry-run
+  walrelay resend --where 'dispatched_at IS NULL' --yes")]
+    Resend(Box<ResendArgs>),
 
     /// Look at dead letters, send them again, or close them.
     ///

@@ -15,6 +15,7 @@ mod dlq;
 mod exit;
 mod failure;
 mod import;
+mod resend;
 mod route;
 mod slots;
 
@@ -30,6 +31,7 @@ pub use exit::Exit;
 pub(crate) use failure::printable;
 pub use failure::{Failure, colours, report};
 pub use import::ImportArgs;
+pub use resend::ResendArgs;
 pub use route::{Form, RouteArgs};
 pub use slots::{
     AdvanceSlotArgs, AdvanceTo, ChangeArgs, CreateSlotArgs, DropSlotArgs, ListSlotsArgs, SlotsArgs,

@@ -65,7 +65,7 @@ fn debezium_options(debezium: &config::Debezium) -> Options {
 }
 
 /// A UUID of version 7 of this start, as Debezium has one.
-fn run_id() -> String {
+pub(super) fn run_id() -> String {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let millis = since.unwrap_or_default().as_millis() & 0xffff_ffff_ffff;
     let random = fastrand::u128(..);

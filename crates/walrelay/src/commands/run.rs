@@ -71,7 +71,13 @@ pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Ended {
                 parking.set_ready();
             }
             let snapshot = Arc::default();
-            let telemetry = observed(&config, env, errors, parking.as_ref(), Arc::clone(&snapshot))?;
+            let telemetry = observed(
+                &config,
+                env,
+                errors,
+                parking.as_ref(),
+                Arc::clone(&snapshot),
+            )?;
             if *confirm {
                 let source = of_slot(&config, args.accept_gap, env)?.with_progress(snapshot);
                 relay(
@@ -251,7 +257,7 @@ fn ended<K: SinkFailure>(
 }
 
 /// Resolves at SIGTERM or SIGINT. A second signal ends the process at once.
-fn asked_to_stop() -> Result<impl Future<Output = ()>, Failure> {
+pub(super) fn asked_to_stop() -> Result<impl Future<Output = ()>, Failure> {
     let failed = |error| {
         Failure::new("signals", Exit::Internal, "cannot listen for signals").caused_by(error)
     };

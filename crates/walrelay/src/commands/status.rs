@@ -10,14 +10,14 @@ use serde::Serialize;
 use walrelay_walsender::{Session, SessionKind};
 
 use super::connect::{block_on, conn_info};
-use super::units::bytes;
+use super::units::{bar, bytes};
 use super::{Ended, Env, load};
 use crate::cli::{Exit, Failure, Output, StatusArgs};
 use crate::config::{Config, Http};
 use crate::failures;
 use crate::http::{Roots, agent};
 use crate::postgres::slot_standing;
-use crate::telemetry::{Quantiles, SlotReport, StatusReport, slot_report};
+use crate::telemetry::{Quantiles, SlotReport, SnapshotReport, StatusReport, slot_report};
 
 /// How long the endpoint may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -141,6 +141,14 @@ fn of_postgres(config: &Config, env: Env<'_>) -> Result<Option<SlotReport>, Fail
     Ok(slot_report(standing))
 }
 
+fn snapshot_line(snapshot: &SnapshotReport) -> String {
+    match (snapshot.running, snapshot.rows) {
+        (true, rows) => bar(rows, snapshot.expected_rows.unwrap_or(0)),
+        (false, 0) => "not running".to_owned(),
+        (false, rows) => format!("read: {rows} rows"),
+    }
+}
+
 /// One screen, without colours: its words say it.
 fn screen(config: &Config, status: &Status) -> String {
     let mut text = String::new();
@@ -175,6 +183,9 @@ fn screen(config: &Config, status: &Status) -> String {
             span(relay.now_ms.saturating_sub(relay.pipeline.since_ms))
         ),
     );
+    if let Some(snapshot) = &relay.snapshot {
+        line("snapshot", snapshot_line(snapshot));
+    }
     line("source", relay.source.server.clone());
     match (&relay.slot, &relay.slot_error) {
         (Some(slot), None) => line(

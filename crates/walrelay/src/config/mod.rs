@@ -45,8 +45,8 @@ use walrelay_event_router::CloudEvents;
 pub use error::{ConfigError, Place, Problem};
 pub use sections::{
     Backoff, Bearer, Debezium, Delivery, Guarantee, Http, KafkaProperties, KafkaSink, Log,
-    LogFormat, LogLevel, Poison, Registry, RegistryLogin, Router, SchemaFile, SinkConfig, SnapshotMode, Source,
-    TokenOrigin, TopicCreation,
+    LogFormat, LogLevel, Poison, Registry, RegistryLogin, Router, SchemaFile, SinkConfig,
+    SnapshotMode, Source, TokenOrigin, TopicCreation,
 };
 
 use document::Document;

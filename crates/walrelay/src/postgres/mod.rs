@@ -6,7 +6,7 @@
 //!   same over temporary copies of a slot ([`CopySource`]).
 //! - `setup`: from [`Wanted`] and [`Facts`], what has to be created or what is wrong ([`plan`]; pure, each
 //!   case has a test), and carrying it out.
-//! - `snapshot`: the rows of a moment as a stream ([`Anchor`]).
+//! - `snapshot`: the rows of a moment as a stream.
 //! - `deadline`: how long the server may take to answer.
 //! - `error`: what can be wrong, and what to do about it.
 //! - `state_file`: how far a relay has come, noted before the slot is told. `retention`: how much WAL the
@@ -26,9 +26,9 @@ mod source;
 mod state_file;
 
 pub(crate) use catalog::{
-    Facts, PublicationFacts, PublishedOperations, Sample, SlotRow, SlotStanding, Survey,
-    TableFacts, TableSurvey, Wanted, describe, inspect, lacking_to_publish, sample, slot_standing,
-    slots, survey,
+    Facts, PublicationFacts, PublishedOperations, PublishedTable, Sample, SlotRow, SlotStanding,
+    Survey, TableFacts, TableSurvey, Wanted, describe, inspect, lacking_to_publish, sample,
+    slot_standing, slots, survey,
 };
 #[cfg(test)]
 pub(crate) use catalog::{ServerFacts, SlotFacts, Transaction};
@@ -39,6 +39,6 @@ pub(crate) use setup::{
     Action, Moment, Plan, carries_columns, carries_inserts, carries_tables, failover_known,
     lock_setup, no_publication, plan, slot_fits, table_fits, wal_level,
 };
-pub(crate) use snapshot::{Anchor, Plan as SnapshotPlan, Selection, SnapshotProgress};
-pub(crate) use source::{CopySource, Original, PostgresSource, SourceOptions};
+pub(crate) use snapshot::{Plan as SnapshotPlan, Selection, SnapshotProgress, expected_rows};
+pub(crate) use source::{CopySource, Original, PostgresSource, ResendSource, SourceOptions};
 pub(crate) use state_file::read as read_state_file;

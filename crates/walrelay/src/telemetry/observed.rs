@@ -14,8 +14,8 @@ use walrelay_sink::{BatchingMode, Parking, Poison, SinkStats};
 
 use super::report::{
     BrokerReport, DeadLetterReport, DeliveryReport, History, KafkaReport, LatencyReport,
-    PipelineReport, ProcessReport, Quantiles, RegistryReport, Sample, SlotReport, SnapshotReport, SourceReport,
-    StatusReport, TopicReport,
+    PipelineReport, ProcessReport, Quantiles, RegistryReport, Sample, SlotReport, SnapshotReport,
+    SourceReport, StatusReport, TopicReport,
 };
 use crate::postgres::SnapshotProgress;
 

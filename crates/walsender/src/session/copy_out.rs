@@ -151,7 +151,9 @@ impl CopyOut {
                 self.session.owed = self.session.owed.saturating_sub(1);
                 self.ended = true;
             }
-            ERROR_RESPONSE_TAG => return Err(messages::server_error(&wire.inbox.unread()[..total])),
+            ERROR_RESPONSE_TAG => {
+                return Err(messages::server_error(&wire.inbox.unread()[..total]));
+            }
             other => {
                 return Err(Error::protocol(format!(
                     "message {:?} among the rows of a COPY",

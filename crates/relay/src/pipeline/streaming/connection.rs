@@ -32,11 +32,8 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
     /// Reports a state. What streams the rows of a snapshot says so.
     pub(super) fn report(&mut self, state: State) {
         let snapshot = state == State::Streaming && self.stream.is_snapshot();
-        self.environment.state(if snapshot {
-            State::Snapshot
-        } else {
-            state
-        });
+        self.environment
+            .state(if snapshot { State::Snapshot } else { state });
     }
 
     /// Collects acknowledgements.

@@ -87,6 +87,7 @@ items! {
     PublishedColumns = Postgres, "publication-columns";
     RowFilter = Postgres, "publication-rows";
     Slot = Postgres, "slot";
+    Snapshot = Postgres, "snapshot";
     RetainedWal = Postgres, "retained-wal";
     KeepSize = Postgres, "max-slot-wal-keep-size";
     IdleTimeout = Postgres, "idle-slot-timeout";

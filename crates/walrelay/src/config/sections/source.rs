@@ -7,8 +7,8 @@ use secrecy::{ExposeSecret, SecretString};
 use walrelay_relay::TableName;
 
 use crate::config::declare::{
-    SECOND, Section, boolean, choice, duration, list, not_empty, path, secret, secret_file, section,
-    size, text,
+    SECOND, Section, boolean, choice, duration, list, not_empty, path, secret, secret_file,
+    section, size, text,
 };
 use crate::config::reader::{Noted, Reader};
 use crate::config::table_name;

@@ -12,7 +12,7 @@ use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, SlotOptions, quo
 
 use super::query::{self, Group};
 use super::{RowStream, Selection, SnapshotProgress};
-use crate::postgres::catalog::{describe, published_tables};
+use crate::postgres::catalog::{PublishedTable, describe, published_tables};
 use crate::postgres::error::PostgresError;
 
 /// What a snapshot is made of.
@@ -86,13 +86,19 @@ impl Anchor {
     pub(crate) async fn of_now(plan: Plan) -> Result<Self, PostgresError> {
         let mut session = Session::connect(&plan.info, SessionKind::Sql, &[]).await?;
         let settings = settings(session.server_version().major);
-        let set = settings.iter().map(|(name, value)| format!("SET {name} = {value}"));
+        let set = settings
+            .iter()
+            .map(|(name, value)| format!("SET {name} = {value}"));
         let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY".to_owned();
         let statements: Vec<String> = set.chain([begin]).collect();
         session.query_all(&statements).await?;
         let time = clock(&mut session).await?;
         let rows = session
-            .query("SELECT pg_catalog.pg_export_snapshot() AS name, pg_catalog.pg_current_wal_lsn() AS point")
+            .query(
+                "SELECT pg_catalog.pg_export_snapshot() AS name, \
+                 CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() \
+                 ELSE pg_catalog.pg_current_wal_lsn() END AS point",
+            )
             .await?;
         let row = rows.first();
         let name = row.and_then(|row| row.get("name")).unwrap_or_default();
@@ -166,19 +172,34 @@ impl Anchor {
         Ok((session, groups))
     }
 
-    /// How many rows the server expects.
-    pub(crate) async fn expected(&self) -> Result<u64, PostgresError> {
+    /// How many rows these are.
+    pub(crate) async fn count(&self) -> Result<u64, PostgresError> {
         let (mut session, groups) = self.groups().await?;
-        let mut expected = 0_u64;
+        let mut counted = 0_u64;
         for group in &groups {
             let sql = format!("SELECT count(*) AS rows FROM ({}) AS counted", group.sql);
             let rows = session.query(&sql).await?;
             let count = rows.first().and_then(|row| row.get("rows")?.parse().ok());
-            expected = expected.saturating_add(count.unwrap_or(0));
+            counted = counted.saturating_add(count.unwrap_or(0));
         }
         session.close().await;
-        Ok(expected)
+        Ok(counted)
     }
+}
+
+/// How many rows the server expects in a snapshot of these tables, by its statistics. That these rows can be read is
+/// checked as well: conditions, columns and rights.
+pub(crate) async fn expected_rows(
+    session: &mut Session,
+    published: &[PublishedTable],
+    selection: &Selection,
+) -> Result<u64, PostgresError> {
+    let tables = query::tables(session, published).await?;
+    let mut expected = 0_u64;
+    for group in query::groups(tables, selection)? {
+        expected = expected.saturating_add(estimate(session, &group).await?);
+    }
+    Ok(expected)
 }
 
 /// The server's clock.
@@ -208,5 +229,7 @@ async fn estimate(session: &mut Session, group: &Group) -> Result<u64, Error> {
     let rows = session.query(&sql).await?;
     let json = rows.first().and_then(|row| row.get(0)).unwrap_or_default();
     let explained: Vec<Explained> = serde_json::from_str(json).unwrap_or_default();
-    Ok(explained.first().map_or(0, |explained| explained.plan.rows as u64))
+    Ok(explained
+        .first()
+        .map_or(0, |explained| explained.plan.rows as u64))
 }

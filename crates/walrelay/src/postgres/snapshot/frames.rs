@@ -26,7 +26,9 @@ pub(super) fn insert(
         .ok_or(RowError("it has no line end"))?;
     let mut values = line.split(|byte| *byte == b'\t');
     let number = values.next().unwrap_or_default();
-    let number = str::from_utf8(number).ok().and_then(|text| text.parse().ok());
+    let number = str::from_utf8(number)
+        .ok()
+        .and_then(|text| text.parse().ok());
     let relation = number.and_then(|number: usize| relations.get(number));
     let relation = relation.ok_or(RowError("it belongs to no table"))?;
     body.push(MessageKind::Insert.tag());
@@ -105,7 +107,8 @@ mod tests {
 
     #[test]
     fn values_arrive_as_they_are() {
-        let (relation, values) = read(b"1\t7\t\\N\t\t\\\\x00ff\ta\\tb\\nc\\\\N\\r\\b\\f\\v\t\xc3\xa9\n").unwrap();
+        let (relation, values) =
+            read(b"1\t7\t\\N\t\t\\\\x00ff\ta\\tb\\nc\\\\N\\r\\b\\f\\v\t\xc3\xa9\n").unwrap();
         assert_eq!(relation, RELATIONS[1]);
         assert_eq!(
             values,
@@ -125,7 +128,15 @@ mod tests {
 
     #[test]
     fn what_is_no_row_is_refused() {
-        for line in [&b"0\ta"[..], b"2\ta\n", b"x\ta\n", b"\n", b"0\ta\\\n", b"0\t\\q\n", b"0\t\\N\\\n"] {
+        for line in [
+            &b"0\ta"[..],
+            b"2\ta\n",
+            b"x\ta\n",
+            b"\n",
+            b"0\ta\\\n",
+            b"0\t\\q\n",
+            b"0\t\\N\\\n",
+        ] {
             assert!(read(line).is_err(), "{}", line.escape_ascii());
         }
     }

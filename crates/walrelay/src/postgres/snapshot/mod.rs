@@ -13,7 +13,9 @@ mod stream;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-pub(crate) use anchor::{Anchor, Plan, settings};
+use tokio::sync::Notify;
+
+pub(crate) use anchor::{Anchor, Plan, expected_rows, settings};
 pub(crate) use frames::RowError;
 pub(crate) use stream::RowStream;
 
@@ -41,6 +43,7 @@ pub(crate) struct SnapshotProgress {
     /// What the server expects; 0 where nothing was expected yet.
     expected: AtomicU64,
     acknowledged: AtomicBool,
+    notify: Notify,
 }
 
 impl SnapshotProgress {
@@ -59,6 +62,14 @@ impl SnapshotProgress {
     /// Everything is acknowledged by the sink.
     fn acknowledge(&self) {
         self.acknowledged.store(true, Relaxed);
+        self.notify.notify_one();
+    }
+
+    /// Waits until everything is acknowledged. For one task.
+    pub(crate) async fn acknowledged(&self) {
+        while !self.is_acknowledged() {
+            self.notify.notified().await;
+        }
     }
 
     /// The stream goes on from the slot.

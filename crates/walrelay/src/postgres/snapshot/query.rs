@@ -88,7 +88,10 @@ impl Table {
     }
 
     fn has(&self, column: &str) -> bool {
-        self.relation.columns.iter().any(|known| known.name == column)
+        self.relation
+            .columns
+            .iter()
+            .any(|known| known.name == column)
     }
 
     /// The columns to order its rows by.
@@ -142,7 +145,11 @@ impl Table {
         ];
         let listed: Vec<String> = listed.into_iter().chain(order).chain(columns).collect();
         // Children of an inherited table are published by themselves.
-        let only = if self.relation.partitioned { "" } else { "ONLY " };
+        let only = if self.relation.partitioned {
+            ""
+        } else {
+            "ONLY "
+        };
         // On lines of their own: a condition may end in a comment.
         let filters = self.filters(selection)?;
         let filters: Vec<String> = filters.iter().map(|sql| format!("(\n{sql}\n)")).collect();
@@ -171,7 +178,9 @@ pub(super) struct Group {
 impl Group {
     fn new(tables: Vec<Table>, selection: &Selection) -> Result<Self, SetupError> {
         let places = tables.first().map_or(0, |table| table.sent.len());
-        let orders = tables.first().map_or(0, |table| table.order(selection).len());
+        let orders = tables
+            .first()
+            .map_or(0, |table| table.order(selection).len());
         let selects = tables.iter().enumerate();
         let selects = selects.map(|(number, table)| table.select(number, selection));
         let selects = selects.collect::<Result<Vec<_>, _>>()?;
@@ -189,10 +198,7 @@ impl Group {
 }
 
 /// What is to be read, in order.
-pub(super) fn groups(
-    tables: Vec<Table>,
-    selection: &Selection,
-) -> Result<Vec<Group>, SetupError> {
+pub(super) fn groups(tables: Vec<Table>, selection: &Selection) -> Result<Vec<Group>, SetupError> {
     let mut groups: Vec<Vec<Table>> = Vec::new();
     for table in tables {
         let alike = groups.iter_mut().find(|group| {
@@ -228,26 +234,29 @@ pub(super) async fn tables(
     let major = session.server_version().major;
     let statements: Vec<String> = published.iter().map(|of| relation_sql(&of.table)).collect();
     let answers = session.query_all(&statements).await?;
-    let found = published.iter().zip(answers).filter_map(|(published, rows)| {
-        let json = rows.first()?.get("relation")?.to_owned();
-        let relation: Relation = serde_json::from_str(&json).ok()?;
-        let columns = relation.columns.iter().enumerate();
-        let sent = columns.filter(|(_, column)| {
-            // From 18 on the list of the publication says which generated columns are carried.
-            (major >= 18 || !column.generated)
-                && published
-                    .columns
-                    .as_ref()
-                    .is_none_or(|listed| listed.contains(&column.name))
+    let found = published
+        .iter()
+        .zip(answers)
+        .filter_map(|(published, rows)| {
+            let json = rows.first()?.get("relation")?.to_owned();
+            let relation: Relation = serde_json::from_str(&json).ok()?;
+            let columns = relation.columns.iter().enumerate();
+            let sent = columns.filter(|(_, column)| {
+                // From 18 on the list of the publication says which generated columns are carried.
+                (major >= 18 || !column.generated)
+                    && published
+                        .columns
+                        .as_ref()
+                        .is_none_or(|listed| listed.contains(&column.name))
+            });
+            let sent = sent.map(|(index, _)| index).collect();
+            Some(Table {
+                name: published.table.clone(),
+                sent,
+                relation,
+                row_filter: published.row_filter.clone(),
+            })
         });
-        let sent = sent.map(|(index, _)| index).collect();
-        Some(Table {
-            name: published.table.clone(),
-            sent,
-            relation,
-            row_filter: published.row_filter.clone(),
-        })
-    });
     Ok(found.collect())
 }
 

@@ -43,6 +43,8 @@ pub(crate) struct RowStream {
     /// The Insert of the row that `rows` has peeked; empty: of none.
     insert: Vec<u8>,
     progress: Arc<SnapshotProgress>,
+    /// Another stream follows this one.
+    followed: bool,
     log_at: Instant,
 }
 
@@ -77,7 +79,16 @@ impl RowStream {
             relations: Vec::new(),
             insert: Vec::new(),
             progress,
+            followed: true,
             log_at: now + LOG_INTERVAL,
+        }
+    }
+
+    /// No other stream follows: this one stays until it is asked to end.
+    pub(crate) fn without_successor(self) -> Self {
+        Self {
+            followed: false,
+            ..self
         }
     }
 
@@ -189,7 +200,7 @@ impl WalStream for RowStream {
 
     async fn read(&mut self) -> Result<usize, PostgresError> {
         self.log();
-        if self.progress.is_acknowledged() {
+        if self.followed && self.progress.is_acknowledged() {
             return Err(PostgresError::SnapshotRead);
         }
         tokio::select! {

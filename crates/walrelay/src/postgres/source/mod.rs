@@ -4,6 +4,7 @@ mod copy;
 mod initial;
 mod inspections;
 mod readers;
+mod resend;
 mod stream;
 
 use std::path::PathBuf;
@@ -22,17 +23,22 @@ use walrelay_walsender::{
     SystemIdentity,
 };
 
-use super::catalog::{Facts, ServerFacts, SlotFacts, SlotReader, Wanted, describe, inspect, reader, slot};
+use super::catalog::{
+    Facts, ServerFacts, SlotFacts, SlotReader, Wanted, describe, inspect, reader, slot,
+};
 use super::deadline::bounded;
 use super::error::{Gap, PostgresError, SetupError};
 use super::retention::{Retention, RetentionWatch};
 use super::setup::{Moment, Prepared, plan, prepare};
-use super::snapshot::{Anchor, Plan as SnapshotPlan, SnapshotProgress, settings as snapshot_settings};
+use super::snapshot::{
+    Anchor, Plan as SnapshotPlan, SnapshotProgress, settings as snapshot_settings,
+};
 use super::state_file::{Position, StateWriter};
 pub(crate) use copy::{CopySource, Original};
 use initial::InitialSnapshot;
 use inspections::{Inspection, Inspections};
 use readers::Readers;
+pub(crate) use resend::ResendSource;
 use stream::Stream;
 
 /// How often a relay that waits for a busy slot queries its reader, and for how long before it tries to start
@@ -412,7 +418,7 @@ impl PostgresSource {
             match snapshot.open().await {
                 Ok(opened) => return Ok(Some(opened)),
                 Err(error) => {
-                    debug!(error = %Chain(&error), "the snapshot cannot be read again: a new one is made");
+                    info!(reason = %Chain(&error), "the snapshot cannot be read again: a new one is made");
                     self.snapshot = None;
                     return Ok(None);
                 }
@@ -434,7 +440,9 @@ impl PostgresSource {
         facts: Result<Facts, PostgresError>,
     ) -> Result<Looked, PostgresError> {
         match facts {
-            Ok(Facts { slot: Some(slot), .. }) if slot.lost().is_none() => Ok(Looked::Answered {
+            Ok(Facts {
+                slot: Some(slot), ..
+            }) if slot.lost().is_none() => Ok(Looked::Answered {
                 asked_at,
                 owner: SlotOwner::Ours,
                 timeline: None,

@@ -148,6 +148,7 @@ async fn read(
     }
     checks.extend(publication::publication(&seen, &lacking));
     checks.push(slot::slot(&seen));
+    checks.extend(slot::snapshot(&mut session, &seen).await);
     checks.extend(slot::retained(&seen));
     checks.push(server::keep_size(&seen));
     checks.push(server::idle_timeout(&seen));

@@ -1,13 +1,16 @@
 //! The relay's slot, and what else keeps WAL or holds the slot back.
 
-use walrelay_walsender::quote_literal;
+use walrelay_relay::TableName;
+use walrelay_walsender::{Session, quote_literal};
 
 use super::Seen;
 use crate::commands::check::item::{Check, Item};
 use crate::commands::units::bytes;
 use crate::config::SinkConfig;
 use crate::failures;
-use crate::postgres::{Plan, Retention, SlotRow, script, slot_fits};
+use crate::postgres::{
+    Plan, PublicationFacts, PublishedTable, Retention, SlotRow, expected_rows, script, slot_fits,
+};
 
 /// A transaction that is open for so many seconds is long.
 const LONG: u64 = 60;
@@ -26,6 +29,11 @@ pub(super) fn slot(seen: &Seen<'_>) -> Check {
         (None, SinkConfig::Stdout { confirm: false }) => {
             format!("{name} does not exist: run prints from then on")
         }
+        (None, _) if seen.wanted.snapshot.is_some() => {
+            format!(
+                "{name} does not exist: run reads the rows that are there first, then creates it"
+            )
+        }
         (None, _) => format!("{name} does not exist: run creates it"),
         (Some(slot), _) => match slot.active_pid {
             Some(pid) => format!("{name} is being read by server process {pid}"),
@@ -33,6 +41,34 @@ pub(super) fn slot(seen: &Seen<'_>) -> Check {
         },
     };
     Check::pass(Item::Slot, finding)
+}
+
+/// What a snapshot would read, where `run` would begin with one.
+pub(super) async fn snapshot(session: &mut Session, seen: &Seen<'_>) -> Option<Check> {
+    let selection = seen.wanted.snapshot.as_ref()?;
+    if seen.facts.slot.is_some() {
+        return None;
+    }
+    let of_publication = |publication: &PublicationFacts| publication.tables.clone();
+    // As it is created: with all columns.
+    let created = || {
+        let tables = seen.wanted.tables.iter();
+        let whole = |table: &TableName| PublishedTable {
+            table: table.clone(),
+            columns: None,
+            row_filter: None,
+        };
+        tables.map(whole).collect()
+    };
+    let published = seen.facts.publication.as_ref();
+    let published = published.map_or_else(created, of_publication);
+    Some(match expected_rows(session, &published, selection).await {
+        Ok(rows) => Check::pass(
+            Item::Snapshot,
+            format!("about {rows} row(s) are read first, by the server's statistics"),
+        ),
+        Err(error) => Check::failed(Item::Snapshot, &failures::postgres(error)),
+    })
 }
 
 /// What the server keeps for the slot.
