@@ -437,12 +437,12 @@ fn that_cannot_be_read_stops_the_relay() {
         ("snapshot = \"unsent\"", "snapshot-rule", "dispatched_at"),
         (
             "snapshot = \"initial\"\nsnapshot_where = \"no_such_column\"",
-            "postgres-refused",
+            "snapshot-sql",
             "no_such_column",
         ),
         (
             "snapshot = \"initial\"\nsnapshot_order = [\"no_such_column\"]",
-            "postgres-refused",
+            "snapshot-sql",
             "no_such_column",
         ),
     ] {
@@ -454,6 +454,13 @@ fn that_cannot_be_read_stops_the_relay() {
         assert!(log.contains(words), "{log}");
         assert!(rig.slot().read().is_none());
     }
+    // What only a row shows.
+    db(&rig).batch("INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'k', '', '1')");
+    let lines = "snapshot = \"initial\"\nsnapshot_where = \"1 / length(type) > 0\"";
+    let mut relay = rig.start(&config(&rig, lines));
+    let log = ends(&mut relay, 78, "snapshot-sql");
+    assert!(log.contains("division by zero"), "{log}");
+    assert!(rig.slot().read().is_none());
     // The role of a relay reads no table by itself.
     db(&rig).batch("CREATE ROLE relay LOGIN REPLICATION PASSWORD 'x'");
     let url = rig.url_as("relay", "x", "postgres");

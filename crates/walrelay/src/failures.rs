@@ -175,6 +175,12 @@ pub(crate) fn postgres(error: PostgresError) -> Failure {
             Failure::new("snapshot-lost", Exit::Unavailable, what)
                 .remedy("start again: the rows are read from the first")
         }
+        PostgresError::RowsSql(error) => Failure::new("snapshot-sql", Exit::Config, what)
+            .caused_by(error)
+            .remedy(
+                "the cause says what of the SQL is wrong: snapshot_where or snapshot_order in [source], or \
+                 --where or --id of resend. Columns are those of the table, as psql shows them",
+            ),
         PostgresError::Row(_) => Failure::new("snapshot-row", Exit::Data, what).remedy(
             "that is a bug, of this program or of what is between it and Postgres: report it",
         ),

@@ -326,6 +326,9 @@ pub(crate) enum PostgresError {
          servers"
     )]
     TwoServers(String),
+    /// Postgres does not understand which rows are wanted, or cannot compute it.
+    #[error("Postgres cannot read the rows that are asked for")]
+    RowsSql(#[source] walrelay_walsender::Error),
     /// A row that is no row.
     #[error(transparent)]
     Row(#[from] RowError),
@@ -359,6 +362,17 @@ fn name(reader: Option<&SlotReader>) -> String {
     }
 }
 
+impl PostgresError {
+    /// Of a statement that reads the rows of a snapshot. The configuration has a part in it.
+    pub(crate) fn of_rows(error: walrelay_walsender::Error) -> Self {
+        let state = error.sqlstate().unwrap_or_default();
+        if state != "42501" && (state.starts_with("42") || state.starts_with("22")) {
+            return Self::RowsSql(error);
+        }
+        Self::Wal(error)
+    }
+}
+
 impl SourceError for PostgresError {
     fn is_slot_taken(&self) -> bool {
         matches!(self, Self::SlotBusy { reader, own, .. } if reader.is_some() && !own)
@@ -376,6 +390,7 @@ impl SourceError for PostgresError {
         match self {
             Self::Wal(error) => error.disposition(),
             Self::Setup(error) => error.disposition(),
+            Self::RowsSql(_) => Disposition::Configuration,
             Self::StateFile(error) => error.disposition(),
             Self::Log(_) | Self::WalGone { .. } | Self::Row(_) => Disposition::Fatal,
             Self::SlotBusy { .. }

@@ -178,7 +178,7 @@ impl Anchor {
         let mut counted = 0_u64;
         for group in &groups {
             let sql = format!("SELECT count(*) AS rows FROM ({}) AS counted", group.sql);
-            let rows = session.query(&sql).await?;
+            let rows = session.query(&sql).await.map_err(PostgresError::of_rows)?;
             let count = rows.first().and_then(|row| row.get("rows")?.parse().ok());
             counted = counted.saturating_add(count.unwrap_or(0));
         }
@@ -214,7 +214,7 @@ async fn clock(session: &mut Session) -> Result<PgTimestamp, Error> {
 }
 
 /// How many rows the planner expects.
-async fn estimate(session: &mut Session, group: &Group) -> Result<u64, Error> {
+async fn estimate(session: &mut Session, group: &Group) -> Result<u64, PostgresError> {
     #[derive(Deserialize)]
     struct Explained {
         #[serde(rename = "Plan")]
@@ -226,7 +226,7 @@ async fn estimate(session: &mut Session, group: &Group) -> Result<u64, Error> {
         rows: f64,
     }
     let sql = format!("EXPLAIN (FORMAT JSON) {}", group.sql);
-    let rows = session.query(&sql).await?;
+    let rows = session.query(&sql).await.map_err(PostgresError::of_rows)?;
     let json = rows.first().and_then(|row| row.get(0)).unwrap_or_default();
     let explained: Vec<Explained> = serde_json::from_str(json).unwrap_or_default();
     Ok(explained

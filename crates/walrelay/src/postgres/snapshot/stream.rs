@@ -105,7 +105,10 @@ impl RowStream {
     /// Reads a part of the rows, or starts reading those of the next tables.
     async fn advance(&mut self) -> Result<usize, PostgresError> {
         if let Rows::Reading(copy) = &mut self.rows {
-            if !matches!(copy.peek()?, Some(CopyItem::End)) {
+            if !matches!(
+                copy.peek().map_err(PostgresError::of_rows)?,
+                Some(CopyItem::End)
+            ) {
                 return Ok(copy.read().await?);
             }
             let Rows::Reading(copy) = std::mem::replace(&mut self.rows, Rows::Read) else {
@@ -132,7 +135,7 @@ impl RowStream {
         if let Rows::Starting(starting) = &mut self.rows {
             let started = starting.await;
             self.rows = Rows::Read;
-            self.rows = Rows::Reading(started?);
+            self.rows = Rows::Reading(started.map_err(PostgresError::of_rows)?);
             return Ok(0);
         }
         // Nothing is left but to wait for the acknowledgements.
@@ -177,7 +180,7 @@ impl WalStream for RowStream {
             let Rows::Reading(copy) = &mut self.rows else {
                 return Ok(None);
             };
-            let Some(CopyItem::Row(line)) = copy.peek()? else {
+            let Some(CopyItem::Row(line)) = copy.peek().map_err(PostgresError::of_rows)? else {
                 return Ok(None);
             };
             frames::insert(line, &self.relations, &mut self.insert)?;
