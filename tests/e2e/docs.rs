@@ -6,6 +6,7 @@
 mod migrating;
 mod proof;
 mod scaling;
+mod snapshots;
 mod texts;
 
 use std::collections::BTreeMap;

@@ -538,3 +538,52 @@ fn shows_how_far_it_is() {
     rig.verdict().assert_clean();
     relay.ends_well();
 }
+
+/// A million rows, eight writers and ten times SIGKILL. Takes minutes: `--ignored`.
+#[test]
+#[ignore = "takes minutes; docs/SNAPSHOTS.md has its figures"]
+fn of_a_million_rows_killed_ten_times() {
+    let seed = fastrand::u64(..);
+    let mut rng = Rng::with_seed(seed);
+    let rig = rig(15);
+    // Numbers as the workload goes on with them.
+    db(&rig).batch(
+        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
+         SELECT gen_random_uuid(), (ARRAY['order', 'payment', 'customer'])[1 + n % 3], 'key-' || n / 3 % 100, 'T', \
+         jsonb_build_object('number', n / 300 + 1, 'text', repeat('x', 150)) FROM generate_series(0, 999999) n; \
+         UPDATE outbox_keys k SET n = (SELECT count(*) FROM outbox o \
+         WHERE (o.aggregatetype, o.aggregateid) = (k.aggregatetype, k.aggregateid)); ANALYZE outbox",
+    );
+    let load = rig.workload().rate(1_000.0).seed(4).start();
+    let config = config(&rig, INITIAL);
+    let mut within = 0;
+    for _ in 0..10 {
+        let relay = rig.start(&config);
+        eventually(PATIENCE, || {
+            let log = relay.log();
+            log.contains("the snapshot begins") || log.contains("\"streaming\"")
+        });
+        sleep(Duration::from_millis(rng.u64(..3_000)));
+        relay.kill();
+        within += u32::from(rig.slot().read().is_none());
+    }
+    let relay = rig.start(&config);
+    eventually(PATIENCE * 5, || {
+        relay.log().contains("the snapshot is complete")
+    });
+    relay.streaming();
+    let written = load.stop();
+    rig.caught_up();
+    let memory = relay.peak_memory();
+    let log = relay.ends_well();
+    let complete = log
+        .lines()
+        .find(|line| line.contains("the snapshot is complete"));
+    eprintln!("{}; {memory} MiB at most", complete.unwrap_or_default());
+    let verdict = rig.history_within(PATIENCE * 5).check();
+    eprintln!(
+        "seed {seed}: SIGKILL x10, {within} of them within the snapshot, 1,000,000 + {} rows: {verdict}",
+        written.rows
+    );
+    verdict.assert_clean_but_for_ragged();
+}

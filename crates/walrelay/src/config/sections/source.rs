@@ -54,7 +54,7 @@ pub struct Source at "source" {
     "create" create: bool = boolean().or("true");
     /// Whether the slot is created as a failover slot, which standbys copy; Postgres 17 and newer.
     "failover" failover: bool = boolean().or("false");
-    /// Which rows that exist before the slot are relayed, once, before the slot is created: all of them, or those that no relay has sent.
+    /// Which rows that exist before the slot are relayed once: all of them, or those that no relay has sent. The slot is created after them, whatever `create` says.
     "snapshot" snapshot: SnapshotMode = choice(SNAPSHOTS).or("never");
     /// A condition in SQL on those rows. With `unsent` it stands in for `dispatched_at IS NULL`, or `sent_at IS NULL`.
     "snapshot_where" snapshot_where: Option<String> = text(condition).optional();
@@ -105,14 +105,11 @@ fn snapshot(reader: &mut Reader<'_>, source: &Source) -> Result<(), Noted> {
         }
         return Ok(());
     }
-    let why = if source.tables.is_empty() {
-        "messages leave no rows to read: `source.snapshot` needs `source.tables`"
-    } else if !source.create {
-        "the slot is created after the snapshot: `source.snapshot` needs `source.create`"
-    } else {
-        return Ok(());
-    };
-    Err(reader.conflict("source.snapshot", why.to_owned()))
+    if source.tables.is_empty() {
+        let what = "messages leave no rows to read: `source.snapshot` needs `source.tables`";
+        return Err(reader.conflict("source.snapshot", what.to_owned()));
+    }
+    Ok(())
 }
 
 fn condition(text: &str) -> Result<String, String> {

@@ -143,7 +143,7 @@ fn no_slot(
     let set_up = facts.publication.is_some();
     // A slot that is missing beside its publication may have been dropped. A snapshot that was interrupted looks
     // the same. To read all rows again is right for both, if some that were relayed and deleted are left out.
-    let snapshot = wanted.snapshot.is_some() && wanted.create && moment.known().is_none();
+    let snapshot = wanted.snapshot.is_some() && moment.known().is_none();
     match moment {
         Moment::Start { .. } if snapshot => {
             if set_up {

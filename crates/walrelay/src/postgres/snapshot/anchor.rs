@@ -1,6 +1,7 @@
 //! The session that exports a snapshot.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use tracing::info;
@@ -35,6 +36,7 @@ pub(crate) struct Anchor {
     name: String,
     point: Lsn,
     time: PgTimestamp,
+    begun: Instant,
 }
 
 /// Rows that can be read.
@@ -79,6 +81,7 @@ impl Anchor {
             name: created.snapshot.unwrap_or_default(),
             point: created.consistent_point,
             time,
+            begun: Instant::now(),
         })
     }
 
@@ -109,12 +112,18 @@ impl Anchor {
             exporter: session,
             point: point.unwrap_or(Lsn::ZERO),
             time,
+            begun: Instant::now(),
         })
     }
 
     /// Where the snapshot ends.
     pub(crate) fn point(&self) -> Lsn {
         self.point
+    }
+
+    /// How long ago the snapshot was made.
+    pub(crate) fn age(&self) -> Duration {
+        self.begun.elapsed()
     }
 
     pub(crate) fn progress(&self) -> &SnapshotProgress {

@@ -70,10 +70,12 @@ impl InitialSnapshot {
     pub(super) async fn end(mut self, wanted: &Wanted) -> Result<(), PostgresError> {
         let progress = self.anchor.progress();
         progress.end();
+        let seconds = self.anchor.age().as_secs_f64();
         info!(
             slot = wanted.slot,
             consistent_point = %self.anchor.point(),
             rows = progress.of_attempt(),
+            seconds,
             "the snapshot is complete: created the slot, which goes on from there"
         );
         self.anchor.into_session().close().await;
