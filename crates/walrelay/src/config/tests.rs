@@ -949,3 +949,33 @@ fn names_of_overrides_may_be_quoted() {
     };
     assert_eq!(sink.properties.0["compression.type"], "zstd");
 }
+
+#[test]
+fn snapshots_are_of_rows() {
+    let config = parse_set(LEAST, &["source.snapshot=unsent"]).unwrap();
+    assert_eq!(config.source.snapshot, SnapshotMode::Unsent);
+    assert!(config.source.snapshot_order.is_empty());
+    let with = |set: &[&str]| parse_set(LEAST, set).unwrap_err().to_string();
+    for (set, words) in [
+        (&["source.snapshot=always"][..], "invalid value"),
+        (
+            &["source.snapshot_where=sent"],
+            "no effect without `source.snapshot`",
+        ),
+        (
+            &[
+                "source.snapshot=initial",
+                "source.tables=[]",
+                "source.messages.prefix=x",
+            ],
+            "messages leave no rows",
+        ),
+        (
+            &["source.snapshot=initial", "source.snapshot_where= "],
+            "invalid value",
+        ),
+    ] {
+        let error = with(set);
+        assert!(error.contains(words), "{set:?}: {error}");
+    }
+}
