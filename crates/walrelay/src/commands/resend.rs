@@ -84,7 +84,7 @@ pub(crate) fn resend(args: &ResendArgs, env: Env<'_>) -> Ended {
         count,
         progress,
     };
-    Ok(match &config.sink {
+    match &config.sink {
         SinkConfig::Kafka(sink) => {
             let kafka = connect::kafka(sink, &config.delivery)?;
             run.by(source, KafkaSinkFactory::new(kafka))?;
@@ -92,7 +92,8 @@ pub(crate) fn resend(args: &ResendArgs, env: Env<'_>) -> Ended {
         SinkConfig::Stdout { .. } => {
             run.by(source, StdoutSinkFactory::new(&config.delivery))?;
         }
-    })
+    }
+    Ok(())
 }
 
 fn rows(count: u64) -> String {

@@ -87,7 +87,9 @@ mod tests {
 
     const RELATIONS: [RelationId; 2] = [RelationId::new(16_400), RelationId::new(16_500)];
 
-    fn read(line: &[u8]) -> Result<(RelationId, Vec<Option<Vec<u8>>>), RowError> {
+    type Values = Vec<Option<Vec<u8>>>;
+
+    fn read(line: &[u8]) -> Result<(RelationId, Values), RowError> {
         let mut body = b"what was there".to_vec();
         insert(line, &RELATIONS, &mut body)?;
         let Ok(Message::Insert(insert)) = decode(&body) else {
@@ -101,10 +103,6 @@ mod tests {
         Ok((insert.relation, values.collect()))
     }
 
-    fn some(text: &[u8]) -> Option<Vec<u8>> {
-        Some(text.to_vec())
-    }
-
     #[test]
     fn values_arrive_as_they_are() {
         let (relation, values) =
@@ -113,17 +111,20 @@ mod tests {
         assert_eq!(
             values,
             [
-                some(b"7"),
+                Some(b"7".to_vec()),
                 None,
-                some(b""),
-                some(b"\\x00ff"),
-                some(b"a\tb\nc\\N\r\x08\x0c\x0b"),
-                some("é".as_bytes())
+                Some(b"".to_vec()),
+                Some(b"\\x00ff".to_vec()),
+                Some(b"a\tb\nc\\N\r\x08\x0c\x0b".to_vec()),
+                Some("é".as_bytes().to_vec())
             ]
         );
         // A table without columns, and one whose only value is empty.
         assert_eq!(read(b"0\n").unwrap(), (RELATIONS[0], vec![]));
-        assert_eq!(read(b"0\t\n").unwrap(), (RELATIONS[0], vec![some(b"")]));
+        assert_eq!(
+            read(b"0\t\n").unwrap(),
+            (RELATIONS[0], vec![Some(b"".to_vec())])
+        );
     }
 
     #[test]

@@ -433,27 +433,6 @@ impl PostgresSource {
         Ok(None)
     }
 
-    /// A look at the temporary slot of the snapshot.
-    fn looked_at_snapshot(
-        &self,
-        asked_at: Instant,
-        facts: Result<Facts, PostgresError>,
-    ) -> Result<Looked, PostgresError> {
-        match facts {
-            Ok(Facts {
-                slot: Some(slot), ..
-            }) if slot.lost().is_none() => Ok(Looked::Answered {
-                asked_at,
-                owner: SlotOwner::Ours,
-                timeline: None,
-            }),
-            Ok(_) => Err(PostgresError::SnapshotLost),
-            Err(error) => Ok(Looked::Failed {
-                reason: Chain(&error).to_string(),
-            }),
-        }
-    }
-
     /// Starts the stream from the slot's position. The replication session goes with it.
     ///
     /// `gap`: what is not relayed if the server has no log for the slot.
@@ -521,6 +500,26 @@ impl PostgresSource {
     }
 }
 
+/// A look at the temporary slot of the snapshot.
+fn looked_at_snapshot(
+    asked_at: Instant,
+    facts: Result<Facts, PostgresError>,
+) -> Result<Looked, PostgresError> {
+    match facts {
+        Ok(Facts {
+            slot: Some(slot), ..
+        }) if slot.lost().is_none() => Ok(Looked::Answered {
+            asked_at,
+            owner: SlotOwner::Ours,
+            timeline: None,
+        }),
+        Ok(_) => Err(PostgresError::SnapshotLost),
+        Err(error) => Ok(Looked::Failed {
+            reason: Chain(&error).to_string(),
+        }),
+    }
+}
+
 impl Source for PostgresSource {
     type Stream = Stream;
     type Error = PostgresError;
@@ -568,7 +567,7 @@ impl Source for PostgresSource {
     async fn looked(&mut self, blocked: bool) -> Result<Looked, PostgresError> {
         let Inspection { asked_at, facts } = self.inspections.ended().await;
         if self.snapshot.is_some() {
-            return self.looked_at_snapshot(asked_at, facts);
+            return looked_at_snapshot(asked_at, facts);
         }
         let facts = match facts {
             Ok(facts) => facts,

@@ -12,6 +12,10 @@ use crate::postgres::snapshot::RowStream;
 
 /// What a relay of a slot reads.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one, and the log's frames are read through it"
+)]
 pub(crate) enum Stream {
     /// The log from the slot on.
     Wal(SlotStream),
