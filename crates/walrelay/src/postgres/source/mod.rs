@@ -23,19 +23,15 @@ use walrelay_walsender::{
     SystemIdentity,
 };
 
-use super::catalog::{
-    Facts, ServerFacts, SlotFacts, SlotReader, Wanted, describe, inspect, reader, slot,
-};
+use super::catalog::{ServerFacts, SlotFacts, SlotReader, Wanted, describe, inspect, reader, slot};
 use super::deadline::bounded;
 use super::error::{Gap, PostgresError, SetupError};
 use super::retention::{Retention, RetentionWatch};
 use super::setup::{Moment, Prepared, plan, prepare};
-use super::snapshot::{
-    Anchor, Plan as SnapshotPlan, SnapshotProgress, settings as snapshot_settings,
-};
+use super::snapshot::{SnapshotProgress, settings as snapshot_settings};
 use super::state_file::{Position, StateWriter};
 pub(crate) use copy::{CopySource, Original};
-use initial::InitialSnapshot;
+use initial::{InitialSnapshot, looked_at_snapshot};
 use inspections::{Inspection, Inspections};
 use readers::Readers;
 pub(crate) use resend::ResendSource;
@@ -377,62 +373,6 @@ impl PostgresSource {
         Ok(opened)
     }
 
-    /// Makes the snapshot, and opens its rows.
-    async fn begin_snapshot(
-        &mut self,
-        control: Session,
-        replication: Session,
-        server: ServerFacts,
-        system: SystemIdentity,
-    ) -> Result<Opened<Stream>, PostgresError> {
-        let temporary = format!("walrelay_snapshot_{:08x}", fastrand::u32(..));
-        info!(
-            slot = self.wanted.slot,
-            "there is no slot: reading the rows that are there first. Postgres waits for open transactions before"
-        );
-        let plan = SnapshotPlan {
-            info: self.info.clone(),
-            publication: self.wanted.publication.clone(),
-            tables: self.wanted.tables.clone(),
-            selection: self.wanted.snapshot.clone().unwrap_or_default(),
-            progress: Arc::clone(&self.snapshot_progress),
-        };
-        let anchor = Anchor::with_slot(plan, replication, &temporary).await?;
-        let snapshot = self.snapshot.insert(InitialSnapshot {
-            anchor,
-            temporary,
-            control,
-            system,
-            server_start: server.start,
-        });
-        snapshot.open().await
-    }
-
-    /// What a snapshot leaves to do. `None`: there is none, or its rows are read, or it is lost.
-    async fn continue_snapshot(&mut self) -> Result<Option<Opened<Stream>>, PostgresError> {
-        let Some(snapshot) = &mut self.snapshot else {
-            return Ok(None);
-        };
-        if !self.snapshot_progress.is_acknowledged() {
-            // The rows can be read again, from the same moment, as long as the server keeps it.
-            match snapshot.open().await {
-                Ok(opened) => return Ok(Some(opened)),
-                Err(error) => {
-                    info!(reason = %Chain(&error), "the snapshot cannot be read again: a new one is made");
-                    self.snapshot = None;
-                    return Ok(None);
-                }
-            }
-        }
-        let made = snapshot.make_slot(&self.wanted).await;
-        let snapshot = self.snapshot.take();
-        made?;
-        if let Some(snapshot) = snapshot {
-            snapshot.end(&self.wanted).await?;
-        }
-        Ok(None)
-    }
-
     /// Starts the stream from the slot's position. The replication session goes with it.
     ///
     /// `gap`: what is not relayed if the server has no log for the slot.
@@ -497,26 +437,6 @@ impl PostgresSource {
         found
             .and_then(|slot| slot.confirmed)
             .ok_or_else(|| self.gone().into())
-    }
-}
-
-/// A look at the temporary slot of the snapshot.
-fn looked_at_snapshot(
-    asked_at: Instant,
-    facts: Result<Facts, PostgresError>,
-) -> Result<Looked, PostgresError> {
-    match facts {
-        Ok(Facts {
-            slot: Some(slot), ..
-        }) if slot.lost().is_none() => Ok(Looked::Answered {
-            asked_at,
-            owner: SlotOwner::Ours,
-            timeline: None,
-        }),
-        Ok(_) => Err(PostgresError::SnapshotLost),
-        Err(error) => Ok(Looked::Failed {
-            reason: Chain(&error).to_string(),
-        }),
     }
 }
 
