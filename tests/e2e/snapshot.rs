@@ -339,7 +339,7 @@ fn same_records(major: u32) {
     db.batch("DELETE FROM outbox");
     rows("b");
     rig.caught_up();
-    let by_id = by_id(records(&rig, if major >= 15 { 6 } else { 8 }));
+    let by_id = by_id(records(&rig, if major >= 15 { 6 } else { 7 }));
     for number in 1..=3 {
         let of = |round| {
             let record = &by_id[&format!("{round}{number}")];
