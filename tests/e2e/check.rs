@@ -19,7 +19,13 @@ use walrelay_testkit::{Db, eventually};
 use crate::rig::{Checked, PATIENCE, Rig};
 
 /// Items that a test of another kind breaks, and which.
-const ELSEWHERE: &[(&str, &str)] = &[("postgres/clock", "a unit test: clocks")];
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("postgres/clock", "a unit test: clocks"),
+    (
+        "postgres/snapshot",
+        "snapshot.rs: that_cannot_be_read_stops_the_relay",
+    ),
+];
 
 /// Prints in place of Kafka, and confirms: for checks of the database alone.
 const WITHOUT_KAFKA: [&str; 4] = [

@@ -5,7 +5,9 @@
 
 mod migrating;
 mod proof;
+mod replaying;
 mod scaling;
+mod snapshots;
 mod texts;
 
 use std::collections::BTreeMap;

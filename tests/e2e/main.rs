@@ -21,12 +21,14 @@
 //! - [`errors`]: each mistake has its own word and exit code.
 //! - [`commands`]: `init`, `check`, `completions`, standard output as a sink.
 //! - [`check`]: the doctor names each thing that is broken. [`slot_commands`]: `slots list` and the others.
+//! - [`replay`]: bookmarks, and what is sent again from them.
 //! - [`bench`]: what `bench` measures, and that it leaves nothing behind.
 //! - [`secure`]: TLS, logins, access control; that the relay needs no more, and tells no secret.
 //! - [`dlq`]: dead letters are listed, shown, redriven and dropped.
 //! - [`emitting`]: events without a table, by `outbox.emit`.
 //! - [`import_debezium`]: a configuration of Debezium's becomes one of walrelay's, which takes its slot over.
 //! - [`page`]: the status page in a browser.
+//! - [`snapshot`]: rows from before the slot are relayed once, before the log.
 //! - [`children`]: what a test has started ends with the test.
 //! - [`docs`]: what README, OPERATIONS and GUARANTEES say is so.
 //!
@@ -65,8 +67,10 @@ mod poison;
 mod position;
 mod presets;
 mod registry;
+mod replay;
 mod rig;
 mod secure;
 mod slot_commands;
 mod slots;
+mod snapshot;
 mod topics;

@@ -93,5 +93,5 @@ pub use render::template::{
     TemplateProblem, Templates, ValueTemplate,
 };
 pub use route::Route;
-pub use router::{PartialRow, Routed, Router, Row};
+pub use router::{PartialRow, Routed, Router, Row, Selection, SelectionError, TopicChange};
 pub use value::{Event, ValueError};

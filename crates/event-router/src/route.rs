@@ -1,6 +1,6 @@
 //! The choice of rules.
 
-use crate::plan::{Columns, Plan, PlanError};
+use crate::plan::{Columns, Plan, PlanError, Role};
 use crate::render::connect::TableFacts;
 use crate::render::debezium::{self, Options};
 use crate::render::template::Templates;
@@ -46,6 +46,17 @@ impl Route {
             Self::Debezium(options) => options.topic.constant(),
             Self::Template(templates) => templates.topic.constant(),
         }
+    }
+
+    /// The slot of the column that has the event's type.
+    pub(crate) fn kind(&self, columns: &mut Columns<'_>) -> Result<usize, PlanError> {
+        let names = match self {
+            Self::Debezium(options) => [options.event_type.as_str(), &options.event_type],
+            Self::Template(_) => ["type", "event_type"],
+        };
+        let found = names.iter().find_map(|name| columns.find(name));
+        let (slot, _) = found.ok_or_else(|| columns.missing(names[0], Role::EventType))?;
+        Ok(slot)
     }
 
     /// The columns that are the event's id, key and value, or come nearest.

@@ -1,6 +1,6 @@
 //! The server's side, for tests and tools: every message into bytes.
 //!
-//! A relay has no use for it. Fake servers, benchmarks and property tests have, and [`Table`] makes
+//! A relay makes such messages of the rows of a snapshot, fake servers, benchmarks and property tests of what they like. [`Table`] makes
 //! the common case short: a Relation message and the text rows that go with it.
 //!
 //! ```

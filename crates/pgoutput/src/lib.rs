@@ -11,7 +11,7 @@
 //!   [`Truncate`], [`LogicalMessage`]: what a body can be.
 //! - [`Tuple`], [`Value`], [`OldTuple`]: rows. [`Column`], [`ReplicaIdentity`]: tables.
 //! - [`PgTimestamp`]: the server's microseconds, with conversions to the Unix epoch.
-//! - [`encode`]: the server's side, for tests and tools.
+//! - [`encode`]: the server's side, for snapshots, tests and tools.
 //!
 //! # Invariants
 //! - **Never panics**, whatever the bytes: no indexing and no unchecked arithmetic in the decoder,

@@ -173,6 +173,19 @@ pub(crate) fn postgres(error: PostgresError) -> Failure {
                  target_session_attrs=read-write so that both connections reach the primary",
             )
         }
+        PostgresError::SnapshotRead | PostgresError::SnapshotLost => {
+            Failure::new("snapshot-lost", Exit::Unavailable, what)
+                .remedy("start again: the rows are read from the first")
+        }
+        PostgresError::RowsSql(error) => Failure::new("snapshot-sql", Exit::Config, what)
+            .caused_by(error)
+            .remedy(
+                "the cause says what of the SQL is wrong: snapshot_where or snapshot_order in [source], or \
+                 --where or --id of resend. Columns are those of the table, as psql shows them",
+            ),
+        PostgresError::Row(_) => Failure::new("snapshot-row", Exit::Data, what).remedy(
+            "that is a bug, of this program or of what is between it and Postgres: report it",
+        ),
         PostgresError::Wal(error) => connection(error),
         PostgresError::Log(error) => log(&error),
         PostgresError::StateFile(error) => {
@@ -212,6 +225,9 @@ fn privilege_remedy(error: &walrelay_walsender::Error) -> &'static str {
     } else if says(&["owner of", "to create role", "CREATEROLE"]) {
         "only the owner of a table may publish it, and only a role with CREATEROLE may create \
          another: run walrelay init, or the SQL of walrelay init --dry-run, as an administrator"
+    } else if says(&["for table", "row-level security"]) {
+        "to read rows, for [source] snapshot and walrelay resend, the role needs SELECT on the outbox tables, and \
+         BYPASSRLS where they have row-level security: GRANT SELECT ON … TO …"
     } else {
         "the cause says what it was refused. The relay itself needs REPLICATION only; publication, \
          table and slot are made by an administrator: walrelay init, or the SQL of walrelay init \

@@ -5,11 +5,12 @@
 //! - [`cli`]: arguments, failures as people read them, exit codes.
 //! - [`config`]: the configuration file.
 //! - `postgres`: catalogs, what is created in them, the replication connection.
-//! - `commands`: one module per command, `run`, `init`, `check`, `status`, `slots`, `route`,
-//!   `demo`, `bench`, `dlq`, `import-debezium`.
+//! - `commands`: one module per command, `run`, `init`, `check`, `status`, `slots`,
+//!   `bookmark`, `replay`, `route`, `demo`, `bench`, `dlq`, `import-debezium`.
 //! - `sinks`: standard output as a sink. Kafka is a crate of its own.
 //! - `failures`: each error of the crates below, with what to do about it.
 //! - `tokens`: where Kafka's OAUTHBEARER tokens come from.
+//! - `rolling`: the bookmark that a running relay keeps.
 //! - `registry`: the schema registry, asked for the schemas of values.
 //! - `telemetry`: logging, and what a run knows of itself: status, metrics, the figures it ends with.
 //! - `http`: the endpoint that serves them, and the client of other servers.
@@ -29,6 +30,7 @@ mod http;
 mod json;
 mod postgres;
 mod registry;
+mod rolling;
 mod sinks;
 mod telemetry;
 mod tokens;
@@ -54,6 +56,9 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
         },
         Command::Status(args) => commands::status(&args, &env),
         Command::Slots(args) => commands::slots(&args, &env),
+        Command::Bookmark(args) => commands::bookmark(&args, &env),
+        Command::Replay(args) => commands::replay(&args, &env),
+        Command::Resend(args) => commands::resend(&args, &env),
         Command::Route(args) => commands::route(&args, &env),
         Command::Demo(args) => commands::demo(&args, &env),
         Command::Bench(args) => commands::bench(&args, &env),

@@ -82,8 +82,8 @@ pub use framing::wire::Socket;
 pub use framing::{Frame, StatusUpdate};
 pub use quote::{quote_ident, quote_literal};
 pub use session::{
-    Ancestor, ColumnIndex, CreatedSlot, ReplicationStream, Row, Rows, Session, SessionKind,
-    SlotOptions, StartReplication, SystemIdentity,
+    Ancestor, ColumnIndex, CopyItem, CopyOut, CreatedSlot, ReplicationStream, Row, Rows, Session,
+    SessionKind, SlotOptions, StartReplication, SystemIdentity,
 };
 pub use tls::TlsError;
 pub use version::ServerVersion;

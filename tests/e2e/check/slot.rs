@@ -60,6 +60,40 @@ fn of_the_slot() {
     assert_eq!(checked.code, Some(78));
 }
 
+/// A rolling bookmark that no relay moves keeps more than agreed.
+#[test]
+fn of_the_rolling_bookmark() {
+    let case = Case::of(Rig::without_broker(18));
+    let item = "postgres/rolling-bookmark";
+    assert!(case.check().all(item).is_empty(), "none is configured");
+    let kept = ["retention.keep=\"1h\"", "retention.max_wal=\"16MiB\""];
+    let check = || case.check_with(&kept);
+    check().is(item, "pass", &["the running relay makes it"]);
+    let rolling = "walrelay_bookmark_rolling";
+    case.db.batch(&format!(
+        "SELECT pg_copy_logical_replication_slot('walrelay', '{rolling}', false)"
+    ));
+    check().is(item, "pass", &["16.0 MiB"]);
+    let write = "SELECT pg_logical_emit_message(false, 'none', repeat('x', 3000000))";
+    let advance = |slot: &str| {
+        statements(
+            &case.db,
+            &format!(
+                "{write}; CHECKPOINT; SELECT pg_replication_slot_advance('{slot}', pg_current_wal_flush_lsn())"
+            ),
+        );
+    };
+    eventually(PATIENCE, || {
+        advance("walrelay");
+        check().worst(item)["verdict"] == "warn"
+    });
+    check().is(item, "warn", &["bookmark advance rolling", "16.0 MiB"]);
+    eventually(PATIENCE, || {
+        advance(rolling);
+        check().worst(item)["verdict"] == "pass"
+    });
+}
+
 /// A server that has removed what the slot needs says so; the first day does not.
 #[test]
 fn of_a_lost_slot_and_of_none() {

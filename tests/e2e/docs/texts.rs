@@ -198,11 +198,13 @@ fn log_lines_are_those_of_the_code() {
 fn every_block_is_run_or_said_not_to_be() {
     let tests = text("tests/e2e/docs.rs")
         + &text("tests/e2e/docs/migrating.rs")
+        + &text("tests/e2e/docs/replaying.rs")
         + &text("tests/e2e/docs/scaling.rs");
     for document in [
         "README.md",
         "docs/MIGRATING-FROM-DEBEZIUM.md",
         "docs/OPERATIONS.md",
+        "docs/REPLAY.md",
         "docs/SCALING.md",
     ] {
         let all = text(document);

@@ -84,7 +84,7 @@ fn supported(role: &Role) -> &'static str {
     match role {
         Role::RouteBy => "use a character type, uuid, json, jsonb, xml, inet or a type of your own",
         Role::SchemaVersion | Role::Additional => "use an integer",
-        Role::EventId | Role::EventKey | Role::Payload => "use another type",
+        Role::EventId | Role::EventKey | Role::Payload | Role::EventType => "use another type",
         Role::EventTimestamp | Role::Template(_) => {
             "use timestamptz, timestamp, date, or a number of milliseconds since 1970"
         }

@@ -20,6 +20,8 @@ pub enum Role {
     SchemaVersion,
     /// A header, a field of the envelope, or the partition.
     Additional,
+    /// The selection of events by their type.
+    EventType,
     /// A part of the record that a template makes.
     Template(Target),
 }
@@ -73,6 +75,7 @@ impl Role {
                 "table.field.event.schema.version",
             ),
             Self::Additional => ("an additional field", "table.fields.additional.placement"),
+            Self::EventType => ("the selection by type", "table.field.event.type"),
             Self::Template(Target::Id) => ("the event's id", "router.route.id"),
             Self::Template(Target::Topic) => ("the topic", "router.route.topic"),
             Self::Template(Target::Key) => ("the key", "router.route.key"),

@@ -2,6 +2,7 @@
 
 mod partial_row;
 mod position;
+mod selection;
 mod topics;
 
 use std::fmt;
@@ -14,6 +15,8 @@ use walrelay_sink::{Header, Record};
 
 pub use partial_row::PartialRow;
 use partial_row::UnroutableTable;
+use selection::Parts;
+pub use selection::{Selection, SelectionError, TopicChange};
 use topics::Topics;
 
 use crate::plan::{Columns, Field, Plan, PlanError, Role, RouteError, Slots, Topic};
@@ -34,6 +37,11 @@ pub struct Router {
     events: Option<CloudEvents>,
     encoding: Option<Encoding>,
     position_header: Option<String>,
+    run_header: Option<(String, String)>,
+    selection: Option<Selection>,
+    topic_change: Option<TopicChange>,
+    /// The changed topic of the row that was read last.
+    changed_topic: String,
     plans: Vec<TablePlan>,
     /// Places in `plans`.
     tables: RelationMap<usize>,
@@ -56,6 +64,7 @@ pub struct Row<'t> {
     partition: Option<i32>,
     timestamp_ms: Option<i64>,
     event_id: Option<&'t [u8]>,
+    passed_over: bool,
 }
 
 /// A record made of a row. It borrows from the row, and from the router until the next row is read.
@@ -76,6 +85,8 @@ struct TablePlan {
     cloud: Option<CloudPlan>,
     /// Makes the record's name, if the subject of its schema contains that name.
     record: Option<Text>,
+    /// Slot of the event's type, if events are selected by it.
+    kind: Option<usize>,
 }
 
 // === impl Router ===
@@ -88,6 +99,10 @@ impl Router {
             events: None,
             encoding: None,
             position_header: None,
+            run_header: None,
+            selection: None,
+            topic_change: None,
+            changed_topic: String::new(),
             plans: Vec::new(),
             tables: RelationMap::new(),
             facts: Vec::new(),
@@ -122,6 +137,28 @@ impl Router {
     #[must_use]
     pub fn with_position_header(mut self, name: Option<String>) -> Self {
         self.position_header = name;
+        self
+    }
+
+    /// With a header of this name and value on every record, behind all others: it tells the records of one
+    /// run from those of another.
+    #[must_use]
+    pub fn with_run_header(mut self, header: Option<(String, String)>) -> Self {
+        self.run_header = header;
+        self
+    }
+
+    /// With these events alone: [`Row::is_passed_over`] says so of the others.
+    #[must_use]
+    pub fn with_selection(mut self, selection: Option<Selection>) -> Self {
+        self.selection = selection;
+        self
+    }
+
+    /// With other topics than the route's. Subjects of schemas are those of the route's topics.
+    #[must_use]
+    pub fn with_topic_change(mut self, change: Option<TopicChange>) -> Self {
+        self.topic_change = change;
         self
     }
 
@@ -180,12 +217,18 @@ impl Router {
             Some(encoding) => encoding.format().compile(&mut columns)?,
             None => None,
         };
+        let selection = self.selection.as_ref();
+        let kind = match selection.filter(|selection| selection.asks_for_type()) {
+            Some(_) => Some(self.route.kind(&mut columns)?),
+            None => None,
+        };
         let slots = columns.finish();
         let plan = TablePlan {
             slots,
             plan,
             cloud,
             record,
+            kind,
         };
         let place = former.unwrap_or(self.plans.len());
         match self.plans.get_mut(place) {
@@ -266,11 +309,26 @@ impl Router {
         self.topics
             .render(place, &plan.topic, values, scratch)
             .map_err(|fault| slots.error(fault, &plan.topic.role()))?;
+        row.event_id = plan.event_id.and_then(|slot| values.get(slot)?.bytes());
+        if let Some(selection) = &self.selection {
+            row.passed_over = !selection.takes(Parts {
+                kind: table.kind.and_then(|slot| values.get(slot)?.bytes()),
+                key: row.key.resolve(scratch),
+                topic: self.topics.last(),
+                id: row.event_id,
+            });
+            if row.passed_over {
+                return Ok(());
+            }
+        }
+        if let Some(TopicChange::Prefix(prefix)) = &self.topic_change {
+            self.changed_topic.clone_from(prefix);
+            self.changed_topic.push_str(self.topics.last());
+        }
         if let Some(encoding) = &mut self.encoding {
             let (topic, record) = (self.topics.last(), table.record.as_ref());
             encoding.apply(topic, record, (values, slots), &mut row.value, scratch)?;
         }
-        row.event_id = plan.event_id.and_then(|slot| values.get(slot)?.bytes());
         Ok(())
     }
 
@@ -284,7 +342,11 @@ impl Router {
     /// Like [`routed`](Self::routed), into a fresh record: a record is large, and is not moved.
     pub fn write<'a>(&'a self, row: &Row<'a>, routed: &mut Routed<'a>) {
         let bytes = |part: &Part<'a>| part.resolve(&self.scratch);
-        routed.topic = self.topics.last();
+        routed.topic = match &self.topic_change {
+            None => self.topics.last(),
+            Some(TopicChange::Prefix(_)) => &self.changed_topic,
+            Some(TopicChange::To(topic)) => topic,
+        };
         routed.key = bytes(&row.key);
         routed.value = bytes(&row.value);
         routed.partition = row.partition;
@@ -306,6 +368,10 @@ impl Router {
         }
         if let Some(name) = &self.position_header {
             let value = self.scratch.get(..position::LENGTH);
+            routed.headers.push(Header { name, value });
+        }
+        if let Some((name, value)) = &self.run_header {
+            let value = Some(value.as_bytes());
             routed.headers.push(Header { name, value });
         }
     }
@@ -431,6 +497,13 @@ impl<'a> Routed<'a> {
     /// The event's id, unchanged from the row.
     pub fn event_id(&self) -> Option<&'a [u8]> {
         self.event_id
+    }
+}
+
+impl Row<'_> {
+    /// The router's [`Selection`] leaves the event out: there is no record of it.
+    pub fn is_passed_over(&self) -> bool {
+        self.passed_over
     }
 }
 

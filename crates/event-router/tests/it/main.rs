@@ -12,5 +12,6 @@ mod messages;
 mod position;
 mod properties;
 mod recorded_options;
+mod replay;
 mod routing;
 mod templates;

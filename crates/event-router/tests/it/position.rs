@@ -1,4 +1,4 @@
-//! The header that carries an event's position.
+//! The headers that carry an event's position and the run that sent it.
 
 use walrelay_event_router::{
     CloudEventMode, CloudEvents, Event, Lookups, Options, Place, Preset, Route, Router, Template,
@@ -132,4 +132,14 @@ fn the_rest_of_the_record_stays_what_it_is() {
     assert_eq!(with.value(), plain.value());
     assert_eq!(with.topic(), plain.topic());
     assert_eq!(with.headers().len(), plain.headers().len() + 1);
+}
+
+#[test]
+fn the_header_of_a_run_is_behind_the_position() {
+    let mut router = router(Options::default())
+        .with_run_header(Some(("walrelay-replay".to_owned(), "7f".to_owned())));
+    announce(&mut router, &debezium_outbox()).unwrap();
+    let (names, last) = headers(&mut router, &debezium_row(), &event(1, 0));
+    assert_eq!(names, ["id", NAME, "walrelay-replay"]);
+    assert_eq!(last, "7f");
 }

@@ -320,6 +320,11 @@ impl Core {
         let mut row = Row::default();
         let decisions = &self.diversions.decisions;
         let (decision, body) = match source.read(&mut self.router, unroutable, &event, &mut row) {
+            Ok(()) if row.is_passed_over() => {
+                self.counts.unselected += 1;
+                self.transactions.row_skipped();
+                return Ok(Step::Consumed);
+            }
             Ok(()) => {
                 let mut routed = Routed::default();
                 self.router.write(&row, &mut routed);

@@ -11,6 +11,8 @@ use crate::poison::Diverted;
 pub enum State {
     /// Opening the connection to Postgres.
     Connecting,
+    /// Reading the rows that were there before the slot.
+    Snapshot,
     /// Receiving from the slot.
     Streaming,
     /// The sink takes nothing more at the moment, or acknowledges nothing; feedback goes on.
@@ -45,6 +47,7 @@ impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             State::Connecting => f.write_str("connecting"),
+            State::Snapshot => f.write_str("reading the snapshot"),
             State::Streaming => f.write_str("streaming"),
             State::Blocked => f.write_str("blocked by the sink"),
             State::WaitingForSchema { why } => write!(f, "waiting for a schema: {why}"),
@@ -176,6 +179,8 @@ pub struct Counts {
     pub parked: u64,
     /// Events passed over by the poison policy.
     pub skipped: u64,
+    /// Events that the router's selection leaves out.
+    pub unselected: u64,
     /// Logical messages that are no events: of other prefixes.
     pub logical_messages: u64,
 }
@@ -194,6 +199,7 @@ impl Counts {
             dead_letters: self.dead_letters + other.dead_letters,
             parked: self.parked + other.parked,
             skipped: self.skipped + other.skipped,
+            unselected: self.unselected + other.unselected,
             logical_messages: self.logical_messages + other.logical_messages,
         }
     }

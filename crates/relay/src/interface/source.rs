@@ -14,6 +14,12 @@ pub trait SourceError: Error + Send + Sync + 'static {
     /// Retry, wait for a change of the configuration, or stop.
     fn disposition(&self) -> Disposition;
 
+    /// Whether the stream came to its end, everything of it is acknowledged, and the next one follows it at once: no
+    /// error, but the way to say so.
+    fn is_followed(&self) -> bool {
+        false
+    }
+
     /// Whether another process reads the slot. No message tells when that ends, so the slot is tried often.
     fn is_slot_busy(&self) -> bool {
         false
@@ -194,6 +200,10 @@ pub trait WalStream {
     /// Why it ended.
     type Error: SourceError;
 
+    /// Whether its rows are those of a snapshot, not of the log.
+    fn is_snapshot(&self) -> bool {
+        false
+    }
     /// What kind of socket the server is connected by.
     fn socket(&self) -> Socket;
     /// The next whole frame, borrowed; `None` if more bytes are needed. Does not consume.

@@ -30,7 +30,7 @@ pub use settings::{OnUpdate, Outcome, Settings};
 use crate::core::Core;
 use crate::interface::environment::Counts;
 use crate::interface::environment::{Environment, State};
-use crate::interface::source::{Opened, Resume, Source, SourceError};
+use crate::interface::source::{Opened, Resume, Source, SourceError, WalStream};
 use crate::poison::{Decision, PoisonDecisions, Refusal, RetryPolicy};
 use attempts::FailedAttempts;
 use continuity::Continuity;
@@ -93,6 +93,11 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
         &self.environment
     }
 
+    /// The environment, at the end.
+    pub fn into_environment(self) -> W {
+        self.environment
+    }
+
     /// Relays until `shutdown` resolves, then drains; or until an error that no retry can mend.
     ///
     /// # Errors
@@ -110,6 +115,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
                     self.sessions.discard().await;
                     return Ok(self.settled(outcome));
                 }
+                Err(PipelineError::Source(error)) if error.is_followed() => continue,
                 Err(error) => error,
             };
             let stopping = shutdown.is_asked().await;
@@ -341,8 +347,13 @@ impl<S: Source, F: SinkFactory, W: Environment> Pipeline<S, F, W> {
             .map_err(PipelineError::Sink)?;
         session.core.connected(confirmed);
         session.core.describe(tables);
-        info!(%confirmed, system_id, timeline, "streaming");
-        self.environment.state(State::Streaming);
+        if stream.is_snapshot() {
+            info!(system_id, timeline, "streaming the snapshot");
+            self.environment.state(State::Snapshot);
+        } else {
+            info!(%confirmed, system_id, timeline, "streaming");
+            self.environment.state(State::Streaming);
+        }
         let lease = Lease::new(Instant::now(), server_timeout);
         let result = Streaming::<S, F, W> {
             stream,

@@ -8,9 +8,12 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use super::bench::BenchArgs;
+use super::bookmark::BookmarkArgs;
 use super::dlq::{DlqArgs, Output};
 use super::exit::{self, Exit};
 use super::import::ImportArgs;
+use super::replay::ReplayArgs;
+use super::resend::ResendArgs;
 use super::route::RouteArgs;
 use super::slots::SlotsArgs;
 
@@ -85,6 +88,29 @@ All items: docs/CHECK.md")]
   walrelay slots advance walrelay --to now --dry-run")]
     Slots(Box<SlotsArgs>),
 
+    /// Keep positions that can be replayed from: create, list, advance or drop a bookmark.
+    ///
+    /// A bookmark is a replication slot that nobody reads. It costs the log that Postgres keeps for it.
+    #[command(after_help = "Examples:
+  walrelay bookmark create before_release
+  walrelay bookmark list
+  walrelay bookmark drop before_release")]
+    Bookmark(Box<BookmarkArgs>),
+
+    /// Send events again, from a bookmark, a position or a time on.
+    ///
+    /// Reads a temporary copy of a bookmark through the router of the configuration. The bookmark stays where it
+    /// is, and the relay goes on. Each record has a header walrelay-replay with the id of the replay. Replaying
+    /// into the live topics asks first: consumers see old events after new ones of the same key.
+    #[command(after_help = "Examples:
+  walrelay replay --from before_release --topic-prefix again. --dry-run
+  walrelay replay --from before_release --topic-prefix again.
+  walrelay replay --from 2026-01-02T03:00:00Z --to 2026-01-02T04:00:00Z --to-topic repaired
+  walrelay replay --from 0/16B3748 --where \"type = 'OrderPlaced' and key = 'order-42'\" --sink stdout
+  walrelay replay --from rolling --rate 500 --yes
+  walrelay replay --resume 1f3a5b7c")]
+    Replay(Box<ReplayArgs>),
+
     /// Show what a row would become: topic, key, value, headers. Connects to nothing.
     ///
     /// The record is printed with its values, for that is what is asked for. A row that cannot be
@@ -120,6 +146,16 @@ A row is a JSON object of columns and values:
   walrelay bench --only kafka --set 'sink.kafka.\"compression.type\"=zstd'
   walrelay bench --copy-of walrelay --rows 50000")]
     Bench(Box<BenchArgs>),
+
+    /// Send rows that are in the outbox tables again, each record marked by the header walrelay-resend.
+    ///
+    /// The slot stays as it is, and the relay may be running. Consumers see these events again, and
+    /// old events of a key after new ones: asks first. A row that was deleted cannot be sent again.
+    #[command(after_help = "Examples:
+  walrelay resend --id 018f5a3e-7c1d-7b1a-9c55-0123456789ab
+  walrelay resend --where \"created_at >= '2026-03-01' AND aggregatetype = 'order'\" --dry-run
+  walrelay resend --where 'dispatched_at IS NULL' --yes")]
+    Resend(Box<ResendArgs>),
 
     /// Look at dead letters, send them again, or close them.
     ///

@@ -11,10 +11,13 @@
 
 mod args;
 mod bench;
+mod bookmark;
 mod dlq;
 mod exit;
 mod failure;
 mod import;
+mod replay;
+mod resend;
 mod route;
 mod slots;
 
@@ -22,6 +25,10 @@ pub use args::{
     CheckArgs, Cli, Command, ConfigArgs, DemoArgs, InitArgs, RunArgs, StatusArgs, completions,
 };
 pub use bench::{BenchArgs, BenchPart};
+pub use bookmark::{
+    AdvanceBookmarkArgs, BookmarkArgs, BookmarkCommand, CreateBookmarkArgs, DropBookmarkArgs,
+    ListBookmarksArgs,
+};
 pub use dlq::{
     CloseArgs, DlqArgs, DlqCommand, DlqTopicArgs, DropArgs, FilterArgs, ListArgs, Output,
     RedriveArgs, ShowArgs,
@@ -30,6 +37,8 @@ pub use exit::Exit;
 pub(crate) use failure::printable;
 pub use failure::{Failure, colours, report};
 pub use import::ImportArgs;
+pub use replay::{ReplayArgs, ReplayFrom, ReplaySink, ReplayTo};
+pub use resend::ResendArgs;
 pub use route::{Form, RouteArgs};
 pub use slots::{
     AdvanceSlotArgs, AdvanceTo, ChangeArgs, CreateSlotArgs, DropSlotArgs, ListSlotsArgs, SlotsArgs,

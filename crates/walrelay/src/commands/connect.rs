@@ -16,9 +16,9 @@ use walrelay_walsender::ConnInfo;
 
 use super::Env;
 use crate::cli::{Exit, Failure};
-use crate::config::{self, Config};
+use crate::config::{self, Config, SnapshotMode};
 use crate::failures;
-use crate::postgres::Wanted;
+use crate::postgres::{Selection, Wanted};
 use crate::registry::Registry;
 use crate::telemetry::RegistryStats;
 use crate::tokens::Tokens;
@@ -65,7 +65,7 @@ fn debezium_options(debezium: &config::Debezium) -> Options {
 }
 
 /// A UUID of version 7 of this start, as Debezium has one.
-fn run_id() -> String {
+pub(super) fn run_id() -> String {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let millis = since.unwrap_or_default().as_millis() & 0xffff_ffff_ffff;
     let random = fastrand::u128(..);
@@ -145,6 +145,21 @@ pub(super) fn wanted(config: &Config) -> Wanted {
         messages: config.source.messages.clone(),
         create: config.source.create,
         failover: config.source.failover,
+        snapshot: (config.source.snapshot != SnapshotMode::Never).then(|| selection(config)),
+    }
+}
+
+/// Which rows of the tables a snapshot reads, and in which order.
+pub(super) fn selection(config: &Config) -> Selection {
+    let time = match &config.router {
+        config::Router::Debezium(debezium) => debezium.options.event_timestamp.clone(),
+        config::Router::Templates(_) => None,
+    };
+    Selection {
+        unsent: config.source.snapshot == SnapshotMode::Unsent,
+        filter: config.source.snapshot_where.clone(),
+        order: config.source.snapshot_order.clone(),
+        time,
     }
 }
 

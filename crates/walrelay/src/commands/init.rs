@@ -64,6 +64,18 @@ pub(crate) fn whole_script(wanted: &Wanted, role: &str, ours: bool) -> String {
     } else {
         "What the relay sees: inserts of the outbox, nothing else."
     };
+    let last = if wanted.snapshot.is_some() {
+        (
+            "For the snapshot, the relay reads the tables. It makes the slot itself, after it.",
+            script::grant_select(&wanted.tables, role),
+        )
+    } else {
+        (
+            "From here on Postgres keeps the log until the relay has confirmed it: last, and not\n\
+             -- long before the relay is started.",
+            script::ensure_slot(&wanted.slot, wanted.failover),
+        )
+    };
     let others = [
         (
             seen,
@@ -74,11 +86,7 @@ pub(crate) fn whole_script(wanted: &Wanted, role: &str, ours: bool) -> String {
              -- \\password, or by what your service has.",
             script::ensure_role(role),
         ),
-        (
-            "From here on Postgres keeps the log until the relay has confirmed it: last, and not\n\
-             -- long before the relay is started.",
-            script::ensure_slot(&wanted.slot, wanted.failover),
-        ),
+        last,
     ];
     let parts = tables.into_iter().chain(emit).chain(others);
     let parts: Vec<String> = parts.map(part).collect();
@@ -140,8 +148,10 @@ async fn create(
                 session.query(&sql).await?;
                 lines.push(format!("created slot {}", wanted.slot));
             }
-            // Only `run --accept-gap` plans this.
-            Action::RecreateSlot => unreachable!("init drops nothing"),
+            // Only `run` plans these.
+            Action::RecreateSlot | Action::Snapshot => {
+                unreachable!("init drops nothing and reads no rows")
+            }
         }
     }
     for note in plan.notes {
@@ -186,7 +196,22 @@ mod tests {
             messages: None,
             create: true,
             failover: false,
+            snapshot: None,
         }
+    }
+
+    #[test]
+    fn before_a_snapshot_there_is_a_right_and_no_slot() {
+        let snapshot = Wanted {
+            snapshot: Some(crate::postgres::Selection::default()),
+            ..wanted()
+        };
+        let script = whole_script(&snapshot, "relay", true);
+        assert!(
+            script.contains("GRANT SELECT ON \"public\".\"outbox\" TO \"relay\";"),
+            "{script}"
+        );
+        assert!(!script.contains("replication_slot"), "{script}");
     }
 
     /// `migrations/` and `walrelay init --dry-run` are the same script.

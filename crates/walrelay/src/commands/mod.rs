@@ -1,6 +1,7 @@
 //! One module per command. Each takes its arguments and returns the failures to report, if any.
 
 mod bench;
+mod bookmark;
 mod check;
 mod confirm;
 mod connect;
@@ -8,6 +9,8 @@ mod demo;
 mod dlq;
 mod import_debezium;
 mod init;
+mod replay;
+mod resend;
 mod route;
 mod run;
 mod slots;
@@ -15,11 +18,14 @@ mod status;
 mod units;
 
 pub(crate) use bench::bench;
+pub(crate) use bookmark::bookmark;
 pub(crate) use check::check;
 pub(crate) use demo::demo;
 pub(crate) use dlq::dlq;
 pub(crate) use import_debezium::import_debezium;
 pub(crate) use init::init;
+pub(crate) use replay::replay;
+pub(crate) use resend::resend;
 pub(crate) use route::route;
 pub(crate) use run::run;
 pub(crate) use slots::slots;

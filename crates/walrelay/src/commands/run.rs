@@ -13,10 +13,14 @@ use walrelay_sink::{Parking, SinkFactory};
 use super::connect::{block_on, conn_info, kafka, router, schemas, settings, wanted};
 use super::{Ended, Env, load};
 use crate::cli::{Exit, Failure, RunArgs};
-use crate::config::{Config, SinkConfig};
+use crate::config::{Config, SinkConfig, SnapshotMode};
 use crate::failures::{self, SinkFailure};
 use crate::http::{Endpoint, EndpointError};
-use crate::postgres::{CopySource, PostgresError, PostgresSource, SourceOptions};
+use crate::postgres::{
+    CopySource, PostgresError, PostgresSource, ROLLING, SnapshotProgress, SourceOptions,
+    bookmark_slot,
+};
+use crate::rolling::{Keep, Keeping, RollingBookmark};
 use crate::sinks::StdoutSinkFactory;
 use crate::telemetry::{
     Exporter, RecentErrors, Setup, SlotMonitor, Telemetry, World, log_to_stderr,
@@ -68,7 +72,8 @@ impl Run<'_> {
             errors,
         } = self;
         let parking = config.poison.park_key.then(|| Arc::new(Parking::new()));
-        let telemetry = observed(config, env, errors, parking.as_ref())?;
+        let snapshot = Arc::default();
+        let telemetry = observed(config, env, errors, parking.as_ref(), Arc::clone(&snapshot))?;
         match &config.sink {
             SinkConfig::Kafka(sink) => {
                 let kafka = kafka(sink, &config.delivery)?;
@@ -84,7 +89,8 @@ impl Run<'_> {
                     })
                     .transpose()
                     .map_err(|error| failures::kafka_client(&error))?;
-                let source = of_slot(config, accept_gap, env)?;
+                let source = of_slot(config, accept_gap, env)?.with_progress(snapshot);
+                let _rolling = rolling(config, env, &source, telemetry.as_ref())?;
                 let mut factory = KafkaSinkFactory::new(kafka);
                 if let Some(telemetry) = &telemetry {
                     factory = factory.with_stats(Arc::clone(&telemetry.sink));
@@ -99,7 +105,8 @@ impl Run<'_> {
                     parking.set_ready();
                 }
                 if *confirm {
-                    let source = of_slot(config, accept_gap, env)?;
+                    let source = of_slot(config, accept_gap, env)?.with_progress(snapshot);
+                    let _rolling = rolling(config, env, &source, telemetry.as_ref())?;
                     let parts = (source, factory, parking, telemetry);
                     relay(config, env, parts, world, stop, CONFIRMED)
                 } else {
@@ -122,6 +129,38 @@ fn of_slot(config: &Config, accept_gap: bool, env: Env<'_>) -> Result<PostgresSo
     };
     let info = conn_info(&config.source, env)?;
     Ok(PostgresSource::new(info, wanted(config), options))
+}
+
+/// Keeps the rolling bookmark, where one is configured, until it is dropped.
+fn rolling(
+    config: &Config,
+    env: Env<'_>,
+    source: &PostgresSource,
+    telemetry: Option<&Arc<Telemetry>>,
+) -> Result<Option<RollingBookmark>, Failure> {
+    let Some(retention) = config.retention else {
+        return Ok(None);
+    };
+    let slot = &config.source.slot;
+    let bookmark = bookmark_slot(slot, ROLLING).map_err(|why| {
+        Failure::new("bookmark-name", Exit::Config, why)
+            .remedy("choose a shorter name for [source] slot")
+    })?;
+    let keeping = Keeping {
+        info: conn_info(&config.source, env)?,
+        slot: slot.clone(),
+        bookmark,
+        keep: Keep {
+            time: retention.keep,
+            max_wal: retention.max_wal,
+        },
+        walsender: source.walsender(),
+        telemetry: telemetry.cloned(),
+    };
+    let started = RollingBookmark::start(keeping);
+    started.map(Some).map_err(|error| {
+        Failure::new("runtime", Exit::Unavailable, "cannot start").caused_by(error)
+    })
 }
 
 /// Temporary copies of that slot, so that nothing is confirmed in it.
@@ -215,6 +254,7 @@ fn observed(
     env: Env<'_>,
     errors: RecentErrors,
     parking: Option<&Arc<Parking>>,
+    snapshot: Arc<SnapshotProgress>,
 ) -> Result<Option<Arc<Telemetry>>, Failure> {
     if config.http.is_none() {
         return Ok(None);
@@ -234,6 +274,7 @@ fn observed(
         bootstrap_servers: bootstrap_servers(config).cloned(),
         dead_letter_topic: config.poison.topic.clone(),
         parking: parking.cloned(),
+        snapshot: (config.source.snapshot != SnapshotMode::Never).then_some(snapshot),
         registry: config.registry.is_some().then(Arc::default),
         spans: config.otel.is_some(),
         config: config.shown.clone(),
@@ -288,7 +329,7 @@ fn ended<K: SinkFailure>(
 }
 
 /// Resolves at SIGTERM or SIGINT. A second signal ends the process at once.
-fn asked_to_stop() -> Result<impl Future<Output = ()>, Failure> {
+pub(super) fn asked_to_stop() -> Result<impl Future<Output = ()>, Failure> {
     let failed = |error| {
         Failure::new("signals", Exit::Internal, "cannot listen for signals").caused_by(error)
     };

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use walrelay_lsn::Lsn;
-use walrelay_walsender::{Session, SessionKind, quote_literal};
+use walrelay_walsender::{Session, SessionKind};
 
 use super::confirm::confirm;
 use super::connect::{block_on, conn_info};
@@ -20,7 +20,9 @@ use crate::cli::{
 };
 use crate::config::Config;
 use crate::failures;
-use crate::postgres::{PostgresError, SlotRow, script, slots as read_slots};
+use crate::postgres::{
+    PostgresError, SlotRow, advance_slot as advance_sql, script, slots as read_slots,
+};
 
 /// `walrelay slots`.
 pub(crate) fn slots(args: &SlotsArgs, env: Env<'_>) -> Ended {
@@ -35,32 +37,44 @@ pub(crate) fn slots(args: &SlotsArgs, env: Env<'_>) -> Ended {
         match &args.command {
             SlotsCommand::List(args) => list(args, server).await,
             SlotsCommand::Create(args) => create(args, server).await,
-            SlotsCommand::Drop(args) => drop_slot(args, server).await,
-            SlotsCommand::Advance(args) => advance(args, server).await,
+            SlotsCommand::Drop(args) => drop_named(args, server).await,
+            SlotsCommand::Advance(args) => advance_named(args, server).await,
         }
     }))??)
 }
 
 /// The server of the configuration.
-struct Server {
-    config: Config,
-    info: walrelay_walsender::ConnInfo,
+pub(super) struct Server {
+    pub(super) config: Config,
+    pub(super) info: walrelay_walsender::ConnInfo,
+}
+
+/// Whether a change is made, and whether somebody is asked before.
+#[derive(Clone, Copy)]
+pub(super) struct Change {
+    pub(super) dry_run: bool,
+    pub(super) yes: bool,
 }
 
 impl Server {
-    fn of(args: &ConfigArgs, env: Env<'_>) -> Result<Self, Vec<Failure>> {
+    pub(super) fn of(args: &ConfigArgs, env: Env<'_>) -> Result<Self, Vec<Failure>> {
         let config = load(args, env)?;
         let info = conn_info(&config.source, env)?;
         Ok(Self { config, info })
     }
 
-    async fn connect(&self) -> Result<Session, Failure> {
+    /// The configured slot.
+    pub(super) fn slot(&self) -> &str {
+        &self.config.source.slot
+    }
+
+    pub(super) async fn connect(&self) -> Result<Session, Failure> {
         let connected = Session::connect(&self.info, SessionKind::Sql, &[]).await;
         connected.map_err(failure)
     }
 }
 
-fn failure(error: impl Into<PostgresError>) -> Failure {
+pub(super) fn failure(error: impl Into<PostgresError>) -> Failure {
     failures::postgres(error.into())
 }
 
@@ -99,11 +113,16 @@ async fn create(args: &CreateSlotArgs, server: Server) -> Result<(), Failure> {
     ))
 }
 
-async fn drop_slot(args: &DropSlotArgs, server: Server) -> Result<(), Failure> {
+async fn drop_named(args: &DropSlotArgs, server: Server) -> Result<(), Failure> {
     let name = &args.name;
-    let mut session = server.connect().await?;
-    let slot = unread(&mut session, name).await?;
-    let lost = match (slot.confirmed, slot.retained) {
+    let change = Change {
+        dry_run: args.change.dry_run,
+        yes: args.yes,
+    };
+    drop_slot(server.connect().await?, name, name, change, |slot| match (
+        slot.confirmed,
+        slot.retained,
+    ) {
         (Some(confirmed), _) => format!(
             "what was committed from {confirmed} on and is not relayed yet is lost to its reader"
         ),
@@ -111,24 +130,50 @@ async fn drop_slot(args: &DropSlotArgs, server: Server) -> Result<(), Failure> {
             "{} of WAL that a standby may need are no longer kept",
             bytes(retained.unwrap_or(0))
         ),
-    };
-    warn(&format!("dropping slot {name}: {lost}"));
+    })
+    .await
+}
+
+/// Drops a slot that nobody reads. `known_as`: what is typed to agree. `lost`: what is lost with it.
+pub(super) async fn drop_slot(
+    mut session: Session,
+    name: &str,
+    known_as: &str,
+    change: Change,
+    lost: impl Fn(&SlotRow) -> String,
+) -> Result<(), Failure> {
+    let slot = unread(&mut session, name).await?;
+    warn(&format!("dropping slot {name}: {}", lost(&slot)));
     let sql = script::drop_slot(name);
-    if args.change.dry_run {
+    if change.dry_run {
         return say(&sql);
     }
-    if !args.yes {
-        let question = "Type the name of the slot to drop it: ";
-        confirm(question, |answer| answer == name).map_err(not_agreed)?;
+    if !change.yes {
+        let question = format!("Type {known_as} to drop it: ");
+        confirm(&question, |answer| answer == known_as).map_err(not_agreed)?;
     }
     session.query(&sql).await.map_err(failure)?;
     session.close().await;
     say(&format!("dropped slot {name}"))
 }
 
-async fn advance(args: &AdvanceSlotArgs, server: Server) -> Result<(), Failure> {
-    let name = &args.name;
-    let mut session = server.connect().await?;
+async fn advance_named(args: &AdvanceSlotArgs, server: Server) -> Result<(), Failure> {
+    let change = Change {
+        dry_run: args.change.dry_run,
+        yes: args.yes,
+    };
+    let passed = "events in them are never relayed";
+    advance_slot(server.connect().await?, &args.name, args.to, change, passed).await
+}
+
+/// Advances a slot that nobody reads. `passed`: what that means for the events in between.
+pub(super) async fn advance_slot(
+    mut session: Session,
+    name: &str,
+    to: AdvanceTo,
+    change: Change,
+    passed: &str,
+) -> Result<(), Failure> {
     let slot = unread(&mut session, name).await?;
     let rows = session
         .query(
@@ -154,7 +199,7 @@ async fn advance(args: &AdvanceSlotArgs, server: Server) -> Result<(), Failure> 
         .remedy(format!("connect to database {found} in [source] url")));
     }
     let from = slot.confirmed.or(slot.restart).unwrap_or(Lsn::new(0));
-    let to = match (args.to, end) {
+    let to = match (to, end) {
         (AdvanceTo::Now, Some(end)) => end,
         (AdvanceTo::Lsn(to), Some(end)) if to > end => {
             return Err(Failure::new(
@@ -178,19 +223,14 @@ async fn advance(args: &AdvanceSlotArgs, server: Server) -> Result<(), Failure> 
         ));
     }
     warn(&format!(
-        "advancing slot {name} from {from} to {to}: {} of WAL are skipped, and events in them are never \
-         relayed",
+        "advancing slot {name} from {from} to {to}: {} of WAL are skipped, and {passed}",
         bytes(to.bytes_since(from))
     ));
-    let sql = format!(
-        "SELECT end_lsn FROM pg_catalog.pg_replication_slot_advance({}, {});",
-        quote_literal(name),
-        quote_literal(&to.to_string())
-    );
-    if args.change.dry_run {
-        return say(&sql);
+    let sql = advance_sql(name, to);
+    if change.dry_run {
+        return say(&format!("{sql};"));
     }
-    if !args.yes {
+    if !change.yes {
         confirm("Go on? [y/N] ", |answer| {
             matches!(answer, "y" | "Y" | "yes")
         })
@@ -228,12 +268,12 @@ fn not_agreed(why: &'static str) -> Failure {
         .remedy("look with --dry-run, then say --yes to go on without being asked")
 }
 
-fn say(line: &str) -> Result<(), Failure> {
+pub(super) fn say(line: &str) -> Result<(), Failure> {
     writeln!(io::stdout(), "{line}").map_err(output)
 }
 
 /// For people, beside what was asked for.
-fn warn(line: &str) {
+pub(super) fn warn(line: &str) {
     // Standard error may be closed.
     let _ = writeln!(io::stderr(), "{line}");
 }

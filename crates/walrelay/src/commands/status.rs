@@ -10,14 +10,14 @@ use serde::Serialize;
 use walrelay_walsender::{Session, SessionKind};
 
 use super::connect::{block_on, conn_info};
-use super::units::bytes;
+use super::units::{bar, bytes};
 use super::{Ended, Env, load};
 use crate::cli::{Exit, Failure, Output, StatusArgs};
 use crate::config::{Config, Http};
 use crate::failures;
 use crate::http::{Roots, agent};
 use crate::postgres::slot_standing;
-use crate::telemetry::{Quantiles, SlotReport, StatusReport, slot_report};
+use crate::telemetry::{Quantiles, SlotReport, SnapshotReport, StatusReport, slot_report};
 
 /// How long the endpoint may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -147,6 +147,14 @@ fn of_postgres(config: &Config, env: Env<'_>) -> Result<Option<SlotReport>, Fail
     Ok(slot_report(standing))
 }
 
+fn snapshot_line(snapshot: &SnapshotReport) -> String {
+    match (snapshot.running, snapshot.rows) {
+        (true, rows) => bar(rows, snapshot.expected_rows.unwrap_or(0)),
+        (false, 0) => "not running".to_owned(),
+        (false, rows) => format!("read: {rows} rows"),
+    }
+}
+
 /// One screen, without colours: its words say it.
 fn screen(config: &Config, status: &Status) -> String {
     let lines = match (&status.relay, &status.slot) {
@@ -185,6 +193,9 @@ pub(super) fn lines_of(relay: &StatusReport) -> Vec<(String, String)> {
             span(relay.now_ms.saturating_sub(relay.pipeline.since_ms))
         ),
     );
+    if let Some(snapshot) = &relay.snapshot {
+        line("snapshot", snapshot_line(snapshot));
+    }
     line("source", relay.source.server.clone());
     match (&relay.slot, &relay.slot_error) {
         (Some(slot), None) => line(
@@ -196,6 +207,20 @@ pub(super) fn lines_of(relay: &StatusReport) -> Vec<(String, String)> {
             format!("{}: not known, {error}", relay.pipeline.slot),
         ),
         (None, None) => line("slot", format!("{}: not known", relay.pipeline.slot)),
+    }
+    if let Some(bookmark) = &relay.bookmark {
+        line(
+            "rolling",
+            format!(
+                "{} at {}: {} back can be replayed, of {}; {} of WAL are kept for it, of {}",
+                bookmark.slot,
+                bookmark.position,
+                span((bookmark.reachable_seconds * 1e3) as u64),
+                span((bookmark.keep_seconds * 1e3) as u64),
+                bytes(bookmark.retained_bytes),
+                bytes(bookmark.max_wal_bytes)
+            ),
+        );
     }
     let lsn = |lsn: &Option<String>| lsn.clone().unwrap_or_else(|| "-".to_owned());
     let source = &relay.source;

@@ -21,6 +21,22 @@ pub(super) fn bytes(count: u64) -> String {
     format!("{value:.1} {unit}")
 }
 
+/// How much is done, where the whole is not known exactly: `[####......]  40 %, 400 of about 1000 rows`.
+pub(super) fn bar(done: u64, expected: u64) -> String {
+    const WIDTH: usize = 24;
+    if expected == 0 {
+        return format!("{done} rows");
+    }
+    let part = (done as f64 / expected as f64).min(1.0);
+    let filled = (part * WIDTH as f64) as usize;
+    format!(
+        "[{}{}] {:3.0} %, {done} of about {expected} rows",
+        "#".repeat(filled),
+        ".".repeat(WIDTH - filled),
+        part * 100.0
+    )
+}
+
 /// Writes rows of as many cells as the first has, lined up.
 pub(super) fn columns(rows: &[Vec<String>], out: &mut dyn Write) -> io::Result<()> {
     let columns = rows.first().map_or(0, Vec::len);
@@ -41,7 +57,20 @@ pub(super) fn columns(rows: &[Vec<String>], out: &mut dyn Write) -> io::Result<(
 
 #[cfg(test)]
 mod tests {
-    use super::bytes;
+    use super::{bar, bytes};
+
+    #[test]
+    fn bars() {
+        for (done, expected, text) in [
+            (0, 0, "0 rows"),
+            (7, 0, "7 rows"),
+            (0, 8, "[........................]   0 %, 0 of about 8 rows"),
+            (4, 8, "[############............]  50 %, 4 of about 8 rows"),
+            (9, 8, "[########################] 100 %, 9 of about 8 rows"),
+        ] {
+            assert_eq!(bar(done, expected), text);
+        }
+    }
 
     #[test]
     fn units() {

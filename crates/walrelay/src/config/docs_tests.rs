@@ -186,6 +186,9 @@ fn every_default_is_a_value_of_its_kind() {
                 let needed = ["url=http://r:8081", "format=avro"];
                 overrides.extend(needed.map(|needed| format!("router.registry.{needed}")));
             }
+            if row.path.starts_with("retention.") {
+                overrides.push("retention.keep=24h".to_owned());
+            }
             parse_with(text, "t", &overrides, &|_| None, &|_| Ok(String::new())).unwrap();
         }
     }

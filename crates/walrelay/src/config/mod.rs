@@ -13,8 +13,8 @@
 //! # Invariants
 //! - The struct, its reader, the check of names, the defaults and the reference in
 //!   `docs/CONFIGURATION.md` follow from one declaration.
-//! - A key that is known and not yet supported is refused, not ignored. Two options of Debezium are
-//!   accepted without effect, because they have none there either under these settings
+//! - A key that is known and not yet supported is refused, not ignored. Two options of Debezium
+//!   change no record, because they do not there either under these settings
 //!   (`table.field.event.type`, `topic.prefix`); the reference says so.
 //! - No value of a secret key, and no value of an environment variable, is part of an error or of
 //!   a `Debug` form. Messages show lines as they stand in the file, up to the equals sign where the
@@ -45,8 +45,8 @@ use walrelay_event_router::CloudEvents;
 pub use error::{ConfigError, Place, Problem};
 pub use sections::{
     Backoff, Bearer, Debezium, Delivery, Guarantee, Http, KafkaProperties, KafkaSink, Log,
-    LogFormat, LogLevel, Otel, Poison, Registry, RegistryLogin, Router, SchemaFile, SinkConfig,
-    Source, TokenOrigin, TopicCreation,
+    LogFormat, LogLevel, Otel, Poison, Registry, RegistryLogin, Retention, Router, SchemaFile,
+    SinkConfig, SnapshotMode, Source, TokenOrigin, TopicCreation,
 };
 
 use document::Document;
@@ -79,6 +79,8 @@ pub struct Config {
     pub delivery: Delivery,
     /// What happens to events that cannot be delivered.
     pub poison: Poison,
+    /// What the running relay keeps for replays.
+    pub retention: Option<Retention>,
     /// Where metrics, health and status are served.
     pub http: Option<Http>,
     /// Where metrics and spans are sent.

@@ -353,7 +353,7 @@ fn unknown_keys_find_the_one_that_was_meant() {
         router          => "route.by.field" = "x"              => `router.debezium.route.by.field`
         delivery        => max_inflight_bytes = "1MiB"         => `delivery.max_in_flight_bytes`
         sink.kafak      => x = 1                               => the section `sink.kafka`
-        zzzzzzzz        =>                                     => the sections are source, router, sink, delivery, poison, http, otel, log
+        zzzzzzzz        =>                                     => the sections are source, router, sink, delivery, poison, retention, http, otel, log
         log             => qqqqqqqqqqqqqq = 1                  => the keys of [log] are level, format
         "#,
     ) {
@@ -950,4 +950,30 @@ fn names_of_overrides_may_be_quoted() {
         panic!("not Kafka");
     };
     assert_eq!(sink.properties.0["compression.type"], "zstd");
+}
+
+#[test]
+fn snapshots_are_of_rows() {
+    let config = parse_set(LEAST, &["source.snapshot=unsent"]).unwrap();
+    assert_eq!(config.source.snapshot, SnapshotMode::Unsent);
+    assert!(config.source.snapshot_order.is_empty());
+    let with = |set: &[&str]| parse_set(LEAST, set).unwrap_err().to_string();
+    let messages = "[source]\nurl = 'postgres://db'\nsnapshot = 'initial'\nmessages.prefix = 'x'\n\
+                    [sink]\nkind = 'stdout'\n";
+    let error = parse(messages).unwrap_err().to_string();
+    assert!(error.contains("messages leave no rows"), "{error}");
+    for (set, words) in [
+        (&["source.snapshot=always"][..], "invalid value"),
+        (
+            &["source.snapshot_where=sent"],
+            "no effect without `source.snapshot`",
+        ),
+        (
+            &["source.snapshot=initial", "source.snapshot_where= "],
+            "invalid value",
+        ),
+    ] {
+        let error = with(set);
+        assert!(error.contains(words), "{set:?}: {error}");
+    }
 }

@@ -10,6 +10,7 @@ use walrelay_sink::Disposition;
 use walrelay_walsender::quote_ident;
 
 use super::catalog::SlotReader;
+use super::snapshot::RowError;
 use super::state_file::StateFileError;
 use super::{columns_remedy, script};
 
@@ -102,6 +103,9 @@ pub(crate) enum SetupError {
         /// No row of the gap has an `xmin` before this.
         catalog_xmin: Option<u32>,
     },
+    /// No column tells which rows were sent.
+    #[error("[source] snapshot = \"unsent\": table {0} has neither dispatched_at nor sent_at")]
+    SnapshotRule(TableName),
     #[error("[source] failover needs Postgres 17 or newer; the server is Postgres {0}")]
     FailoverTooOld(u32),
 }
@@ -166,6 +170,7 @@ impl SetupError {
             Self::SlotDatabase { .. } => "slot-database",
             Self::SlotLost { .. } => "slot-lost",
             Self::FailoverTooOld(_) => "failover-too-old",
+            Self::SnapshotRule(_) => "snapshot-rule",
         }
     }
 
@@ -264,6 +269,9 @@ impl SetupError {
                 )
                 .into()
             }
+            Self::SnapshotRule(_) => "write in [source] snapshot_where, in SQL, which rows no relay has \
+                                      sent, or set snapshot = \"initial\" to send all"
+                .into(),
             Self::FailoverTooOld(_) => {
                 "remove failover from [source]; failover slots came with Postgres 17".into()
             }
@@ -318,6 +326,18 @@ pub(crate) enum PostgresError {
          servers"
     )]
     TwoServers(String),
+    /// Postgres does not understand which rows are wanted, or cannot compute it.
+    #[error("Postgres cannot read the rows that are asked for")]
+    RowsSql(#[source] walrelay_walsender::Error),
+    /// A row that is no row.
+    #[error(transparent)]
+    Row(#[from] RowError),
+    /// Every row of the snapshot is acknowledged: the stream goes on from the slot.
+    #[error("the snapshot is read to its end")]
+    SnapshotRead,
+    /// The temporary slot went with its session, and the exported snapshot with both.
+    #[error("the server does not keep the snapshot any more: its rows are read anew")]
+    SnapshotLost,
     /// Another process reads the slot; the server lets in one at a time.
     #[error("slot {slot} is being read by server process {}", name(reader.as_ref()))]
     SlotBusy {
@@ -342,9 +362,24 @@ fn name(reader: Option<&SlotReader>) -> String {
     }
 }
 
+impl PostgresError {
+    /// Of a statement that reads the rows of a snapshot. The configuration has a part in it.
+    pub(crate) fn of_rows(error: walrelay_walsender::Error) -> Self {
+        let state = error.sqlstate().unwrap_or_default();
+        if state != "42501" && (state.starts_with("42") || state.starts_with("22")) {
+            return Self::RowsSql(error);
+        }
+        Self::Wal(error)
+    }
+}
+
 impl SourceError for PostgresError {
     fn is_slot_taken(&self) -> bool {
         matches!(self, Self::SlotBusy { reader, own, .. } if reader.is_some() && !own)
+    }
+
+    fn is_followed(&self) -> bool {
+        matches!(self, Self::SnapshotRead)
     }
 
     fn is_slot_busy(&self) -> bool {
@@ -355,9 +390,12 @@ impl SourceError for PostgresError {
         match self {
             Self::Wal(error) => error.disposition(),
             Self::Setup(error) => error.disposition(),
+            Self::RowsSql(_) => Disposition::Configuration,
             Self::StateFile(error) => error.disposition(),
-            Self::Log(_) | Self::WalGone { .. } => Disposition::Fatal,
+            Self::Log(_) | Self::WalGone { .. } | Self::Row(_) => Disposition::Fatal,
             Self::SlotBusy { .. }
+            | Self::SnapshotRead
+            | Self::SnapshotLost
             | Self::MakeWay(_)
             | Self::NoAnswer { .. }
             | Self::TwoServers(_) => Disposition::Retryable,

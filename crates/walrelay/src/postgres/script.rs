@@ -110,6 +110,24 @@ pub(crate) fn create_slot(slot: &str, failover: bool) -> String {
     )
 }
 
+/// Lets a role read the tables.
+pub(crate) fn grant_select(names: &[TableName], role: &str) -> String {
+    format!(
+        "GRANT SELECT ON {} TO {};",
+        tables(names),
+        quote_ident(role)
+    )
+}
+
+/// Makes a permanent slot that stands where another one does.
+pub(crate) fn copy_slot(from: &str, to: &str) -> String {
+    format!(
+        "SELECT pg_catalog.pg_copy_logical_replication_slot({}, {}, false)",
+        quote_literal(from),
+        quote_literal(to)
+    )
+}
+
 /// Drops the slot.
 pub(crate) fn drop_slot(slot: &str) -> String {
     format!(

@@ -14,10 +14,12 @@ use walrelay_sink::{BatchingMode, Parking, Poison, SinkStats};
 
 use super::otlp::Spans;
 use super::report::{
-    BrokerReport, DeadLetterReport, DeliveryReport, History, KafkaReport, LatencyReport,
-    PipelineReport, ProcessReport, Quantiles, RegistryReport, Sample, SlotReport, SourceReport,
-    StatusReport, TopicReport,
+    BookmarkReport, BrokerReport, DeadLetterReport, DeliveryReport, History, KafkaReport,
+    LatencyReport, PipelineReport, ProcessReport, Quantiles, RegistryReport, Sample, SlotReport,
+    SnapshotReport, SourceReport, StatusReport, TopicReport,
 };
+use crate::postgres::SnapshotProgress;
+
 use super::{Latencies, RecentErrors, millis_now, wall_clock};
 
 /// Samples of the history: fifteen minutes.
@@ -49,6 +51,8 @@ pub(crate) struct Setup {
     pub(crate) bootstrap_servers: Option<String>,
     pub(crate) dead_letter_topic: String,
     pub(crate) parking: Option<Arc<Parking>>,
+    /// How far a snapshot has come, where one is configured.
+    pub(crate) snapshot: Option<Arc<SnapshotProgress>>,
     /// Requests to the schema registry, where there is one.
     pub(crate) registry: Option<Arc<RegistryStats>>,
     /// Whether spans are collected for OpenTelemetry.
@@ -176,6 +180,7 @@ struct Live {
     skipped: BTreeMap<String, u64>,
     slot: Option<SlotReport>,
     slot_error: Option<String>,
+    bookmark: Option<BookmarkReport>,
     server_end: Option<Lsn>,
     /// The first end of the log, as the server said, that is not confirmed yet, and when it said so.
     unreached: Option<(Lsn, Instant)>,
@@ -211,6 +216,7 @@ impl Telemetry {
                 skipped: classes(),
                 slot: None,
                 slot_error: None,
+                bookmark: None,
                 server_end: None,
                 unreached: None,
             }),
@@ -273,6 +279,11 @@ impl Telemetry {
             }
             Err(reason) => live.slot_error = Some(reason),
         }
+    }
+
+    /// The rolling bookmark, if this relay keeps it.
+    pub(crate) fn bookmark(&self, bookmark: Option<BookmarkReport>) {
+        lock(&self.live).bookmark = bookmark;
     }
 
     /// Ends a second of the history.
@@ -368,7 +379,9 @@ impl Telemetry {
                 reconnects: live.reconnects.clone(),
                 feedback_sent: live.feedback_sent,
             },
+            snapshot: setup.snapshot.as_deref().map(snapshot),
             slot: live.slot.clone(),
+            bookmark: live.bookmark.clone(),
             slot_error: live.slot_error.clone(),
             delivery: DeliveryReport {
                 in_flight_records: live.progress.map_or(0, |progress| progress.in_flight),
@@ -480,7 +493,8 @@ impl Live {
             .filter(|(lsn, _)| confirmed.is_none_or(|confirmed| *lsn > confirmed));
         let unread = unreached.map_or(Duration::ZERO, |(_, since)| since.elapsed());
         let away = match self.state {
-            State::Streaming
+            State::Snapshot
+            | State::Streaming
             | State::Blocked
             | State::WaitingForSchema { .. }
             | State::Draining => self.progress_at.elapsed(),
@@ -512,6 +526,15 @@ impl Live {
     }
 }
 
+fn snapshot(progress: &SnapshotProgress) -> SnapshotReport {
+    SnapshotReport {
+        running: progress.is_running(),
+        rows: progress.of_attempt(),
+        expected_rows: progress.expected(),
+        rows_total: progress.rows(),
+    }
+}
+
 /// All classes, so that a first event is an increase of a counter that was there before.
 fn classes() -> BTreeMap<String, u64> {
     let classes = Poison::ALL
@@ -525,6 +548,7 @@ fn classes() -> BTreeMap<String, u64> {
 fn describe(state: &State) -> (&'static str, Option<&str>) {
     match state {
         State::Connecting => ("connecting", None),
+        State::Snapshot => ("snapshot", None),
         State::Streaming => ("streaming", None),
         State::Blocked => ("blocked", None),
         State::WaitingForSchema { why } => ("waiting-for-schema", Some(why)),

@@ -20,8 +20,14 @@ pub(crate) struct StatusReport {
     /// Why it is not ready.
     pub(crate) not_ready: Option<String>,
     pub(crate) source: SourceReport,
+    /// `null` where no snapshot is configured.
+    #[serde(default)]
+    pub(crate) snapshot: Option<SnapshotReport>,
     /// As the server said last; `null` before the first answer, and while the slot does not exist.
     pub(crate) slot: Option<SlotReport>,
+    /// The rolling bookmark of `[retention]`; `null` where this relay keeps none.
+    #[serde(default)]
+    pub(crate) bookmark: Option<BookmarkReport>,
     /// Why the server did not say anything of the slot the last time.
     pub(crate) slot_error: Option<String>,
     pub(crate) delivery: DeliveryReport,
@@ -55,8 +61,9 @@ pub(crate) struct PipelineReport {
 }
 
 /// The states of a pipeline.
-pub(crate) const STATES: [&str; 8] = [
+pub(crate) const STATES: [&str; 9] = [
     "connecting",
+    "snapshot",
     "streaming",
     "blocked",
     "waiting-for-schema",
@@ -90,6 +97,20 @@ pub(crate) struct SourceReport {
     pub(crate) feedback_sent: u64,
 }
 
+/// The rows that are read before the slot is made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct SnapshotReport {
+    /// They are being read. Without it they were read before, or will be.
+    pub(crate) running: bool,
+    /// Rows of this attempt.
+    pub(crate) rows: u64,
+    /// How many rows the server expects in it, by its statistics; `null` before it began.
+    pub(crate) expected_rows: Option<u64>,
+    /// Rows of all attempts of this process.
+    pub(crate) rows_total: u64,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct SlotReport {
@@ -107,6 +128,24 @@ pub(crate) struct SlotReport {
     pub(crate) inactive_seconds: Option<f64>,
     pub(crate) invalidation_reason: Option<String>,
     /// When the server said so.
+    pub(crate) seen_ms: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct BookmarkReport {
+    /// Its slot.
+    pub(crate) slot: String,
+    pub(crate) position: String,
+    /// WAL that the server keeps for the bookmark alone.
+    pub(crate) retained_bytes: u64,
+    /// `retention.max_wal`.
+    pub(crate) max_wal_bytes: u64,
+    /// For how long back, at least, events can be replayed from it.
+    pub(crate) reachable_seconds: f64,
+    /// `retention.keep`.
+    pub(crate) keep_seconds: f64,
+    /// When the server was asked.
     pub(crate) seen_ms: u64,
 }
 

@@ -18,7 +18,7 @@ use crate::error::{Error, ServerError};
 pub const MAX_MESSAGE: usize = (1 << 30) + 4;
 
 /// The tag and the length.
-const HEADER: usize = 5;
+pub(crate) const HEADER: usize = 5;
 /// `w`, start, end, clock.
 const XLOG_DATA: usize = 25;
 /// `k`, end, clock, whether to reply.
@@ -280,7 +280,7 @@ pub(crate) fn end_of_stream(message: &[u8], kind: Kind) -> Option<Error> {
 }
 
 /// The ErrorResponse that these bytes are.
-fn server_error(message: &[u8]) -> Error {
+pub(crate) fn server_error(message: &[u8]) -> Error {
     match backend::Message::parse(&mut message.into()) {
         Ok(Some(backend::Message::ErrorResponse(body))) => ServerError::parse(body.fields()).into(),
         _ => Error::protocol("malformed ErrorResponse"),

@@ -44,6 +44,8 @@ pub struct SlotOptions {
     pub failover: bool,
     /// Whether it goes with the session that created it.
     pub temporary: bool,
+    /// Whether a snapshot of the rows before its first position is exported, see [`CreatedSlot::snapshot`].
+    pub export_snapshot: bool,
 }
 
 /// A slot that was created just now.
@@ -54,6 +56,9 @@ pub struct CreatedSlot {
     /// Transactions that commit after this are streamed; those before are not.
     pub consistent_point: Lsn,
     pub plugin: String,
+    /// For `SET TRANSACTION SNAPSHOT` of other sessions, as long as the session that created the slot lives and
+    /// is given no other command. `None` if none was asked for.
+    pub snapshot: Option<String>,
 }
 
 /// What to stream, and from where.
@@ -120,8 +125,8 @@ impl Session {
         parse_history(text(&rows, "content")?)
     }
 
-    /// Creates a logical slot for pgoutput, without exporting a snapshot. It waits until all
-    /// transactions that are open now have ended. For sessions of
+    /// Creates a logical slot for pgoutput. It waits until all transactions that are open now have ended. For
+    /// sessions of
     /// [`SessionKind::Replication`](crate::SessionKind::Replication).
     ///
     /// # Errors
@@ -138,7 +143,19 @@ impl Session {
             name: text(&rows, "slot_name")?.to_owned(),
             consistent_point: parsed(&rows, "consistent_point")?,
             plugin: text(&rows, "output_plugin")?.to_owned(),
+            snapshot: text(&rows, "snapshot_name").ok().map(str::to_owned),
         })
+    }
+
+    /// Has standbys keep a copy of a slot (17 and newer). For sessions of
+    /// [`SessionKind::Replication`](crate::SessionKind::Replication).
+    ///
+    /// # Errors
+    /// [`Error::Server`] with 55006 while a process reads the slot.
+    pub async fn set_failover(&mut self, slot: &str) -> Result<(), Error> {
+        let slot = quote_ident(slot);
+        let command = format!("ALTER_REPLICATION_SLOT {slot} (FAILOVER true)");
+        self.query(&command).await.map(drop)
     }
 
     /// Starts streaming. The session becomes the stream; if the server refuses, it is closed.
@@ -204,10 +221,16 @@ fn create_slot_command(
     }
     let name = quote_ident(name);
     let temporary = if options.temporary { " TEMPORARY" } else { "" };
+    let snapshot = match (server.major, options.export_snapshot) {
+        (..15, false) => "NOEXPORT_SNAPSHOT",
+        (..15, true) => "EXPORT_SNAPSHOT",
+        (_, false) => "SNAPSHOT 'nothing'",
+        (_, true) => "SNAPSHOT 'export'",
+    };
     let how = match (server.major, options.failover) {
-        (..15, _) => "NOEXPORT_SNAPSHOT",
-        (_, false) => "(SNAPSHOT 'nothing')",
-        (_, true) => "(SNAPSHOT 'nothing', FAILOVER)",
+        (..15, _) => snapshot.to_owned(),
+        (_, false) => format!("({snapshot})"),
+        (_, true) => format!("({snapshot}, FAILOVER)"),
     };
     Ok(format!(
         "CREATE_REPLICATION_SLOT {name}{temporary} LOGICAL pgoutput {how}"
@@ -282,6 +305,7 @@ mod tests {
             let options = SlotOptions {
                 failover,
                 temporary,
+                export_snapshot: false,
             };
             create_slot_command("s", options, ServerVersion { major, minor: 1 })
         };
@@ -313,6 +337,18 @@ mod tests {
         ] {
             let command = create(major, failover, temporary).unwrap();
             assert_eq!(command, format!("CREATE_REPLICATION_SLOT {expected}"));
+        }
+        for (major, how) in [(14, "EXPORT_SNAPSHOT"), (16, "(SNAPSHOT 'export')")] {
+            let options = SlotOptions {
+                temporary: true,
+                export_snapshot: true,
+                ..SlotOptions::default()
+            };
+            let server = ServerVersion { major, minor: 1 };
+            let command = create_slot_command("s", options, server).unwrap();
+            let expected =
+                format!(r#"CREATE_REPLICATION_SLOT "s" TEMPORARY LOGICAL pgoutput {how}"#);
+            assert_eq!(command, expected);
         }
         let error = create(16, true, false).unwrap_err();
         assert!(matches!(error, Error::TooOld { needs: 17, .. }), "{error}");

@@ -8,8 +8,8 @@ use tokio::time::timeout;
 use walrelay_lab::servers::{Postgres, Shutdown};
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_walsender::{
-    ConnInfo, Error, ErrorClass, Frame, ReplicationStream, Session, SessionKind, SlotOptions,
-    StartReplication, StatusUpdate, quote_ident, quote_literal,
+    ConnInfo, CopyItem, Error, ErrorClass, Frame, ReplicationStream, Session, SessionKind,
+    SlotOptions, StartReplication, StatusUpdate, quote_ident, quote_literal,
 };
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -288,6 +288,63 @@ async fn quoting_and_values() {
     let error = session.query("COPY t FROM STDIN").await.unwrap_err();
     assert_eq!(error.sqlstate(), Some("57014"));
     assert_eq!(one(&mut session, "SELECT 2").await, "2");
+}
+
+/// Rows of COPY come one by one, the session is usable behind them, and an error among them is told.
+#[tokio::test]
+async fn copy_gives_rows() {
+    let (postgres, _) = server();
+    let info = info(&postgres.url());
+    let session = sql(&info).await.unwrap();
+    let long =
+        "COPY (SELECT n, repeat('x', 1000), E'a\\tb\\n' FROM generate_series(1, 3000) n) TO STDOUT";
+    let mut copy = session.copy_out(long).await.unwrap();
+    let mut count = 0;
+    loop {
+        match copy.peek().unwrap() {
+            None => {
+                copy.read().await.unwrap();
+                continue;
+            }
+            Some(CopyItem::End) => break,
+            Some(CopyItem::Row(row)) => {
+                count += 1;
+                assert!(row.starts_with(format!("{count}\tx").as_bytes()));
+                assert!(row.ends_with(b"x\ta\\tb\\n\n"));
+            }
+        }
+        copy.consume();
+    }
+    assert_eq!(count, 3000);
+    assert_eq!(copy.peek().unwrap(), Some(CopyItem::End));
+    let mut session = copy.into_session();
+    assert_eq!(one(&mut session, "SELECT 1").await, "1");
+
+    // In the middle: what is left of the rows is thrown away.
+    let mut copy = session.copy_out(long).await.unwrap();
+    copy.read().await.unwrap();
+    let mut session = copy.into_session();
+    assert_eq!(one(&mut session, "SELECT 2").await, "2");
+
+    let failing = "COPY (SELECT 1 / (2 - n) FROM generate_series(1, 2) n) TO STDOUT";
+    let mut copy = session.copy_out(failing).await.unwrap();
+    let error = loop {
+        match copy.peek() {
+            Ok(None) => drop(copy.read().await.unwrap()),
+            Ok(Some(_)) => copy.consume(),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.sqlstate(), Some("22012"));
+    let session = sql(&info).await.unwrap();
+    let error = session
+        .copy_out("COPY nothing TO STDOUT")
+        .await
+        .unwrap_err();
+    assert_eq!(error.sqlstate(), Some("42P01"));
+    let session = sql(&info).await.unwrap();
+    let error = session.copy_out("SELECT 1").await.unwrap_err();
+    assert!(matches!(error, Error::Protocol { .. }), "{error}");
 }
 
 fn start(slot: &str) -> StartReplication {

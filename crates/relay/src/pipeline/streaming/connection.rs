@@ -3,8 +3,8 @@ use std::time::Duration;
 use walrelay_sink::SinkFactory;
 
 use super::feedback::Feedback;
-use crate::interface::environment::Environment;
-use crate::interface::source::Source;
+use crate::interface::environment::{Environment, State};
+use crate::interface::source::{Source, WalStream};
 use crate::pipeline::attempts::FailedAttempts;
 use crate::pipeline::lease::Lease;
 use crate::pipeline::schema_fetcher::SchemaFetcher;
@@ -29,6 +29,13 @@ pub(in crate::pipeline) struct Streaming<'a, S: Source, F: SinkFactory, W> {
 }
 
 impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
+    /// Reports a state. What streams the rows of a snapshot says so.
+    pub(super) fn report(&mut self, state: State) {
+        let snapshot = state == State::Streaming && self.stream.is_snapshot();
+        self.environment
+            .state(if snapshot { State::Snapshot } else { state });
+    }
+
     /// Collects acknowledgements.
     pub(super) fn collect(&mut self) {
         if let Some((end, committed)) = self.session.core.advance() {

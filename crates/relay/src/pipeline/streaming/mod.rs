@@ -261,7 +261,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
             turn.pace.blocked(now);
         }
         if let Some(state) = turn.watch.observe(self.session, batch, draining, now) {
-            self.environment.state(state);
+            self.report(state);
         }
         let core = &self.session.core;
         turn.reading = !batch.blocked && (!draining || core.is_inside_transaction());
@@ -402,7 +402,7 @@ impl<S: Source, F: SinkFactory, W: Environment> Streaming<'_, S, F, W> {
             }
         };
         if let Some(state) = state.filter(|_| !draining) {
-            self.environment.state(state);
+            self.report(state);
         }
         Ok(())
     }

@@ -41,7 +41,7 @@ use crate::failures;
 use crate::postgres::Original;
 use crate::telemetry::log_to_stderr;
 use drain::{Drained, drain};
-use null::NullSinkFactory;
+pub(super) use null::NullSinkFactory;
 use report::Report;
 use stage::{Stage, failure_of};
 

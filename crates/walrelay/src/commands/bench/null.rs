@@ -1,7 +1,7 @@
 //! A sink that throws everything away and says at once that it is durable.
 //!
-//! It is no `sink.kind` and never will be: it loses events. It reads throwaway copies of slots here,
-//! and nowhere else.
+//! It is no `sink.kind` and never will be: it loses events. It reads temporary copies of slots, in `bench` and in
+//! `replay --dry-run`, and nothing else.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use walrelay_sink::{Deliveries, Disposition, Record, SendError, Sink, SinkFactor
 use crate::cli::Failure;
 use crate::failures::SinkFailure;
 
-pub(super) struct NullSink {
+pub(in crate::commands) struct NullSink {
     deliveries: Arc<dyn Deliveries>,
 }
 
@@ -26,7 +26,7 @@ impl Sink for NullSink {
 }
 
 #[derive(Debug)]
-pub(super) struct NullSinkFactory;
+pub(in crate::commands) struct NullSinkFactory;
 
 impl SinkFactory for NullSinkFactory {
     type Sink = NullSink;

@@ -117,6 +117,7 @@ impl Stage {
             let options = SlotOptions {
                 failover: false,
                 temporary: true,
+                export_snapshot: false,
             };
             keeper.create_logical_slot(&name, options).await?;
             Ok::<_, Error>(keeper)

@@ -87,9 +87,11 @@ items! {
     PublishedColumns = Postgres, "publication-columns";
     RowFilter = Postgres, "publication-rows";
     Slot = Postgres, "slot";
+    Snapshot = Postgres, "snapshot";
     RetainedWal = Postgres, "retained-wal";
     KeepSize = Postgres, "max-slot-wal-keep-size";
     IdleTimeout = Postgres, "idle-slot-timeout";
+    RollingBookmark = Postgres, "rolling-bookmark";
     OtherSlots = Postgres, "other-slots";
     Transactions = Postgres, "open-transactions";
     FailoverSlot = Postgres, "failover-slot";

@@ -77,7 +77,7 @@ pub(super) struct Keys at "router.debezium" {
     "table.field.event.id" event_id: String = text(column).or("id");
     /// The column of the record's key.
     "table.field.event.key" event_key: String = text(column).or("aggregateid");
-    /// The column of the event's type. Debezium itself declares this option and never reads it.
+    /// The column of the event's type, for `walrelay replay --where`. Debezium itself declares this option and never reads it.
     "table.field.event.type" event_type: String = text(column).or("type");
     /// The column of the record's value.
     "table.field.event.payload" payload: String = text(column).or("payload");

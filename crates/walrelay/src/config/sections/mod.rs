@@ -7,6 +7,7 @@ mod http;
 mod kafka;
 mod otel;
 mod registry;
+mod retention;
 mod route;
 mod router;
 mod sink;
@@ -19,9 +20,10 @@ pub use delivery::{Backoff, Delivery, Guarantee, Log, LogFormat, LogLevel, Poiso
 pub use http::Http;
 pub use otel::Otel;
 pub use registry::{Registry, RegistryLogin, SchemaFile};
+pub use retention::Retention;
 pub use router::Router;
 pub use sink::{Bearer, KafkaProperties, KafkaSink, SinkConfig, TokenOrigin, TopicCreation};
-pub use source::Source;
+pub use source::{SnapshotMode, Source};
 
 use super::Config;
 use super::declare::Section;
@@ -48,6 +50,7 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
         rows::<TopicCreation>,
         rows::<Delivery>,
         rows::<Poison>,
+        rows::<retention::Keys>,
         rows::<http::Keys>,
         rows::<otel::Keys>,
         rows::<Log>,
@@ -74,6 +77,7 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, Noted> {
     let sink = sink::sink(reader);
     let delivery = delivery::delivery(reader);
     let poison = delivery::poison(reader);
+    let retention = retention::retention(reader);
     let http = http::http(reader);
     let otel = otel::otel(reader, http.as_ref().ok());
     let log = Log::read(reader);
@@ -86,6 +90,7 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, Noted> {
         sink: sink?,
         delivery: delivery?,
         poison: poison?,
+        retention: retention?,
         http: http?,
         otel: otel?,
         log: log?,

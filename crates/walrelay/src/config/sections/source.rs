@@ -7,7 +7,8 @@ use secrecy::{ExposeSecret, SecretString};
 use walrelay_relay::TableName;
 
 use crate::config::declare::{
-    SECOND, Section, boolean, duration, list, path, secret, secret_file, section, size, text,
+    SECOND, Section, boolean, choice, duration, list, not_empty, path, secret, secret_file,
+    section, size, text,
 };
 use crate::config::reader::{Noted, Reader};
 use crate::config::table_name;
@@ -16,6 +17,23 @@ use crate::config::table_name;
 const LONGEST_TIMEOUT: Duration = Duration::from_millis(2_147_483_647);
 
 const MESSAGES: &str = "source.messages.prefix";
+
+/// Which rows that are there before the slot are relayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SnapshotMode {
+    /// None.
+    Never,
+    /// All.
+    Initial,
+    /// Those that no relay has sent.
+    Unsent,
+}
+
+const SNAPSHOTS: &[(&str, SnapshotMode)] = &[
+    ("never", SnapshotMode::Never),
+    ("initial", SnapshotMode::Initial),
+    ("unsent", SnapshotMode::Unsent),
+];
 
 section! {
 /// `[source]`.
@@ -36,6 +54,12 @@ pub struct Source at "source" {
     "create" create: bool = boolean().or("true");
     /// Whether the slot is created as a failover slot, which standbys copy; Postgres 17 and newer.
     "failover" failover: bool = boolean().or("false");
+    /// Which rows that exist before the slot are relayed once: all of them, or those that no relay has sent. The slot is created after them, whatever `create` says.
+    "snapshot" snapshot: SnapshotMode = choice(SNAPSHOTS).or("never");
+    /// A condition in SQL on those rows. With `unsent` it stands in for `dispatched_at IS NULL`, or `sent_at IS NULL`.
+    "snapshot_where" snapshot_where: Option<String> = text(condition).optional();
+    /// The columns to order those rows by. Unset: the column of the event's time and an integer primary key, or else the primary key.
+    "snapshot_order" snapshot_order: Vec<String> = list(push_column, None).or_empty();
     /// A file in which the relay records its position, so that the next start notices a slot that was moved or recreated.
     "state_file" state_file: Option<PathBuf> = path().optional();
     /// Warn when Postgres keeps more WAL than this for the slot; `0B` for never.
@@ -68,7 +92,33 @@ pub(super) fn source(reader: &mut Reader<'_>) -> Result<Source, Noted> {
         let what = format!("the URL has a password, and `{path}` is set: keep one of them");
         return Err(reader.conflict(path, what));
     }
+    snapshot(reader, &source)?;
     Ok(source)
+}
+
+/// What the keys of snapshots mean together.
+fn snapshot(reader: &mut Reader<'_>, source: &Source) -> Result<(), Noted> {
+    if source.snapshot == SnapshotMode::Never {
+        if source.snapshot_where.is_some() {
+            let what = "`source.snapshot_where` has no effect without `source.snapshot`";
+            return Err(reader.conflict("source.snapshot_where", what.to_owned()));
+        }
+        return Ok(());
+    }
+    if source.tables.is_empty() {
+        let what = "messages leave no rows to read: `source.snapshot` needs `source.tables`";
+        return Err(reader.conflict("source.snapshot", what.to_owned()));
+    }
+    Ok(())
+}
+
+fn condition(text: &str) -> Result<String, String> {
+    not_empty(text.trim(), "a condition is not empty")
+}
+
+fn push_column(columns: &mut Vec<String>, text: &str) -> Result<(), String> {
+    columns.push(table_name::owned_identifier(text)?);
+    Ok(())
 }
 
 fn postgres_url(text: &str) -> Result<(), String> {

@@ -107,6 +107,7 @@
   // What is wrong.
   const STATES = {
     connecting: ['warn', 'Connecting to Postgres'],
+    snapshot: ['warn', 'Reading the rows that were there before the slot', 'The log is relayed when all of them are acknowledged. Postgres keeps it meanwhile.'],
     blocked: ['bad', 'Delivery is blocked', 'Nothing is lost: records wait, Postgres keeps their WAL, and delivery resumes by itself once the reason is gone.'],
     'waiting-for-schema': ['bad', 'Waiting for a schema of the registry', 'See whether the schema registry answers and has the subject. walrelay asks again by itself.'],
     'waiting-for-slot': ['warn', 'Standing by: the slot has another reader', 'This relay takes over when the other one is gone. If no other relay runs, see who reads it: pg_stat_replication.'],
@@ -245,12 +246,12 @@
     if (slot) parts.push(`${bytes(slot.retained_bytes)} of WAL kept`);
     return parts.join(' · ');
   }
-  function showSource({ source, slot, pipeline }) {
+  function showSource({ source, slot, pipeline, snapshot }) {
     const away = ['connecting', 'retrying', 'waiting-for-slot', 'halted'].includes(pipeline.state);
     const kept = slot ? walLevel(slot) : 'ok';
     const levels = [kept, away ? STATES[pipeline.state][0] : 'ok'];
     const level = ['bad', 'warn', 'ok'].find((name) => levels.includes(name));
-    const words = away ? pipeline.state.replaceAll('-', ' ') : ['streaming', 'draining'].includes(pipeline.state) ? 'streaming' : 'reading pauses';
+    const words = away ? pipeline.state.replaceAll('-', ' ') : ['streaming', 'draining'].includes(pipeline.state) ? 'streaming' : pipeline.state === 'snapshot' ? 'snapshot' : 'reading pauses';
     badge('node-source', level, `${words}${slot && slot.wal_status && slot.wal_status !== 'reserved' ? `, WAL ${slot.wal_status}` : ''}`);
     const limited = slot && slot.limit_bytes;
     gauge('gauge-wal', slot ? kept : 'idle', 'WAL kept for the slot',
@@ -261,6 +262,8 @@
       ['server', source.server.replace(/^postgres(ql)?:\/\//, '')],
       ['tables', source.tables.join(', ')],
       ['publication', source.publication],
+      ['snapshot', snapshot && (snapshot.running || snapshot.rows)
+        ? `${count(snapshot.rows)}${snapshot.running && snapshot.expected_rows ? ` of about ${count(snapshot.expected_rows)}` : ''} rows` : null],
       ['received', source.received_lsn],
       ['server is at', source.server_lsn],
       ['reader', slot ? (slot.active ? `process ${slot.active_pid}` : `none${known(slot.inactive_seconds) ? ` for ${seconds(slot.inactive_seconds)}` : ''}`) : null],

@@ -11,6 +11,7 @@ use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Rows, Session, quote_literal};
 
 use super::retention::Retention;
+use super::snapshot::Selection;
 pub(crate) use columns::describe;
 pub(crate) use privileges::lacking_to_publish;
 use row::{is_true, json, parsed, text};
@@ -36,6 +37,8 @@ pub(crate) struct Wanted {
     pub(crate) create: bool,
     /// Standbys are to keep a copy of the slot (17 and newer).
     pub(crate) failover: bool,
+    /// The rows that are relayed before the slot is made.
+    pub(crate) snapshot: Option<Selection>,
 }
 
 /// What the catalogs say about all that is [`Wanted`].
@@ -344,6 +347,11 @@ fn published_tables_sql(major: u32, publication: &str) -> String {
 
 fn publication(publications: &Rows, tables: &Rows) -> Option<PublicationFacts> {
     let insert = is_true(&publications.first()?, "pubinsert");
+    let tables = published(tables);
+    Some(PublicationFacts { insert, tables })
+}
+
+fn published(tables: &Rows) -> Vec<PublishedTable> {
     let tables = tables.iter().map(|row| PublishedTable {
         table: TableName {
             schema: text(&row, "schemaname"),
@@ -352,10 +360,16 @@ fn publication(publications: &Rows, tables: &Rows) -> Option<PublicationFacts> {
         columns: json(&row, "columns"),
         row_filter: row.get("rowfilter").map(str::to_owned),
     });
-    Some(PublicationFacts {
-        insert,
-        tables: tables.collect(),
-    })
+    tables.collect()
+}
+
+/// The tables that a publication carries.
+pub(super) async fn published_tables(
+    session: &mut Session,
+    publication: &str,
+) -> Result<Vec<PublishedTable>, Error> {
+    let sql = published_tables_sql(session.server_version().major, publication);
+    Ok(published(&session.query(&sql).await?))
 }
 
 fn slot_sql(major: u32, name: &str) -> String {

@@ -24,7 +24,7 @@ pub(crate) async fn lock_setup(control: &mut Session, slot: &str) -> Result<(), 
     control.query(&sql).await.map(drop)
 }
 
-async fn unlock_setup(control: &mut Session, slot: &str) -> Result<(), Error> {
+pub(crate) async fn unlock_setup(control: &mut Session, slot: &str) -> Result<(), Error> {
     let sql = format!("SELECT pg_catalog.pg_advisory_unlock({})", key(slot));
     control.query(&sql).await.map(drop)
 }
@@ -34,18 +34,27 @@ fn key(slot: &str) -> String {
     format!("pg_catalog.hashtextextended({name}, 0)")
 }
 
-/// Plans and carries out the plan. `Some`: a gap that was accepted.
+/// What [`prepare`] came to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Prepared {
+    /// A gap that was accepted.
+    pub(crate) gap: Option<Gap>,
+    /// There is no slot, and a snapshot is to be read before it is made. The setup is locked still.
+    pub(crate) snapshot: bool,
+}
+
+/// Plans and carries out the plan.
 pub(crate) async fn prepare(
     wanted: &Wanted,
     moment: Moment,
     facts: &Facts,
     control: &mut Session,
     replication: &mut Session,
-) -> Result<Option<Gap>, PostgresError> {
+) -> Result<Prepared, PostgresError> {
     match plan(wanted, facts, moment) {
         Ok(plan) if plan.actions.is_empty() => {
             log_notes(&plan.notes);
-            return Ok(None);
+            return Ok(Prepared::default());
         }
         // Another relay may be about to create the slot.
         Ok(_) | Err(SetupError::SlotMissing { .. }) => {}
@@ -79,6 +88,13 @@ pub(crate) async fn prepare(
                 warn!(slot, "dropped the slot, which was lost");
                 begins = Some(create_slot(wanted, replication).await?);
             }
+            // The last action of its plan. The lock is held until the slot is there.
+            Action::Snapshot => {
+                return Ok(Prepared {
+                    gap,
+                    snapshot: true,
+                });
+            }
             Action::CreateSlot => match create_slot(wanted, replication).await {
                 Ok(consistent_point) => begins = Some(consistent_point),
                 Err(error) => {
@@ -101,7 +117,10 @@ pub(crate) async fn prepare(
             "accepted by --accept-gap: what was committed {gap} is not relayed"
         );
     }
-    Ok(gap)
+    Ok(Prepared {
+        gap,
+        snapshot: false,
+    })
 }
 
 fn log_notes(notes: &[String]) {
@@ -119,7 +138,7 @@ async fn create_slot(wanted: &Wanted, replication: &mut Session) -> Result<Lsn, 
     );
     let options = SlotOptions {
         failover: wanted.failover,
-        temporary: false,
+        ..SlotOptions::default()
     };
     let created = replication.create_logical_slot(slot, options).await?;
     info!(

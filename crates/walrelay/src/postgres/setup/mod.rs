@@ -6,7 +6,7 @@ mod plan;
 mod tests;
 
 pub(crate) use apply::lock_setup;
-pub(super) use apply::prepare;
+pub(super) use apply::{Prepared, prepare, unlock_setup};
 pub(crate) use plan::{
     Action, Moment, Plan, carries_columns, carries_inserts, carries_tables, failover_known,
     no_publication, plan, slot as slot_fits, table as table_fits, wal_level,

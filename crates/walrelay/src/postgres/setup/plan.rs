@@ -44,6 +44,8 @@ pub(crate) enum Action {
     CreatePublication,
     /// The slot.
     CreateSlot,
+    /// The rows that are there are read, and the slot is made when all of them are acknowledged.
+    Snapshot,
     /// The slot is lost: drops it and creates it anew.
     RecreateSlot,
 }
@@ -139,7 +141,27 @@ fn no_slot(
         to: facts.server.wal_end,
     };
     let set_up = facts.publication.is_some();
+    // A slot that is missing beside its publication may have been dropped. A snapshot that was interrupted looks
+    // the same. To read all rows again is right for both, if some that were relayed and deleted are left out.
+    let snapshot = wanted.snapshot.is_some() && moment.known().is_none();
     match moment {
+        Moment::Start { .. } if snapshot => {
+            if set_up {
+                plan.notes.push(format!(
+                    "publication {} is there and slot {slot} is not: if no snapshot was interrupted, the slot was \
+                     dropped, and what was relayed from it is relayed again",
+                    wanted.publication
+                ));
+            }
+            plan.actions.push(Action::Snapshot);
+            return Ok(());
+        }
+        Moment::Init if wanted.snapshot.is_some() => {
+            plan.notes.push(format!(
+                "slot {slot} is not created here: walrelay run creates it, after the snapshot"
+            ));
+            return Ok(());
+        }
         Moment::Relayed { upto } => {
             let gap = gap(Some(upto));
             return Err(SetupError::SlotGone { slot, gap });

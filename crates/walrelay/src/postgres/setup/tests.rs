@@ -6,6 +6,7 @@ use crate::postgres::catalog::{
     Facts, PublicationFacts, PublishedTable, ServerFacts, SlotFacts, TableFacts, Wanted,
 };
 use crate::postgres::error::{Gap, SetupError};
+use crate::postgres::snapshot::Selection;
 
 fn outbox() -> TableName {
     TableName {
@@ -30,6 +31,7 @@ fn wanted() -> Wanted {
         messages: None,
         create: true,
         failover: false,
+        snapshot: None,
     }
 }
 
@@ -457,4 +459,51 @@ fn what_is_sent_is_what_the_publication_carries() {
         table.generated = columns()[..1].to_vec();
     }
     assert_eq!(sent(&facts), some);
+}
+
+/// A snapshot comes where nothing is known to be relayed. Beside a publication it may be one that was interrupted.
+#[test]
+fn a_snapshot_comes_before_the_slot() {
+    let wanted = Wanted {
+        snapshot: Some(Selection::default()),
+        ..wanted()
+    };
+    let mut facts = facts();
+    // With a slot it is complete.
+    assert_eq!(plan(&wanted, &facts, FIRST), Ok(Plan::default()));
+    facts.slot = None;
+    let begun = plan(&wanted, &facts, FIRST).expect("anew");
+    assert_eq!(begun.actions, [Action::Snapshot]);
+    assert!(begun.notes[0].contains("was dropped"), "{:?}", begun.notes);
+    let uncreated = Wanted {
+        create: false,
+        ..wanted.clone()
+    };
+    assert_eq!(
+        plan(&uncreated, &facts, FIRST).expect("anew").actions,
+        [Action::Snapshot]
+    );
+    // A position that was relayed, by a state file or by this process: the slot was dropped.
+    let known = |accept_gap| Moment::Start {
+        known: at("0/20"),
+        accept_gap,
+    };
+    let error = plan(&wanted, &facts, known(false)).expect_err("dropped");
+    assert_eq!(error.id(), "slot-missing");
+    let accepted = plan(&wanted, &facts, known(true)).expect("accepted");
+    assert_eq!(accepted.actions, [Action::CreateSlot]);
+    let error = plan(&wanted, &facts, later()).expect_err("dropped");
+    assert_eq!(error.id(), "slot-gone");
+    // `init` leaves it to the relay; what only prints reads no rows.
+    let init = plan(&wanted, &facts, Moment::Init).expect("later");
+    assert!(init.actions.is_empty() && init.notes[0].contains("walrelay run"));
+    let print = plan(&wanted, &facts, Moment::Print).expect("from now on");
+    assert_eq!(print.actions, [Action::CreateSlot]);
+    facts.publication = None;
+    let first = plan(&wanted, &facts, FIRST).expect("the first day");
+    assert_eq!(first.actions, [Action::CreatePublication, Action::Snapshot]);
+    assert!(first.notes.is_empty());
+    facts.server.in_recovery = true;
+    let error = plan(&wanted, &facts, FIRST).expect_err("on the primary");
+    assert_eq!(error.id(), "standby");
 }

@@ -9,14 +9,13 @@ use tokio::time::Instant;
 use tracing::info;
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::{Looked, Opened, Resume, SlotOwner, Source, TableName};
-use walrelay_walsender::{
-    ConnInfo, Session, SessionKind, SlotOptions, StartReplication, quote_literal,
-};
+use walrelay_walsender::{ConnInfo, Session, SessionKind, SlotOptions, StartReplication};
 
 use super::stream::Stream;
+use crate::postgres::bookmarks::copy_slot;
 use crate::postgres::catalog::{Wanted, describe, inspect, slot};
 use crate::postgres::deadline::bounded;
-use crate::postgres::error::PostgresError;
+use crate::postgres::error::{PostgresError, SetupError};
 use crate::postgres::setup::{Action, Moment, plan};
 
 /// What a copy is made of, and read with.
@@ -40,6 +39,10 @@ pub(crate) struct CopySource {
     wanted: Option<Wanted>,
     /// Of the copies.
     name: String,
+    /// Where the stream begins, if the slot is before it.
+    start: Lsn,
+    /// Without the slot there is nothing to read.
+    must_exist: bool,
     copies: u32,
     /// The process that serves the stream.
     walsender: Arc<AtomicI32>,
@@ -55,6 +58,8 @@ impl CopySource {
             original,
             wanted: None,
             name: name.to_owned(),
+            start: Lsn::ZERO,
+            must_exist: false,
             copies: 0,
             walsender: Arc::default(),
             control: None,
@@ -87,6 +92,21 @@ impl CopySource {
         }
     }
 
+    /// For `walrelay replay`: the slot that `wanted` names, from `start` on, after the checks that a relay makes.
+    pub(crate) fn of_kept(
+        info: ConnInfo,
+        wanted: Wanted,
+        wal_sender_timeout: Duration,
+        start: Lsn,
+    ) -> Self {
+        Self {
+            name: format!("walrelay_replay_{:08x}", fastrand::u32(..)),
+            start,
+            must_exist: true,
+            ..Self::of_configured(info, wanted, wal_sender_timeout)
+        }
+    }
+
     /// The process that serves the stream, 0 before there is one.
     pub(crate) fn walsender(&self) -> Arc<AtomicI32> {
         Arc::clone(&self.walsender)
@@ -113,6 +133,13 @@ impl CopySource {
         };
         let facts = bounded("reading the catalogs", inspect(control, wanted)).await?;
         let plan = plan(wanted, &facts, Moment::Print)?;
+        if self.must_exist && plan.actions.contains(&Action::CreateSlot) {
+            return Err(SetupError::SlotMissing {
+                slot: wanted.slot.clone(),
+                gap: None,
+            }
+            .into());
+        }
         Ok(!plan.actions.contains(&Action::CreateSlot))
     }
 
@@ -120,13 +147,7 @@ impl CopySource {
     async fn make(&self, has_slot: bool, replication: &mut Session) -> Result<(), PostgresError> {
         let (slot, copy) = (&self.original.slot, self.copy());
         if has_slot {
-            replication
-                .query(&format!(
-                    "SELECT pg_catalog.pg_copy_logical_replication_slot({}, {}, true)",
-                    quote_literal(slot),
-                    quote_literal(&copy)
-                ))
-                .await?;
+            replication.query(&copy_slot(slot, &copy, true)).await?;
             if self.wanted.is_some() {
                 info!(
                     slot,
@@ -159,7 +180,10 @@ impl Source for CopySource {
     type Stream = Stream;
     type Error = PostgresError;
 
-    async fn open(&mut self, _: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
+    async fn open(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
+        // The original has not moved by what this process read: what was acknowledged is passed over by the server.
+        let known = resume.map_or(Lsn::ZERO, |resume| resume.confirmed.lsn());
+        let start = self.start.max(known);
         // The server may not have noticed the end of the connection before: another name each time.
         self.copies += 1;
         let copy = self.copy();
@@ -175,18 +199,18 @@ impl Source for CopySource {
         let stream = replication
             .start_replication(&StartReplication {
                 slot: copy.clone(),
-                start: Lsn::ZERO,
+                start,
                 publications: vec![self.original.publication.clone()],
                 messages: self.original.messages,
                 proto_version: 1,
             })
             .await?;
         self.walsender.store(walsender, Ordering::Relaxed);
-        let confirmed = self.confirmed(&mut control).await?;
+        let confirmed = self.confirmed(&mut control).await?.max(start);
         let tables = describe(&mut control, &self.original.tables).await?;
         self.control = Some(control);
         Ok(Opened {
-            stream: Stream::new(stream, &copy, Arc::default()),
+            stream: Stream::of_slot(stream, &copy, Arc::default()),
             system_id: system.system_id,
             timeline: system.timeline,
             // Nobody promotes or reads a copy that is this session's own.

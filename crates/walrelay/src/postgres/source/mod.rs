@@ -1,13 +1,16 @@
 //! The replication connection of one slot, with an ordinary control connection beside it.
 
 mod copy;
+mod initial;
 mod inspections;
+mod range;
 mod readers;
+mod resend;
 mod stream;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -25,11 +28,15 @@ use super::catalog::{ServerFacts, SlotFacts, SlotReader, Wanted, describe, inspe
 use super::deadline::bounded;
 use super::error::{Gap, PostgresError, SetupError};
 use super::retention::{Retention, RetentionWatch};
-use super::setup::{Moment, plan, prepare};
+use super::setup::{Moment, Prepared, plan, prepare};
+use super::snapshot::{SnapshotProgress, settings as snapshot_settings};
 use super::state_file::{Position, StateWriter};
 pub(crate) use copy::{CopySource, Original};
+use initial::{InitialSnapshot, looked_at_snapshot};
 use inspections::{Inspection, Inspections};
+pub(crate) use range::{Range, RangeSource, Reading, first_commit};
 use readers::Readers;
+pub(crate) use resend::ResendSource;
 use stream::Stream;
 
 /// How often a relay that waits for a busy slot queries its reader, and for how long before it tries to start
@@ -79,7 +86,12 @@ pub(crate) struct PostgresSource {
     /// Another process read the slot when it was tried last.
     found_busy: bool,
     readers: Readers,
+    /// The process that serves the stream, 0 before there is one.
+    walsender: Arc<AtomicI32>,
     watch: RetentionWatch,
+    /// A snapshot that is being read.
+    snapshot: Option<InitialSnapshot>,
+    snapshot_progress: Arc<SnapshotProgress>,
 }
 
 /// Both connections, and the answers over them.
@@ -90,6 +102,8 @@ struct Connected {
     system: SystemIdentity,
     ancestors: Vec<Ancestor>,
     moment: Moment,
+    /// There is no slot: a snapshot comes first.
+    snapshot: bool,
 }
 
 impl PostgresSource {
@@ -109,7 +123,23 @@ impl PostgresSource {
             server_start: None,
             relayed: Arc::default(),
             found_busy: false,
+            walsender: Arc::default(),
+            snapshot: None,
+            snapshot_progress: Arc::default(),
         }
+    }
+
+    /// Shows there how far a snapshot has come.
+    pub(crate) fn with_progress(self, snapshot_progress: Arc<SnapshotProgress>) -> Self {
+        Self {
+            snapshot_progress,
+            ..self
+        }
+    }
+
+    /// The process that serves the stream, 0 before there is one.
+    pub(crate) fn walsender(&self) -> Arc<AtomicI32> {
+        Arc::clone(&self.walsender)
     }
 
     /// What the state file says, if one is kept.
@@ -129,7 +159,10 @@ impl PostgresSource {
             state_file.belongs_to(&self.wanted.slot, &facts.server.database)?;
         }
         let millis = self.wal_sender_timeout.as_millis().to_string();
-        let settings = [("wal_sender_timeout", millis.as_str())];
+        let mut settings = vec![("wal_sender_timeout", millis.as_str())];
+        if self.wanted.snapshot.is_some() && facts.slot.is_none() {
+            settings.extend(snapshot_settings(facts.server.major));
+        }
         let mut replication =
             Session::connect(&self.info, SessionKind::Replication, &settings).await?;
         let system = bounded("IDENTIFY_SYSTEM", replication.identify_system()).await?;
@@ -137,7 +170,8 @@ impl PostgresSource {
             .ancestors(&mut replication, system.timeline, resume)
             .await?;
         let moment = self.moment(resume, &ancestors);
-        let gap = prepare(&self.wanted, moment, &facts, &mut control, &mut replication).await?;
+        let prepared = prepare(&self.wanted, moment, &facts, &mut control, &mut replication);
+        let Prepared { gap, snapshot } = prepared.await?;
         if gap.is_some() {
             self.accepted = true;
             // Its position is behind the new slot.
@@ -152,6 +186,7 @@ impl PostgresSource {
             system,
             ancestors,
             moment,
+            snapshot,
         })
     }
 
@@ -159,10 +194,11 @@ impl PostgresSource {
     fn moment(&self, resume: Option<&Resume>, ancestors: &[Ancestor]) -> Moment {
         let in_common = |known: &Resume| known.in_common(ancestors).lsn();
         match resume {
-            Some(resume) => Moment::Relayed {
+            Some(resume) if self.started => Moment::Relayed {
                 upto: in_common(resume),
             },
-            None => Moment::Start {
+            // Of a snapshot that was not completed nothing counts.
+            _ => Moment::Start {
                 known: self.kept().map(|kept| in_common(&kept.resume(None))),
                 accept_gap: self.accept_gap,
             },
@@ -291,7 +327,12 @@ impl PostgresSource {
             system,
             ancestors,
             moment,
+            snapshot,
         } = self.connect(resume).await?;
+        if snapshot {
+            let snapshot = self.begin_snapshot(control, replication, server, system);
+            return snapshot.await;
+        }
         let walsender = replication.backend_pid();
         let gap = Gap {
             from: moment.known(),
@@ -316,7 +357,7 @@ impl PostgresSource {
         let tables = bounded("reading the columns of the tables", described).await?;
         self.inspections = Inspections::over(Some(control));
         let mut opened = Opened {
-            stream: Stream::new(stream, &self.wanted.slot, Arc::clone(&self.relayed)),
+            stream: Stream::of_slot(stream, &self.wanted.slot, Arc::clone(&self.relayed)),
             system_id: system.system_id,
             timeline: system.timeline,
             server_start: server.start,
@@ -333,6 +374,7 @@ impl PostgresSource {
             opened.predecessor.get_or_insert(Predecessor::StateFile);
         }
         self.readers.streaming(walsender);
+        self.walsender.store(walsender, Ordering::Relaxed);
         self.server_start = Some(opened.server_start.clone());
         self.relayed.fetch_max(confirmed.get(), Ordering::Relaxed);
         if std::mem::take(&mut self.accept_gap) && !self.accepted {
@@ -415,6 +457,9 @@ impl Source for PostgresSource {
 
     async fn open(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
         self.inspections = Inspections::default();
+        if let Some(opened) = self.continue_snapshot().await? {
+            return Ok(opened);
+        }
         let result = match self.attempt(resume).await {
             // The slot may have been lost between the look at it and the start: then the catalogs
             // say so now.
@@ -426,6 +471,10 @@ impl Source for PostgresSource {
     }
 
     fn note(&mut self, position: CommitEnd) -> Result<CommitEnd, PostgresError> {
+        // Nothing is confirmed in a slot before the snapshot is complete.
+        if self.snapshot.is_some() {
+            return Ok(position);
+        }
         self.relayed
             .fetch_max(position.lsn().get(), Ordering::Relaxed);
         match &mut self.state_file {
@@ -435,11 +484,22 @@ impl Source for PostgresSource {
     }
 
     fn look(&mut self) {
-        self.inspections.start(&self.info, &self.wanted);
+        let Some(snapshot) = &self.snapshot else {
+            self.inspections.start(&self.info, &self.wanted);
+            return;
+        };
+        let temporary = Wanted {
+            slot: snapshot.temporary.clone(),
+            ..self.wanted.clone()
+        };
+        self.inspections.start(&self.info, &temporary);
     }
 
     async fn looked(&mut self, blocked: bool) -> Result<Looked, PostgresError> {
         let Inspection { asked_at, facts } = self.inspections.ended().await;
+        if self.snapshot.is_some() {
+            return looked_at_snapshot(asked_at, facts);
+        }
         let facts = match facts {
             Ok(facts) => facts,
             // A server that shuts down waits for its walsenders, and this walsender waits for us to read.
@@ -483,6 +543,12 @@ impl Source for PostgresSource {
     }
 
     async fn confirmed_on_server(&mut self) -> Result<Lsn, PostgresError> {
+        if self.snapshot.is_some() {
+            if !self.snapshot_progress.is_acknowledged() {
+                return Ok(Lsn::ZERO);
+            }
+            self.continue_snapshot().await?;
+        }
         // The control connection may have been idle for days, and closed by the server or by something in
         // between: then use a new one.
         if let Some(mut control) = self.inspections.take_session()

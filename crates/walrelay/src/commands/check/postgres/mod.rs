@@ -148,9 +148,11 @@ async fn read(
     }
     checks.extend(publication::publication(&seen, &lacking));
     checks.push(slot::slot(&seen));
+    checks.extend(slot::snapshot(&mut session, &seen).await);
     checks.extend(slot::retained(&seen));
     checks.push(server::keep_size(&seen));
     checks.push(server::idle_timeout(&seen));
+    checks.extend(slot::rolling(&seen));
     checks.push(slot::others(&seen));
     checks.push(slot::transactions(&seen));
     checks.push(failover::slot(&seen));

@@ -1,13 +1,17 @@
 //! The relay's slot, and what else keeps WAL or holds the slot back.
 
-use walrelay_walsender::quote_literal;
+use walrelay_relay::TableName;
+use walrelay_walsender::{Session, quote_literal};
 
 use super::Seen;
 use crate::commands::check::item::{Check, Item};
 use crate::commands::units::bytes;
 use crate::config::SinkConfig;
 use crate::failures;
-use crate::postgres::{Plan, Retention, SlotRow, script, slot_fits};
+use crate::postgres::{
+    Plan, PublicationFacts, PublishedTable, ROLLING, Retention, SlotRow, bookmark_slot,
+    expected_rows, script, slot_fits,
+};
 
 /// A transaction that is open for so many seconds is long.
 const LONG: u64 = 60;
@@ -26,6 +30,11 @@ pub(super) fn slot(seen: &Seen<'_>) -> Check {
         (None, SinkConfig::Stdout { confirm: false }) => {
             format!("{name} does not exist: run prints from then on")
         }
+        (None, _) if seen.wanted.snapshot.is_some() => {
+            format!(
+                "{name} does not exist: run reads the rows that are there first, then creates it"
+            )
+        }
         (None, _) => format!("{name} does not exist: run creates it"),
         (Some(slot), _) => match slot.active_pid {
             Some(pid) => format!("{name} is being read by server process {pid}"),
@@ -33,6 +42,34 @@ pub(super) fn slot(seen: &Seen<'_>) -> Check {
         },
     };
     Check::pass(Item::Slot, finding)
+}
+
+/// What a snapshot would read, where `run` would begin with one.
+pub(super) async fn snapshot(session: &mut Session, seen: &Seen<'_>) -> Option<Check> {
+    let selection = seen.wanted.snapshot.as_ref()?;
+    if seen.facts.slot.is_some() {
+        return None;
+    }
+    let of_publication = |publication: &PublicationFacts| publication.tables.clone();
+    // As it is created: with all columns.
+    let created = || {
+        let tables = seen.wanted.tables.iter();
+        let whole = |table: &TableName| PublishedTable {
+            table: table.clone(),
+            columns: None,
+            row_filter: None,
+        };
+        tables.map(whole).collect()
+    };
+    let published = seen.facts.publication.as_ref();
+    let published = published.map_or_else(created, of_publication);
+    Some(match expected_rows(session, &published, selection).await {
+        Ok(rows) => Check::pass(
+            Item::Snapshot,
+            format!("about {rows} row(s) are read first, by the server's statistics"),
+        ),
+        Err(error) => Check::failed(Item::Snapshot, &failures::postgres(error)),
+    })
 }
 
 /// What the server keeps for the slot.
@@ -60,6 +97,48 @@ pub(super) fn retained(seen: &Seen<'_>) -> Option<Check> {
     })
 }
 
+/// The bookmark that the running relay keeps, where it is to keep one.
+pub(super) fn rolling(seen: &Seen<'_>) -> Option<Check> {
+    let retention = seen.config.retention?;
+    let item = Item::RollingBookmark;
+    let relay = &seen.wanted.slot;
+    let name = match bookmark_slot(relay, ROLLING) {
+        Ok(name) => name,
+        Err(why) => {
+            return Some(Check::warn(
+                item,
+                why,
+                "choose a shorter name for [source] slot",
+            ));
+        }
+    };
+    let row = |name: &str| seen.survey.slots.iter().find(|slot| slot.name == name);
+    let Some(bookmark) = row(&name) else {
+        let finding = format!("{name} does not exist: the running relay makes it");
+        return Some(Check::pass(item, finding));
+    };
+    if bookmark.wal_status.as_deref() == Some("lost") || bookmark.invalidated.is_some() {
+        let finding = format!("{name} is lost: nothing can be replayed from it");
+        let remedy = "the running relay makes it anew; raise max_slot_wal_keep_size, or lower \
+                      [retention] max_wal below it";
+        return Some(Check::warn(item, finding, remedy));
+    }
+    let restart = |slot: Option<&SlotRow>| slot.and_then(|slot| slot.restart);
+    let alone = restart(row(relay)).zip(restart(Some(bookmark)));
+    let alone = alone.map_or(0, |(relay, bookmark)| relay.bytes_since(bookmark));
+    let finding = format!(
+        "{name} keeps {} of {}",
+        bytes(alone),
+        bytes(retention.max_wal)
+    );
+    Some(if alone > retention.max_wal {
+        let remedy = "start the relay, which moves it; or walrelay bookmark advance rolling";
+        Check::warn(item, finding, remedy)
+    } else {
+        Check::pass(item, finding)
+    })
+}
+
 /// Slots of others that keep much WAL: the disk is shared.
 pub(super) fn others(seen: &Seen<'_>) -> Check {
     let item = Item::OtherSlots;
@@ -68,7 +147,14 @@ pub(super) fn others(seen: &Seen<'_>) -> Check {
         .survey
         .slots
         .iter()
-        .filter(|slot| slot.name != seen.wanted.slot && !slot.temporary)
+        // The rolling bookmark has an item of its own.
+        .filter(|slot| {
+            let rolling =
+                bookmark_slot(&seen.wanted.slot, ROLLING).is_ok_and(|name| name == slot.name);
+            slot.name != seen.wanted.slot
+                && !slot.temporary
+                && !(rolling && seen.config.retention.is_some())
+        })
         .collect();
     let much: Vec<&&SlotRow> = others
         .iter()

@@ -1,0 +1,224 @@
+//! Arguments of `walrelay replay`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use walrelay_event_router::Selection;
+use walrelay_lsn::Lsn;
+
+use super::args::ConfigArgs;
+
+/// Arguments of `replay`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct ReplayArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+
+    /// Where to begin: a bookmark, a position such as 0/16B3748, or a time such as 2026-01-02T03:04:05Z.
+    #[arg(
+        long,
+        value_name = "BOOKMARK|LSN|TIME",
+        required_unless_present = "resume"
+    )]
+    pub from: Option<ReplayFrom>,
+
+    /// Where to end: at a position or a time; without it, at the end of the log as of now.
+    #[arg(long, value_name = "LSN|TIME")]
+    pub to: Option<ReplayTo>,
+
+    /// Put this text before the name of each topic.
+    #[arg(long, value_name = "PREFIX", value_parser = topic, conflicts_with = "to_topic")]
+    pub topic_prefix: Option<String>,
+
+    /// Send all records to this topic.
+    #[arg(long, value_name = "TOPIC", value_parser = topic)]
+    pub to_topic: Option<String>,
+
+    /// Replay these events alone: type, key, topic or id equal to texts, joined by `and`.
+    #[arg(long = "where", value_name = "CONDITIONS", value_parser = selection)]
+    pub selection: Option<String>,
+
+    /// Replay at most so many events a second.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub rate: Option<u32>,
+
+    /// Read and route everything, send nothing, and show the totals.
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Where records go, instead of to the configured sink.
+    #[arg(long, value_enum)]
+    pub sink: Option<ReplaySink>,
+
+    /// Go on with an interrupted replay.
+    #[arg(
+        long,
+        value_name = "ID",
+        value_parser = id,
+        conflicts_with_all = ["from", "to", "topic_prefix", "to_topic", "selection", "rate", "dry_run", "sink"]
+    )]
+    pub resume: Option<String>,
+
+    /// Where the progress of the replay is noted for --resume; without it, beside [source] state_file, or in
+    /// the working directory.
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+
+    /// Do not ask.
+    #[arg(long)]
+    pub yes: bool,
+}
+
+/// Where a replay begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReplayFrom {
+    /// At a bookmark.
+    Bookmark(String),
+    /// At a position.
+    Lsn(Lsn),
+    /// With what was committed at this time or later.
+    Time(OffsetDateTime),
+}
+
+/// Where a replay ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplayTo {
+    /// Before what was committed at this position or later.
+    Lsn(Lsn),
+    /// Before what was committed at this time or later.
+    Time(OffsetDateTime),
+}
+
+/// Where the records of a replay go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReplaySink {
+    /// To Kafka, as `[sink.kafka]` says.
+    Kafka,
+    /// To standard output, one JSON object a line.
+    Stdout,
+}
+
+impl FromStr for ReplayFrom {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(match text.parse() {
+            Ok(ReplayTo::Lsn(lsn)) => Self::Lsn(lsn),
+            Ok(ReplayTo::Time(time)) => Self::Time(time),
+            Err(_) if text.contains(['/', ':', ' ']) => {
+                return Err(
+                    "a position has the form 0/16B3748, a time 2026-01-02T03:04:05Z".to_owned(),
+                );
+            }
+            Err(_) => Self::Bookmark(text.to_owned()),
+        })
+    }
+}
+
+impl fmt::Display for ReplayFrom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bookmark(name) => write!(f, "bookmark {name}"),
+            Self::Lsn(lsn) => write!(f, "{lsn}"),
+            Self::Time(time) => write!(f, "{}", time.format(&Rfc3339).unwrap_or_default()),
+        }
+    }
+}
+
+impl FromStr for ReplayTo {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(lsn) = text.parse() {
+            return Ok(Self::Lsn(lsn));
+        }
+        let time = OffsetDateTime::parse(text, &Rfc3339);
+        time.map(Self::Time).map_err(|_| {
+            "a position has the form 0/16B3748, a time 2026-01-02T03:04:05Z".to_owned()
+        })
+    }
+}
+
+fn topic(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if text.is_empty() || text.len() > 249 || !text.chars().all(plain) {
+        return Err(
+            "the name of a topic has letters, digits, '.', '_' and '-', 249 at most".to_owned(),
+        );
+    }
+    Ok(text.to_owned())
+}
+
+fn selection(text: &str) -> Result<String, String> {
+    let parsed: Result<Selection, _> = text.parse();
+    parsed
+        .map(|_| text.to_owned())
+        .map_err(|error| error.to_string())
+}
+
+fn id(text: &str) -> Result<String, String> {
+    if text.len() == 8 && text.chars().all(|c| c.is_ascii_hexdigit()) {
+        return Ok(text.to_ascii_lowercase());
+    }
+    Err("the id of a replay has eight hexadecimal digits, as the replay printed it".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn parse(args: &[&str]) -> Result<ReplayArgs, clap::Error> {
+        let all = ["walrelay", "replay"].iter().chain(args);
+        Cli::try_parse_from(all).map(|cli| match cli.command {
+            Command::Replay(args) => *args,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    #[test]
+    fn a_beginning_is_a_bookmark_a_position_or_a_time() {
+        let from = |text: &str| parse(&["--from", text]).unwrap().from.unwrap();
+        assert_eq!(from("may"), ReplayFrom::Bookmark("may".to_owned()));
+        assert_eq!(from("0/A"), ReplayFrom::Lsn(Lsn::new(10)));
+        let ReplayFrom::Time(time) = from("2026-01-02T03:04:05+01:00") else {
+            panic!("no time")
+        };
+        assert_eq!(time.unix_timestamp(), 1_767_319_445);
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused() {
+        for (args, about) in [
+            (&[][..], "--from"),
+            (&["--from", "0/x"], "0/16B3748"),
+            (&["--from", "a", "--to", "b"], "0/16B3748"),
+            (
+                &["--from", "a", "--topic-prefix", "p.", "--to-topic", "t"],
+                "--to-topic",
+            ),
+            (&["--from", "a", "--to-topic", "ä"], "letters"),
+            (
+                &["--from", "a", "--where", "payload = 'x'"],
+                "begins with type",
+            ),
+            (&["--from", "a", "--rate", "0"], "--rate"),
+            (&["--resume", "../../x"], "eight"),
+            (&["--resume", "0123abcd", "--to", "0/1"], "--to"),
+        ] {
+            let error = parse(args).unwrap_err().to_string();
+            assert!(error.contains(about), "{args:?}: {error}");
+        }
+        let args = parse(&["--resume", "0123ABCD", "--yes"]).unwrap();
+        assert_eq!(args.resume.as_deref(), Some("0123abcd"));
+    }
+}

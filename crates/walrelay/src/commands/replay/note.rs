@@ -1,0 +1,174 @@
+//! What a replay is and how far it has come, in a file of its own, so that it can be resumed.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use walrelay_lsn::Lsn;
+
+use crate::cli::{Exit, Failure, ReplaySink};
+
+/// A replay. It has no value of a row, but what `--where` names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Note {
+    pub(super) id: String,
+    /// The slot that the relay reads.
+    pub(super) relay_slot: String,
+    /// The slot that is copied.
+    pub(super) slot: String,
+    pub(super) system_id: String,
+    /// As it was asked for.
+    pub(super) from: String,
+    pub(super) start: String,
+    pub(super) end: String,
+    /// Microseconds since 2000, as Postgres counts.
+    pub(super) after: Option<i64>,
+    pub(super) before: Option<i64>,
+    pub(super) sink: ReplaySink,
+    pub(super) topic_prefix: Option<String>,
+    pub(super) to_topic: Option<String>,
+    pub(super) selection: Option<String>,
+    pub(super) rate: Option<u32>,
+    /// Every record before this position is acknowledged.
+    pub(super) acknowledged: Option<String>,
+}
+
+/// Its file.
+#[derive(Debug)]
+pub(super) struct NoteFile {
+    path: PathBuf,
+    note: Note,
+}
+
+impl NoteFile {
+    pub(super) fn create(dir: &Path, note: &Note) -> Result<Self, Failure> {
+        let file = Self {
+            path: path(dir, &note.id),
+            note: note.clone(),
+        };
+        file.write().map_err(|error| file.failure(error))?;
+        Ok(file)
+    }
+
+    /// The replay of this id, of the same relay.
+    pub(super) fn open(dir: &Path, id: &str, relay_slot: &str) -> Result<(Note, Self), Failure> {
+        let path = path(dir, id);
+        let text = fs::read(&path).map_err(|error| {
+            let what = format!(
+                "there is no replay {id} to resume: {} cannot be read",
+                path.display()
+            );
+            Failure::new("replay-resume", Exit::Usage, what)
+                .caused_by(error)
+                .remedy(
+                    "name the directory of its file with --state-dir; a replay that ended has none",
+                )
+        })?;
+        let note: Note =
+            serde_json::from_slice(&text).map_err(|error| unusable(id).caused_by(error))?;
+        if note.relay_slot != relay_slot || note.id != id {
+            let what = format!(
+                "replay {id} is one of slot {}, not {relay_slot}",
+                note.relay_slot
+            );
+            return Err(Failure::new("replay-resume", Exit::Usage, what)
+                .remedy("name the configuration of that slot with --config"));
+        }
+        let file = Self {
+            path,
+            note: note.clone(),
+        };
+        Ok((note, file))
+    }
+
+    /// Notes that every record before this position is acknowledged. It survives the end of the process, not that
+    /// of the machine: then a part is sent again.
+    pub(super) fn acknowledged(&mut self, position: Lsn) -> io::Result<()> {
+        self.note.acknowledged = Some(position.to_string());
+        self.write()
+    }
+
+    fn write(&self) -> io::Result<()> {
+        let text = serde_json::to_vec_pretty(&self.note)?;
+        let new = self.path.with_extension("new");
+        fs::write(&new, text)?;
+        fs::rename(&new, &self.path)
+    }
+
+    /// The replay has ended.
+    pub(super) fn remove(self) -> Result<(), Failure> {
+        fs::remove_file(&self.path).map_err(|error| self.failure(error))
+    }
+
+    pub(super) fn failure(&self, error: io::Error) -> Failure {
+        let what = format!(
+            "the progress of the replay cannot be noted in {}",
+            self.path.display()
+        );
+        Failure::new("replay-state", Exit::Unavailable, what)
+            .caused_by(error)
+            .remedy("name a directory that can be written to with --state-dir")
+    }
+}
+
+fn path(dir: &Path, id: &str) -> PathBuf {
+    dir.join(format!("walrelay-replay-{id}.json"))
+}
+
+/// The file of a replay says something that no replay has written.
+pub(super) fn unusable(id: &str) -> Failure {
+    let what = format!("the file of replay {id} cannot be used");
+    Failure::new("replay-resume", Exit::Config, what)
+        .remedy("remove it, and begin the replay again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note() -> Note {
+        Note {
+            id: "0123abcd".to_owned(),
+            relay_slot: "walrelay".to_owned(),
+            slot: "walrelay_bookmark_may".to_owned(),
+            system_id: "7".to_owned(),
+            from: "bookmark may".to_owned(),
+            start: "0/10".to_owned(),
+            end: "0/20".to_owned(),
+            after: None,
+            before: Some(1),
+            sink: ReplaySink::Kafka,
+            topic_prefix: Some("again.".to_owned()),
+            to_topic: None,
+            selection: Some("type = 'A'".to_owned()),
+            rate: Some(100),
+            acknowledged: None,
+        }
+    }
+
+    #[test]
+    fn it_is_read_as_it_was_written_until_it_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = NoteFile::create(dir.path(), &note()).unwrap();
+        file.acknowledged(Lsn::new(0x18)).unwrap();
+        let (read, file) = NoteFile::open(dir.path(), "0123abcd", "walrelay").unwrap();
+        let acknowledged = Some("0/18".to_owned());
+        assert_eq!(
+            read,
+            Note {
+                acknowledged,
+                ..note()
+            }
+        );
+        let other = NoteFile::open(dir.path(), "0123abcd", "other").unwrap_err();
+        assert!(other.what.contains("one of slot walrelay"), "{other}");
+        file.remove().unwrap();
+        let gone = NoteFile::open(dir.path(), "0123abcd", "walrelay").unwrap_err();
+        assert_eq!(gone.id, "replay-resume");
+        fs::write(path(dir.path(), "0123abcd"), "{}").unwrap();
+        let torn = NoteFile::open(dir.path(), "0123abcd", "walrelay").unwrap_err();
+        assert_eq!(torn.exit, Exit::Config);
+    }
+}

@@ -1,0 +1,162 @@
+//! How far a replay is: on the terminal, and in its file.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tracing::warn;
+use walrelay_lsn::{CommitEnd, Lsn};
+use walrelay_pgoutput::PgTimestamp;
+use walrelay_relay::{Environment, Progress};
+
+use super::note::{Note, NoteFile};
+use super::redraw;
+use super::tally::Tally;
+use crate::cli::Failure;
+use crate::postgres::Reading;
+use crate::telemetry::wall_clock;
+
+/// How often the line on the terminal is written.
+const REDRAW: Duration = Duration::from_millis(500);
+const WIDTH: usize = 24;
+
+/// The environment of a replay's pipeline.
+#[derive(Debug)]
+pub(super) struct Watch {
+    file: Option<NoteFile>,
+    noted: Lsn,
+    begin: Lsn,
+    end: Lsn,
+    reading: Arc<Reading>,
+    tally: Arc<Tally>,
+    /// `None`: there is no terminal.
+    drawn: Option<Instant>,
+    begun: Instant,
+}
+
+impl Watch {
+    pub(super) fn new(
+        note: &Note,
+        file: Option<NoteFile>,
+        reading: Arc<Reading>,
+        tally: Arc<Tally>,
+        bar: bool,
+    ) -> Self {
+        let begun = Instant::now();
+        let lsn = |text: &str| text.parse().unwrap_or(Lsn::ZERO);
+        Self {
+            file,
+            noted: Lsn::ZERO,
+            begin: lsn(note.acknowledged.as_deref().unwrap_or(&note.start)),
+            end: lsn(&note.end),
+            reading,
+            tally,
+            drawn: bar.then_some(begun),
+            begun,
+        }
+    }
+
+    fn note(&mut self, acknowledged: CommitEnd) {
+        let position = acknowledged.lsn();
+        if let Some(file) = self.file.as_mut().filter(|_| position > self.noted) {
+            // A later write may succeed; what is not noted is sent again by a resumed replay.
+            if let Err(error) = file.acknowledged(position) {
+                warn!(%error, "the progress of the replay cannot be noted");
+            }
+            self.noted = position;
+        }
+    }
+
+    fn draw(&mut self) {
+        let now = Instant::now();
+        if self.drawn.is_none_or(|drawn| now < drawn + REDRAW) {
+            return;
+        }
+        self.drawn = Some(now);
+        let part = part(self.begin, self.reading.position(), self.end);
+        redraw(&line(part, self.tally.acknowledged(), now - self.begun));
+    }
+
+    /// All of it was replayed.
+    pub(super) fn finished(self) -> Result<(), Failure> {
+        self.clear();
+        self.file.map_or(Ok(()), NoteFile::remove)
+    }
+
+    /// The run has ended before. `acknowledged`: up to where everything is, if that is known. True: the replay can
+    /// be resumed.
+    pub(super) fn interrupted(mut self, acknowledged: Option<CommitEnd>) -> bool {
+        self.clear();
+        if let Some(acknowledged) = acknowledged {
+            self.note(acknowledged);
+        }
+        self.file.is_some()
+    }
+
+    fn clear(&self) {
+        if self.drawn.is_some() {
+            redraw("");
+        }
+    }
+}
+
+impl Environment for Watch {
+    fn wall_clock(&self) -> PgTimestamp {
+        wall_clock()
+    }
+
+    fn progress(&mut self, progress: &Progress) {
+        self.note(progress.confirmed);
+        self.draw();
+    }
+}
+
+/// How much of the range was read, from 0 to 1.
+fn part(begin: Lsn, position: Lsn, end: Lsn) -> f64 {
+    let whole = end.get().saturating_sub(begin.get());
+    let read = position.get().saturating_sub(begin.get());
+    if whole == 0 {
+        1.0
+    } else {
+        (read as f64 / whole as f64).min(1.0)
+    }
+}
+
+/// The bar, the rate, and the time left.
+fn line(part: f64, records: u64, elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs_f64().max(0.001);
+    let filled = ((part * WIDTH as f64) as usize).min(WIDTH);
+    let left = if part > 0.01 {
+        let left = (seconds / part - seconds).round() as u64;
+        format!("{}:{:02} left", left / 60, left % 60)
+    } else {
+        "-:-- left".to_owned()
+    };
+    format!(
+        "[{}{}] {:3.0} %  {records} records  {:.0}/s  {left}",
+        "#".repeat(filled),
+        ".".repeat(WIDTH - filled),
+        part * 100.0,
+        records as f64 / seconds,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_tells_part_rate_and_time_left() {
+        let of = |position| part(Lsn::new(100), Lsn::new(position), Lsn::new(200));
+        assert_eq!((of(0), of(150), of(300)), (0.0, 0.5, 1.0));
+        assert_eq!(
+            (part(Lsn::new(5), Lsn::new(5), Lsn::new(5)), of(100)),
+            (1.0, 0.0)
+        );
+        let half = line(0.5, 9_000, Duration::from_secs(90));
+        assert_eq!(
+            half,
+            "[############............]  50 %  9000 records  100/s  1:30 left"
+        );
+        assert!(line(0.0, 0, Duration::ZERO).contains("-:-- left"));
+    }
+}

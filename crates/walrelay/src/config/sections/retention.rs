@@ -1,0 +1,41 @@
+//! `[retention]`.
+
+use std::time::Duration;
+
+use crate::config::declare::{SECOND, Section, duration, section, size};
+use crate::config::reader::{Noted, Reader};
+
+/// `[retention]`: what the running relay keeps for replays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    /// So long back.
+    pub keep: Duration,
+    /// Bytes of WAL at most.
+    pub max_wal: u64,
+}
+
+section! {
+pub(super) struct Keys at "retention" {
+    /// How long back events can be replayed with `walrelay replay --from rolling`, at least 1s: the running relay keeps a slot so far behind its own. Unset: it keeps none.
+    "keep" keep: Option<Duration> = duration(SECOND..).optional();
+    /// How much WAL Postgres may keep for that slot alone, at least 16MiB; it wins over `keep`.
+    "max_wal" max_wal: u64 = size((16 << 20)..=(1 << 60)).or("10GB");
+}
+}
+
+/// `None` without a time.
+pub(super) fn retention(reader: &mut Reader<'_>) -> Result<Option<Retention>, Noted> {
+    let keys = Keys::read(reader)?;
+    let Some(keep) = keys.keep else {
+        let path = "retention.max_wal";
+        if reader.has(path) {
+            let what = format!("`{path}` has no effect without `retention.keep`");
+            return Err(reader.conflict(path, what));
+        }
+        return Ok(None);
+    };
+    Ok(Some(Retention {
+        keep,
+        max_wal: keys.max_wal,
+    }))
+}
