@@ -5,6 +5,7 @@
 
 mod migrating;
 mod proof;
+mod pruning;
 mod replaying;
 mod scaling;
 mod snapshots;

@@ -25,6 +25,7 @@
 //! - [`bench`]: what `bench` measures, and that it leaves nothing behind.
 //! - [`secure`]: TLS, logins, access control; that the relay needs no more, and tells no secret.
 //! - [`dlq`]: dead letters are listed, shown, redriven and dropped.
+//! - [`prune`]: confirmed rows are deleted, no other.
 //! - [`emitting`]: events without a table, by `outbox.emit`.
 //! - [`import_debezium`]: a configuration of Debezium's becomes one of walrelay's, which takes its slot over.
 //! - [`page`]: the status page in a browser.
@@ -66,6 +67,7 @@ mod page;
 mod poison;
 mod position;
 mod presets;
+mod prune;
 mod registry;
 mod replay;
 mod rig;

@@ -6,11 +6,12 @@
 //! - [`config`]: the configuration file.
 //! - `postgres`: catalogs, what is created in them, the replication connection.
 //! - `commands`: one module per command, `run`, `init`, `check`, `status`, `slots`,
-//!   `bookmark`, `replay`, `route`, `demo`, `bench`, `dlq`, `import-debezium`.
+//!   `bookmark`, `replay`, `resend`, `prune`, `route`, `demo`, `bench`, `dlq`, `import-debezium`.
 //! - `sinks`: standard output as a sink. Kafka is a crate of its own.
 //! - `failures`: each error of the crates below, with what to do about it.
 //! - `tokens`: where Kafka's OAUTHBEARER tokens come from.
-//! - `rolling`: the bookmark that a running relay keeps.
+//! - `rolling`: the bookmark that a running relay keeps; `pruner`: the confirmed rows that it deletes; `background`:
+//!   their threads.
 //! - `registry`: the schema registry, asked for the schemas of values.
 //! - `telemetry`: logging, and what a run knows of itself: status, metrics, the figures it ends with.
 //! - `http`: the endpoint that serves them, and the client of other servers.
@@ -22,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod background;
 pub mod cli;
 mod commands;
 pub mod config;
@@ -29,6 +31,7 @@ mod failures;
 mod http;
 mod json;
 mod postgres;
+mod pruner;
 mod registry;
 mod rolling;
 mod sinks;
@@ -58,6 +61,7 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
         Command::Slots(args) => commands::slots(&args, &env),
         Command::Bookmark(args) => commands::bookmark(&args, &env),
         Command::Replay(args) => commands::replay(&args, &env),
+        Command::Prune(args) => commands::prune(&args, &env),
         Command::Resend(args) => commands::resend(&args, &env),
         Command::Route(args) => commands::route(&args, &env),
         Command::Demo(args) => commands::demo(&args, &env),

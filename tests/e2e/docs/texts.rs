@@ -198,14 +198,18 @@ fn log_lines_are_those_of_the_code() {
 fn every_block_is_run_or_said_not_to_be() {
     let tests = text("tests/e2e/docs.rs")
         + &text("tests/e2e/docs/migrating.rs")
+        + &text("tests/e2e/docs/pruning.rs")
         + &text("tests/e2e/docs/replaying.rs")
+        + &text("tests/e2e/docs/snapshots.rs")
         + &text("tests/e2e/docs/scaling.rs");
     for document in [
         "README.md",
         "docs/MIGRATING-FROM-DEBEZIUM.md",
         "docs/OPERATIONS.md",
+        "docs/PRUNING.md",
         "docs/REPLAY.md",
         "docs/SCALING.md",
+        "docs/SNAPSHOTS.md",
     ] {
         let all = text(document);
         for (name, _) in blocks(document) {

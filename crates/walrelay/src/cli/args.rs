@@ -12,6 +12,7 @@ use super::bookmark::BookmarkArgs;
 use super::dlq::{DlqArgs, Output};
 use super::exit::{self, Exit};
 use super::import::ImportArgs;
+use super::prune::PruneArgs;
 use super::replay::ReplayArgs;
 use super::resend::ResendArgs;
 use super::route::RouteArgs;
@@ -156,6 +157,16 @@ A row is a JSON object of columns and values:
   walrelay resend --where \"created_at >= '2026-03-01' AND aggregatetype = 'order'\" --dry-run
   walrelay resend --where 'dispatched_at IS NULL' --yes")]
     Resend(Box<ResendArgs>),
+
+    /// Delete rows of the outbox tables that are confirmed and old enough.
+    ///
+    /// A row that is not confirmed stays, whatever its age. The relay must run, as the rows are deleted when it has
+    /// confirmed a position behind them. In batches, with pauses; locked rows are passed over. Asks first.
+    #[command(after_help = "Examples:
+  walrelay prune --keep 168h --dry-run
+  walrelay prune --keep 168h
+  walrelay prune --keep 24h --set prune.batch=1000 --yes")]
+    Prune(Box<PruneArgs>),
 
     /// Look at dead letters, send them again, or close them.
     ///

@@ -11,7 +11,9 @@ use walrelay_relay::{Outcome, Pipeline, PipelineError, Source};
 use walrelay_sink::{Parking, SinkFactory};
 
 use super::connect::{block_on, conn_info, kafka, router, schemas, settings, wanted};
+use super::prune::pruning;
 use super::{Ended, Env, load};
+use crate::background::Background;
 use crate::cli::{Exit, Failure, RunArgs};
 use crate::config::{Config, SinkConfig, SnapshotMode};
 use crate::failures::{self, SinkFailure};
@@ -20,7 +22,8 @@ use crate::postgres::{
     CopySource, PostgresError, PostgresSource, ROLLING, SnapshotProgress, SourceOptions,
     bookmark_slot,
 };
-use crate::rolling::{Keep, Keeping, RollingBookmark};
+use crate::pruner::Pruner;
+use crate::rolling::{self, Keep, Keeping};
 use crate::sinks::StdoutSinkFactory;
 use crate::telemetry::{
     Exporter, RecentErrors, Setup, SlotMonitor, Telemetry, World, log_to_stderr,
@@ -90,7 +93,8 @@ impl Run<'_> {
                     .transpose()
                     .map_err(|error| failures::kafka_client(&error))?;
                 let source = of_slot(config, accept_gap, env)?.with_progress(snapshot);
-                let _rolling = rolling(config, env, &source, telemetry.as_ref())?;
+                let _rolling = rolling_bookmark(config, env, &source, telemetry.as_ref())?;
+                let _pruner = pruner(config, env, &source, telemetry.as_ref())?;
                 let mut factory = KafkaSinkFactory::new(kafka);
                 if let Some(telemetry) = &telemetry {
                     factory = factory.with_stats(Arc::clone(&telemetry.sink));
@@ -106,7 +110,8 @@ impl Run<'_> {
                 }
                 if *confirm {
                     let source = of_slot(config, accept_gap, env)?.with_progress(snapshot);
-                    let _rolling = rolling(config, env, &source, telemetry.as_ref())?;
+                    let _rolling = rolling_bookmark(config, env, &source, telemetry.as_ref())?;
+                    let _pruner = pruner(config, env, &source, telemetry.as_ref())?;
                     let parts = (source, factory, parking, telemetry);
                     relay(config, env, parts, world, stop, CONFIRMED)
                 } else {
@@ -132,12 +137,12 @@ fn of_slot(config: &Config, accept_gap: bool, env: Env<'_>) -> Result<PostgresSo
 }
 
 /// Keeps the rolling bookmark, where one is configured, until it is dropped.
-fn rolling(
+fn rolling_bookmark(
     config: &Config,
     env: Env<'_>,
     source: &PostgresSource,
     telemetry: Option<&Arc<Telemetry>>,
-) -> Result<Option<RollingBookmark>, Failure> {
+) -> Result<Option<Background>, Failure> {
     let Some(retention) = config.retention else {
         return Ok(None);
     };
@@ -157,10 +162,32 @@ fn rolling(
         walsender: source.walsender(),
         telemetry: telemetry.cloned(),
     };
-    let started = RollingBookmark::start(keeping);
-    started.map(Some).map_err(|error| {
-        Failure::new("runtime", Exit::Unavailable, "cannot start").caused_by(error)
-    })
+    let started = rolling::start(keeping);
+    started.map(Some).map_err(no_thread)
+}
+
+fn no_thread(error: std::io::Error) -> Failure {
+    Failure::new("runtime", Exit::Unavailable, "cannot start").caused_by(error)
+}
+
+/// Deletes confirmed rows, where that is configured, until it is dropped.
+fn pruner(
+    config: &Config,
+    env: Env<'_>,
+    source: &PostgresSource,
+    telemetry: Option<&Arc<Telemetry>>,
+) -> Result<Option<Background>, Failure> {
+    let Some(keep) = config.prune.as_ref().and_then(|prune| prune.keep) else {
+        return Ok(None);
+    };
+    let pruner = Pruner {
+        info: conn_info(&config.source, env)?,
+        slot: config.source.slot.clone(),
+        pruning: pruning(config, Some(keep))?,
+        walsender: source.walsender(),
+        telemetry: telemetry.cloned(),
+    };
+    pruner.start().map(Some).map_err(no_thread)
 }
 
 /// Temporary copies of that slot, so that nothing is confirmed in it.

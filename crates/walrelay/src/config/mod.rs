@@ -45,9 +45,11 @@ use walrelay_event_router::CloudEvents;
 pub use error::{ConfigError, Place, Problem};
 pub use sections::{
     Backoff, Bearer, Debezium, Delivery, Guarantee, Http, KafkaProperties, KafkaSink, Log,
-    LogFormat, LogLevel, Otel, Poison, Registry, RegistryLogin, Retention, Router, SchemaFile,
-    SinkConfig, SnapshotMode, Source, TokenOrigin, TopicCreation,
+    LogFormat, LogLevel, Otel, Poison, Prune, Registry, RegistryLogin, Retention, Router,
+    SchemaFile, SinkConfig, SnapshotMode, Source, TokenOrigin, TopicCreation,
 };
+
+pub(crate) use units::duration;
 
 use document::Document;
 use excerpt::SourceText;
@@ -81,6 +83,8 @@ pub struct Config {
     pub poison: Poison,
     /// What the running relay keeps for replays.
     pub retention: Option<Retention>,
+    /// Which confirmed rows are deleted. `None`: rows from before the slot are in the way.
+    pub prune: Option<Prune>,
     /// Where metrics, health and status are served.
     pub http: Option<Http>,
     /// Where metrics and spans are sent.

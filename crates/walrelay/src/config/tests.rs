@@ -353,7 +353,7 @@ fn unknown_keys_find_the_one_that_was_meant() {
         router          => "route.by.field" = "x"              => `router.debezium.route.by.field`
         delivery        => max_inflight_bytes = "1MiB"         => `delivery.max_in_flight_bytes`
         sink.kafak      => x = 1                               => the section `sink.kafka`
-        zzzzzzzz        =>                                     => the sections are source, router, sink, delivery, poison, retention, http, otel, log
+        zzzzzzzz        =>                                     => the sections are source, router, sink, delivery, poison, retention, prune, http, otel, log
         log             => qqqqqqqqqqqqqq = 1                  => the keys of [log] are level, format
         "#,
     ) {
@@ -638,6 +638,7 @@ fn things_that_do_not_go_together_are_refused() {
             "source.password_file=/run/secrets/pw",
         ][..],
         &["sink.topics.partitions=3"],
+        &["prune.keep=1h"],
         &["otel.endpoint=http://localhost:4318"],
         &["delivery.backoff_max=1ms"],
         &["delivery.backoff_initial=1m"],

@@ -10,7 +10,7 @@ fn split(text: &str) -> Option<(u64, &str)> {
 }
 
 /// `"250ms"`, `"1s"`, `"2m"`, `"1h"`.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let expected = || {
         "a duration is a whole number and a unit, such as 250ms, 1s, 2m or 1h, below 1000 years"
             .to_owned()

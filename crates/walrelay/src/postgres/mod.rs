@@ -20,6 +20,7 @@ mod catalog;
 mod deadline;
 mod error;
 mod presets;
+mod prune;
 mod retention;
 pub(crate) mod script;
 mod setup;
@@ -40,6 +41,7 @@ pub(crate) use catalog::{
 pub(crate) use catalog::{ServerFacts, SlotFacts, Transaction};
 pub(crate) use error::{GO_ON, PUBLISH, PostgresError, SetupError};
 pub(crate) use presets::remedy as columns_remedy;
+pub(crate) use prune::{PruneError, Pruning};
 pub(crate) use retention::Retention;
 pub(crate) use setup::{
     Action, Moment, Plan, carries_columns, carries_inserts, carries_tables, failover_known,

@@ -1,6 +1,6 @@
 //! The rolling bookmark: a slot that follows the relay's at a distance, so that the last hours can be replayed.
 //!
-//! [`RollingBookmark`] keeps it on a thread and a connection of its own, beside the pipeline. [`policy`] says where it
+//! [`start`] keeps it on a thread and a connection of its own, beside the pipeline. [`policy`] says where it
 //! is to be.
 //!
 //! # Invariants
@@ -12,16 +12,15 @@ mod policy;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
 use tokio::time::interval;
 use tracing::{debug, info, warn};
 use walrelay_lsn::Lsn;
 use walrelay_relay::Chain;
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
+use crate::background::Background;
 use crate::postgres::{SlotRow, advance_slot, copy_slot, script, slots};
 use crate::telemetry::{BookmarkReport, Telemetry, millis_now};
 pub(crate) use policy::Keep;
@@ -47,46 +46,9 @@ pub(crate) struct Keeping {
     pub(crate) telemetry: Option<Arc<Telemetry>>,
 }
 
-/// The rolling bookmark, which is kept until this is dropped. The slot stays.
-#[derive(Debug)]
-pub(crate) struct RollingBookmark {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl RollingBookmark {
-    /// Starts the thread that keeps it.
-    pub(crate) fn start(keeping: Keeping) -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let (stop, stopped) = oneshot::channel();
-        let thread = thread::Builder::new()
-            .name("retention".to_owned())
-            .spawn(move || {
-                runtime.block_on(async {
-                    tokio::select! {
-                        () = Box::pin(Keeper::new(keeping).run()) => {}
-                        _ = stopped => {}
-                    }
-                });
-            })?;
-        Ok(Self {
-            stop: Some(stop),
-            thread: Some(thread),
-        })
-    }
-}
-
-impl Drop for RollingBookmark {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread of the rolling bookmark panicked");
-        }
-    }
+/// Keeps the rolling bookmark until the thread is dropped. The slot stays.
+pub(crate) fn start(keeping: Keeping) -> io::Result<Background> {
+    Background::start("retention", move || Keeper::new(keeping).run())
 }
 
 struct Keeper {

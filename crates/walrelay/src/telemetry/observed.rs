@@ -181,6 +181,7 @@ struct Live {
     slot: Option<SlotReport>,
     slot_error: Option<String>,
     bookmark: Option<BookmarkReport>,
+    pruned: u64,
     server_end: Option<Lsn>,
     /// The first end of the log, as the server said, that is not confirmed yet, and when it said so.
     unreached: Option<(Lsn, Instant)>,
@@ -217,6 +218,7 @@ impl Telemetry {
                 slot: None,
                 slot_error: None,
                 bookmark: None,
+                pruned: 0,
                 server_end: None,
                 unreached: None,
             }),
@@ -279,6 +281,11 @@ impl Telemetry {
             }
             Err(reason) => live.slot_error = Some(reason),
         }
+    }
+
+    /// So many more confirmed rows are deleted.
+    pub(crate) fn pruned(&self, rows: u64) {
+        lock(&self.live).pruned += rows;
     }
 
     /// The rolling bookmark, if this relay keeps it.
@@ -392,6 +399,7 @@ impl Telemetry {
                 records: counts.records,
                 transactions: counts.transactions,
                 repeats_avoided: counts.repeats_avoided,
+                pruned_rows: live.pruned,
                 ignored: [
                     ("update", counts.updates),
                     ("delete", counts.deletes),

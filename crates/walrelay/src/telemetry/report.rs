@@ -166,6 +166,8 @@ pub(crate) struct DeliveryReport {
     pub(crate) repeats_avoided: u64,
     /// UPDATE, DELETE and TRUNCATE of outbox tables, which are no events.
     pub(crate) ignored: BTreeMap<String, u64>,
+    /// Confirmed rows that this process has deleted (`[prune]`).
+    pub(crate) pruned_rows: u64,
     /// `latency` or `throughput`.
     pub(crate) mode: String,
     /// Records that were not delivered, by the client library's error code.

@@ -6,6 +6,7 @@ mod delivery;
 mod http;
 mod kafka;
 mod otel;
+mod prune;
 mod registry;
 mod retention;
 mod route;
@@ -19,6 +20,7 @@ pub use debezium::Debezium;
 pub use delivery::{Backoff, Delivery, Guarantee, Log, LogFormat, LogLevel, Poison};
 pub use http::Http;
 pub use otel::Otel;
+pub use prune::Prune;
 pub use registry::{Registry, RegistryLogin, SchemaFile};
 pub use retention::Retention;
 pub use router::Router;
@@ -51,6 +53,7 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
         rows::<Delivery>,
         rows::<Poison>,
         rows::<retention::Keys>,
+        rows::<prune::Keys>,
         rows::<http::Keys>,
         rows::<otel::Keys>,
         rows::<Log>,
@@ -78,6 +81,10 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, Noted> {
     let delivery = delivery::delivery(reader);
     let poison = delivery::poison(reader);
     let retention = retention::retention(reader);
+    let snapshots = source
+        .as_ref()
+        .is_ok_and(|source| source.snapshot != SnapshotMode::Never);
+    let prune = prune::prune(reader, snapshots);
     let http = http::http(reader);
     let otel = otel::otel(reader, http.as_ref().ok());
     let log = Log::read(reader);
@@ -91,6 +98,7 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, Noted> {
         delivery: delivery?,
         poison: poison?,
         retention: retention?,
+        prune: prune?,
         http: http?,
         otel: otel?,
         log: log?,

@@ -147,6 +147,8 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| count(r.delivery.repeats_avoided) },
     Metric { name: "ignored_changes", unit: None, kind: Counter, help: "UPDATE, DELETE and TRUNCATE of outbox tables, which are no events",
         rows: |r| by("operation", &r.delivery.ignored) },
+    Metric { name: "pruned_rows", unit: None, kind: Counter, help: "Confirmed rows that this process has deleted ([prune])",
+        rows: |r| count(r.delivery.pruned_rows) },
     Metric { name: "delivery_failures", unit: None, kind: Counter, help: "Records that were not delivered, by librdkafka's error code; they are sent again, or fall under the poison policy",
         rows: |r| by("code", &r.delivery.failed) },
     Metric { name: "dead_letters", unit: None, kind: Counter, help: "Events that became dead letters, by class",
