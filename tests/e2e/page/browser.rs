@@ -60,6 +60,8 @@ impl Browser {
         command
             .arg(format!("--user-data-dir={}", profile.path().display()))
             .arg("about:blank")
+            // Its temporary files go with the profile.
+            .env("TMPDIR", profile.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(File::create(log).expect("a log file"));

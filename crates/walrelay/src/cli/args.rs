@@ -81,7 +81,7 @@ All items: docs/CHECK.md")]
 
     /// List replication slots, create, drop or advance one.
     ///
-    /// Connects to the database of [source] url and to nothing else.
+    /// Connects to the database of `[source] url` and to nothing else.
     #[command(after_help = "Examples:
   walrelay slots list
   walrelay slots create

@@ -65,7 +65,7 @@ pub struct ReplayArgs {
     )]
     pub resume: Option<String>,
 
-    /// Where the progress of the replay is noted for --resume; without it, beside [source] state_file, or in
+    /// Where the progress of the replay is noted for --resume; without it, beside `[source] state_file`, or in
     /// the working directory.
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
