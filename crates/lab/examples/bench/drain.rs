@@ -159,7 +159,10 @@ pub(crate) fn run(course: &Course<'_>, judge: &mut Judge, quiet: &mut Quiet) -> 
     if contender.kind == Kind::Debezium {
         // It takes its time, and nothing is asked of it any more.
         drop(reader);
-    } else if matches!(contender.kind, Kind::Relay | Kind::Baseline) {
+    } else if matches!(
+        contender.kind,
+        Kind::Relay | Kind::Observed | Kind::Baseline
+    ) {
         contender.end(reader);
     } else {
         reader.ended();
