@@ -130,6 +130,11 @@ impl Contender {
         }
     }
 
+    /// Whether it is `walrelay run`.
+    pub(crate) fn is_walrelay(self) -> bool {
+        matches!(self.kind, Kind::Relay | Kind::Observed | Kind::Baseline)
+    }
+
     /// Whether it writes to Kafka.
     pub(crate) fn produces(self) -> bool {
         !matches!(self.kind, Kind::Recvlogical | Kind::Null)
@@ -178,7 +183,7 @@ impl Contender {
 
     /// Ends it: walrelay in order. Of the others nothing is asked any more.
     pub(crate) fn end(self, running: Running) {
-        if matches!(self.kind, Kind::Relay | Kind::Observed | Kind::Baseline) {
+        if self.is_walrelay() {
             running.terminate();
         }
     }

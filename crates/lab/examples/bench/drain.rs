@@ -159,10 +159,7 @@ pub(crate) fn run(course: &Course<'_>, judge: &mut Judge, quiet: &mut Quiet) -> 
     if contender.kind == Kind::Debezium {
         // It takes its time, and nothing is asked of it any more.
         drop(reader);
-    } else if matches!(
-        contender.kind,
-        Kind::Relay | Kind::Observed | Kind::Baseline
-    ) {
+    } else if contender.is_walrelay() {
         contender.end(reader);
     } else {
         reader.ended();
@@ -256,7 +253,7 @@ impl Draining<'_> {
         let ended = proc::has_ended(self.reader.pid());
         let rig = self.course.rig;
         match self.course.contender.kind {
-            Kind::Relay | Kind::Baseline => {
+            _ if self.course.contender.is_walrelay() => {
                 let confirmed = watch.read().map(|state| state.confirmed_flush);
                 assert!(!ended, "{}", self.reader.log());
                 confirmed >= Some(self.course.backlog.end)
