@@ -399,6 +399,8 @@ fn completions_and_version_are_printed() {
 fn demo(arguments: &[&str]) -> String {
     let shown = walrelay(&[&["demo"], arguments].concat())
         .env("WALRELAY_POSTGRES_BIN", servers::binaries(15).dir())
+        // An argument wins over it, and a drill goes on to its end.
+        .env("DEMO_SECONDS", "1")
         .output()
         .expect("walrelay runs");
     let text = String::from_utf8_lossy(&shown.stdout).into_owned();

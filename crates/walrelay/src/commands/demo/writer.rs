@@ -25,8 +25,10 @@ pub(super) async fn write(
     mut finished: oneshot::Receiver<()>,
 ) -> Result<(), Error> {
     let mut session = Session::connect(info, SessionKind::Sql, &[]).await?;
+    // The drill ends by itself: DEMO_SECONDS is meant for demonstrations that do not.
     let end = args
         .seconds
+        .filter(|_| !args.drill)
         .map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     let mut tick = interval(Duration::from_secs(1) / args.rate);
