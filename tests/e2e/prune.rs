@@ -61,7 +61,7 @@ fn confirmed_rows_go_and_no_other() {
     assert_eq!(rows(&db), written);
 
     let relay = rig.relay();
-    db.batch("INSERT INTO outbox SELECT gen_random_uuid(), aggregatetype, 'young', type, payload, now() FROM outbox LIMIT 5");
+    db.batch("INSERT INTO outbox SELECT gen_random_uuid(), aggregatetype, 'young-' || id, type, payload, now() FROM outbox LIMIT 5");
     let locker = Db::connect(&rig.postgres.url());
     locker.batch(
         "BEGIN; SELECT FROM outbox WHERE created_at < now() - interval '1 day' LIMIT 3 FOR UPDATE",
