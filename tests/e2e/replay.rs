@@ -13,7 +13,7 @@ use serde_json::Value;
 use walrelay_testkit::{Db, Delivered, History, eventually, eventually_some};
 
 use crate::endpoint::{free_address, get};
-use crate::rig::{PATIENCE, Relay, Rig, insert, output, said, walrelay};
+use crate::rig::{PATIENCE, Relay, Rig, done, insert, output, refused, walrelay};
 
 const ROWS: u64 = 20_000;
 
@@ -24,21 +24,6 @@ fn command(command: &str, config: &Path, args: &[&str]) -> Output {
 fn with<'a>(command: &'a str, config: &'a Path, args: &[&'a str]) -> Vec<&'a str> {
     let config = config.to_str().expect("a path that is text");
     [&[command], args, &["--config", config]].concat()
-}
-
-#[track_caller]
-fn done(output: &Output) -> String {
-    assert!(output.status.success(), "{}", said(output));
-    said(output)
-}
-
-#[track_caller]
-fn refused(output: &Output, code: i32, words: &[&str]) {
-    let said = said(output);
-    assert_eq!(output.status.code(), Some(code), "{said}");
-    for word in words.iter().chain(&["help: "]) {
-        assert!(said.contains(word), "{word:?} is missing: {said}");
-    }
 }
 
 fn bookmarks(config: &Path) -> Vec<Value> {

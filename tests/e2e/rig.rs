@@ -460,3 +460,20 @@ pub(crate) fn eventually_or(
     }));
     assert!(met.is_ok(), "{}", words());
 }
+
+/// What a command said that ended well.
+#[track_caller]
+pub(crate) fn done(output: &Output) -> String {
+    assert!(output.status.success(), "{}", said(output));
+    said(output)
+}
+
+/// The command ended with this code, these words and a remedy.
+#[track_caller]
+pub(crate) fn refused(output: &Output, code: i32, words: &[&str]) {
+    let said = said(output);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    for word in words.iter().chain(&["help: "]) {
+        assert!(said.contains(word), "{word:?} is missing: {said}");
+    }
+}

@@ -5,26 +5,11 @@ use std::process::Output;
 use serde_json::Value;
 use walrelay_testkit::Db;
 
-use crate::rig::{Rig, insert, output, said};
+use crate::rig::{Rig, done, insert, output, refused};
 
 /// Runs a command on slots with this configuration.
 fn slots(config: &str, args: &[&str]) -> Output {
     output(&[&["slots"], args, &["--config", config]].concat())
-}
-
-#[track_caller]
-fn done(output: &Output) -> String {
-    assert!(output.status.success(), "{}", said(output));
-    said(output)
-}
-
-#[track_caller]
-fn refused(output: &Output, code: i32, words: &[&str]) {
-    let said = said(output);
-    assert_eq!(output.status.code(), Some(code), "{said}");
-    for word in words.iter().chain(&["help: "]) {
-        assert!(said.contains(word), "{word:?} is missing: {said}");
-    }
 }
 
 fn list(config: &str) -> Vec<Value> {

@@ -21,3 +21,13 @@ pub(super) fn confirm(
         _ => Err("it was not agreed to"),
     }
 }
+
+/// Asks whether to go on: y or yes.
+///
+/// # Errors
+/// Why nothing was agreed to.
+pub(super) fn go_on() -> Result<(), &'static str> {
+    confirm("Go on? [y/N] ", |answer| {
+        matches!(answer, "y" | "Y" | "yes")
+    })
+}

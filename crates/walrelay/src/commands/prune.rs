@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::time::Instant;
 
-use super::confirm::confirm;
+use super::confirm::go_on;
 use super::connect::{block_on, conn_info};
 use super::{Ended, Env, load, output};
 use crate::cli::{Exit, Failure, PruneArgs};
@@ -91,8 +91,7 @@ fn agree(args: &PruneArgs, rows: u64) -> Result<(), Failure> {
         io::stderr(),
         "{rows} rows will be deleted, if they are confirmed"
     );
-    let agrees = |answer: &str| matches!(answer, "y" | "Y" | "yes");
-    confirm("Go on? [y/N] ", agrees).map_err(|why| {
+    go_on().map_err(|why| {
         let what = format!("nothing was deleted: {why}");
         Failure::new("prune-not-agreed", Exit::Usage, what)
             .remedy("look with --dry-run, or say --yes")

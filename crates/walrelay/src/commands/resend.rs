@@ -13,7 +13,7 @@ use walrelay_relay::{Environment, Outcome, Pipeline, PoisonAction, Progress};
 use walrelay_sink::SinkFactory;
 use walrelay_walsender::{Session, SessionKind, quote_ident, quote_literal};
 
-use super::confirm::confirm;
+use super::confirm::go_on;
 use super::connect::{self, block_on, conn_info, run_id, selection, wanted};
 use super::run::asked_to_stop;
 use super::units::bar;
@@ -147,10 +147,7 @@ fn agree(args: &ResendArgs, count: u64) -> Result<(), Failure> {
         "{} will be sent again: consumers see these events again, and old events of a key after new ones",
         rows(count)
     ));
-    confirm("Go on? [y/N] ", |answer| {
-        matches!(answer, "y" | "Y" | "yes")
-    })
-    .map_err(|why| {
+    go_on().map_err(|why| {
         let what = format!("nothing was sent: {why}");
         Failure::new("resend-not-agreed", Exit::Usage, what)
             .remedy("look with --dry-run, or say --yes")

@@ -10,7 +10,7 @@ use serde::Serialize;
 use walrelay_lsn::Lsn;
 use walrelay_walsender::{Session, SessionKind};
 
-use super::confirm::confirm;
+use super::confirm::{confirm, go_on};
 use super::connect::{block_on, conn_info};
 use super::units::{bytes, columns};
 use super::{Ended, Env, load, output};
@@ -231,10 +231,7 @@ pub(super) async fn advance_slot(
         return say(&format!("{sql};"));
     }
     if !change.yes {
-        confirm("Go on? [y/N] ", |answer| {
-            matches!(answer, "y" | "Y" | "yes")
-        })
-        .map_err(not_agreed)?;
+        go_on().map_err(not_agreed)?;
     }
     let rows = session.query(&sql).await.map_err(failure)?;
     let at = rows.first().and_then(|row| row.get(0).map(str::to_owned));

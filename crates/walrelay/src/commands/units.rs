@@ -23,18 +23,19 @@ pub(super) fn bytes(count: u64) -> String {
 
 /// How much is done, where the whole is not known exactly: `[####......]  40 %, 400 of about 1000 rows`.
 pub(super) fn bar(done: u64, expected: u64) -> String {
-    const WIDTH: usize = 24;
     if expected == 0 {
         return format!("{done} rows");
     }
     let part = (done as f64 / expected as f64).min(1.0);
-    let filled = (part * WIDTH as f64) as usize;
-    format!(
-        "[{}{}] {:3.0} %, {done} of about {expected} rows",
-        "#".repeat(filled),
-        ".".repeat(WIDTH - filled),
-        part * 100.0
-    )
+    format!("{}, {done} of about {expected} rows", part_done(part))
+}
+
+/// A part of the whole, 0 to 1, as a picture and a percentage.
+pub(super) fn part_done(part: f64) -> String {
+    const WIDTH: usize = 24;
+    let filled = ((part * WIDTH as f64) as usize).min(WIDTH);
+    let (done, left) = ("#".repeat(filled), ".".repeat(WIDTH - filled));
+    format!("[{done}{left}] {:3.0} %", part * 100.0)
 }
 
 /// Writes rows of as many cells as the first has, lined up.

@@ -22,9 +22,7 @@ pub(crate) struct Bookmark {
 impl Bookmark {
     /// Where a replay of it begins; `None` if it is lost.
     pub(crate) fn position(&self) -> Option<Lsn> {
-        let lost =
-            self.slot.wal_status.as_deref() == Some("lost") || self.slot.invalidated.is_some();
-        self.slot.confirmed.filter(|_| !lost)
+        self.slot.confirmed.filter(|_| !self.slot.is_lost())
     }
 }
 

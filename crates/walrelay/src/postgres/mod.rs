@@ -53,3 +53,6 @@ pub(crate) use source::{
     first_commit,
 };
 pub(crate) use state_file::read as read_state_file;
+
+/// Columns that hold the time of an event in the presets' tables, the first that is there.
+const TIMES: [&str; 2] = ["occurred_at", "created_at"];

@@ -11,8 +11,8 @@ use walrelay_lsn::Lsn;
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
-/// The columns that usually have a row's time.
-const TIMES: [&str; 2] = ["occurred_at", "created_at"];
+use super::TIMES;
+
 /// How often the slots are asked, and how long they may take to confirm. The snapshot is held meanwhile.
 const INTERVAL: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -119,15 +119,6 @@ pub(crate) fn grant_select(names: &[TableName], role: &str) -> String {
     )
 }
 
-/// Makes a permanent slot that stands where another one does.
-pub(crate) fn copy_slot(from: &str, to: &str) -> String {
-    format!(
-        "SELECT pg_catalog.pg_copy_logical_replication_slot({}, {}, false)",
-        quote_literal(from),
-        quote_literal(to)
-    )
-}
-
 /// Drops the slot.
 pub(crate) fn drop_slot(slot: &str) -> String {
     format!(

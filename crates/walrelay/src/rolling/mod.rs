@@ -141,8 +141,9 @@ impl Keeper {
             return Ok(None);
         };
         self.seen = true;
-        let lost = bookmark.wal_status.as_deref() == Some("lost") || bookmark.invalidated.is_some();
-        let (false, Some(at), Some(from)) = (lost, bookmark.confirmed, bookmark.restart) else {
+        let (false, Some(at), Some(from)) =
+            (bookmark.is_lost(), bookmark.confirmed, bookmark.restart)
+        else {
             warn!(
                 slot = self.keeping.bookmark,
                 reason = bookmark

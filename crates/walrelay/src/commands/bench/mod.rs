@@ -32,7 +32,7 @@ use walrelay_lab::figures::Machine;
 use walrelay_relay::{PoisonPolicy, Settings};
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
-use super::confirm::confirm;
+use super::confirm::go_on;
 use super::connect::{self, block_on, conn_info};
 use super::{Ended, Env, load};
 use crate::cli::{BenchArgs, BenchPart, Exit, Failure};
@@ -147,10 +147,7 @@ fn agree(args: &BenchArgs, stage: &Stage) -> Result<(), Failure> {
     if args.yes {
         return Ok(());
     }
-    confirm("Go on? [y/N] ", |answer| {
-        matches!(answer, "y" | "Y" | "yes")
-    })
-    .map_err(|why| {
+    go_on().map_err(|why| {
         let what = format!("nothing was written: {why}");
         Failure::new("bench-not-agreed", Exit::Usage, what)
             .remedy("say --yes to go on without being asked")

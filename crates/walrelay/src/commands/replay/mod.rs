@@ -25,7 +25,7 @@ use walrelay_relay::{Outcome, Pipeline, PoisonAction, Settings};
 use walrelay_sink::SinkFactory;
 
 use super::bench::NullSinkFactory;
-use super::confirm::confirm;
+use super::confirm::go_on;
 use super::connect::{self, block_on, wanted};
 use super::run::asked_to_stop;
 use super::slots::{Server, warn};
@@ -137,10 +137,7 @@ fn agree(args: &ReplayArgs, note: &Note) -> Result<(), Failure> {
     if args.yes {
         return Ok(());
     }
-    confirm("Go on? [y/N] ", |answer| {
-        matches!(answer, "y" | "Y" | "yes")
-    })
-    .map_err(|why| {
+    go_on().map_err(|why| {
         let what = format!("nothing was replayed: {why}");
         Failure::new("replay-not-agreed", Exit::Usage, what).remedy(
             "send the records elsewhere with --topic-prefix or --to-topic, look with --dry-run, or say \

@@ -12,12 +12,12 @@ use super::note::{Note, NoteFile};
 use super::redraw;
 use super::tally::Tally;
 use crate::cli::Failure;
+use crate::commands::units::part_done;
 use crate::postgres::Reading;
 use crate::telemetry::wall_clock;
 
 /// How often the line on the terminal is written.
 const REDRAW: Duration = Duration::from_millis(500);
-const WIDTH: usize = 24;
 
 /// The environment of a replay's pipeline.
 #[derive(Debug)]
@@ -124,7 +124,6 @@ fn part(begin: Lsn, position: Lsn, end: Lsn) -> f64 {
 /// The bar, the rate, and the time left.
 fn line(part: f64, records: u64, elapsed: Duration) -> String {
     let seconds = elapsed.as_secs_f64().max(0.001);
-    let filled = ((part * WIDTH as f64) as usize).min(WIDTH);
     let left = if part > 0.01 {
         let left = (seconds / part - seconds).round() as u64;
         format!("{}:{:02} left", left / 60, left % 60)
@@ -132,10 +131,8 @@ fn line(part: f64, records: u64, elapsed: Duration) -> String {
         "-:-- left".to_owned()
     };
     format!(
-        "[{}{}] {:3.0} %  {records} records  {:.0}/s  {left}",
-        "#".repeat(filled),
-        ".".repeat(WIDTH - filled),
-        part * 100.0,
+        "{}  {records} records  {:.0}/s  {left}",
+        part_done(part),
         records as f64 / seconds,
     )
 }

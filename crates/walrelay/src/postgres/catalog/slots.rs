@@ -37,6 +37,13 @@ pub(crate) struct SlotRow {
     pub(crate) synced: Option<bool>,
 }
 
+impl SlotRow {
+    /// The server does not have its log any more.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.wal_status.as_deref() == Some("lost") || self.invalidated.is_some()
+    }
+}
+
 /// Asks for all slots, by name.
 pub(super) fn slots_sql(major: u32) -> String {
     let news = match major {

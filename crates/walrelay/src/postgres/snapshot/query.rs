@@ -7,11 +7,10 @@ use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
 use super::Selection;
+use crate::postgres::TIMES;
 use crate::postgres::catalog::PublishedTable;
 use crate::postgres::error::SetupError;
 
-/// Columns that hold the time of an event in the presets' tables, the first that is there.
-const TIMES: [&str; 2] = ["occurred_at", "created_at"];
 /// Columns that hold when a relay has sent the event, NULL before.
 const SENT: [&str; 2] = ["dispatched_at", "sent_at"];
 

@@ -10,10 +10,10 @@ use walrelay_walsender::{Session, SystemIdentity};
 
 use super::PostgresSource;
 use super::stream::Stream;
+use crate::postgres::bookmarks::copy_slot;
 use crate::postgres::catalog::{Facts, ServerFacts, Wanted, slot};
 use crate::postgres::deadline::bounded;
 use crate::postgres::error::PostgresError;
-use crate::postgres::script;
 use crate::postgres::setup::unlock_setup;
 use crate::postgres::snapshot::{Anchor, Plan};
 
@@ -60,7 +60,7 @@ impl InitialSnapshot {
         let name = &wanted.slot;
         let found = bounded("reading the slot", slot(&mut self.control, name)).await?;
         if found.is_none() {
-            let copy = script::copy_slot(&self.temporary, name);
+            let copy = copy_slot(&self.temporary, name, false);
             self.control.query(&copy).await?;
         }
         // A copy is no failover slot.

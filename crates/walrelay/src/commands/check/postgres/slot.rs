@@ -117,7 +117,7 @@ pub(super) fn rolling(seen: &Seen<'_>) -> Option<Check> {
         let finding = format!("{name} does not exist: the running relay makes it");
         return Some(Check::pass(item, finding));
     };
-    if bookmark.wal_status.as_deref() == Some("lost") || bookmark.invalidated.is_some() {
+    if bookmark.is_lost() {
         let finding = format!("{name} is lost: nothing can be replayed from it");
         let remedy = "the running relay makes it anew; raise max_slot_wal_keep_size, or lower \
                       [retention] max_wal below it";
