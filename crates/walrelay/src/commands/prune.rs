@@ -9,7 +9,7 @@ use super::{Ended, Env, load, output};
 use crate::cli::{Exit, Failure, PruneArgs};
 use crate::config::Config;
 use crate::failures;
-use crate::postgres::{PruneError, Pruning};
+use crate::postgres::{ConfirmedError, PruneError, Pruning};
 use walrelay_walsender::{Session, SessionKind};
 
 /// `walrelay prune`.
@@ -70,10 +70,12 @@ pub(super) fn pruning(
 fn failed(error: PruneError) -> Failure {
     let what = error.to_string();
     match error {
-        PruneError::Sql(error) => failures::postgres(error.into()),
+        PruneError::Sql(error) | PruneError::Confirmed(ConfirmedError::Sql(error)) => {
+            failures::postgres(error.into())
+        }
         PruneError::Column(_) => Failure::new("prune-column", Exit::Config, what)
             .remedy("name it as column in [prune]"),
-        PruneError::NotConfirmed { .. } => {
+        PruneError::Confirmed(ConfirmedError::NotConfirmed { .. }) => {
             Failure::new("prune-not-confirmed", Exit::Temporary, what).remedy(
                 "see that a relay runs for each of these slots: walrelay status. Nothing that is not confirmed is \
                  deleted",

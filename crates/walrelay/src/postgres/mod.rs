@@ -12,11 +12,13 @@
 //! - `state_file`: how far a relay has come, noted before the slot is told. `retention`: how much WAL the
 //!   server keeps for the slot.
 //! - `bookmarks`: kept slots that replays are made from.
+//! - `prune`: which rows are deleted; `confirmed`: the rule by which a row's commit is confirmed.
 //! - `catalog`: the queries of the catalogs. `script`: the SQL that creates things, as `init --dry-run`
 //!   prints and `migrations/` holds it. `presets`: which preset fits a table.
 
 mod bookmarks;
 mod catalog;
+mod confirmed;
 mod deadline;
 mod error;
 mod presets;
@@ -39,6 +41,7 @@ pub(crate) use catalog::{
 };
 #[cfg(test)]
 pub(crate) use catalog::{ServerFacts, SlotFacts, Transaction};
+pub(crate) use confirmed::ConfirmedError;
 pub(crate) use error::{GO_ON, PUBLISH, PostgresError, SetupError};
 pub(crate) use presets::remedy as columns_remedy;
 pub(crate) use prune::{PruneError, Pruning};
