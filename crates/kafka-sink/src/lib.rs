@@ -73,7 +73,7 @@ pub use admin::{
     topic_name_problem,
 };
 pub use config::{KafkaConfig, KafkaConfigError, KafkaOptions, TopicCreation};
-pub use consumer::{Tail, TailedRecord};
+pub use consumer::{Tail, TailedRecord, was_written_to};
 pub use error::KafkaError;
 pub use probe::{ClusterInfo, probe};
 pub use producer::{KafkaSink, KafkaSinkFactory};

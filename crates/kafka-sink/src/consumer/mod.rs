@@ -18,6 +18,7 @@ use rdkafka::{ClientContext, Offset, TopicPartitionList};
 use crate::client_log::{self, LogThrottle};
 use crate::config::KafkaConfig;
 use crate::error::{KafkaError, is_refusal};
+use crate::probe::probe;
 
 mod tail;
 
@@ -86,6 +87,29 @@ pub(crate) enum Polled {
     Nothing,
     /// The client or the broker complains. It goes on trying.
     Complaint(Code),
+}
+
+/// Whether a record was ever written to the topic, also one that retention has removed since. A topic that does not
+/// exist has none, and is not created.
+///
+/// **Blocks** for `patience` at most for each question: one about the cluster, and one for each partition.
+///
+/// # Errors
+/// The brokers cannot be asked, or do not let this principal look at the topic.
+pub fn was_written_to(
+    config: &KafkaConfig,
+    topic: &str,
+    patience: Duration,
+) -> Result<bool, KafkaError> {
+    // It knows the words for what can be wrong.
+    probe(config, patience)?;
+    let client = Consumer::new(config, &[])?;
+    for partition in client.partitions(topic, patience)?.unwrap_or_default() {
+        if client.ends(topic, partition, patience)?.1 > 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Where reading starts in partitions of one topic.

@@ -102,7 +102,8 @@ All items: docs/CHECK.md")]
     ///
     /// Reads a temporary copy of a bookmark through the router of the configuration. The bookmark stays where it
     /// is, and the relay goes on. Each record has a header walrelay-replay with the id of the replay. Replaying
-    /// into the live topics asks first: consumers see old events after new ones of the same key.
+    /// into the live topics, or into another topic that has records, asks first: consumers see old events after new
+    /// ones of the same key.
     #[command(after_help = "Examples:
   walrelay replay --from before_release --topic-prefix again. --dry-run
   walrelay replay --from before_release --topic-prefix again.

@@ -36,7 +36,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "PREFIX", value_parser = topic, conflicts_with = "to_topic")]
     pub topic_prefix: Option<String>,
 
-    /// Send all records to this topic.
+    /// Send all records to this topic. Asks first if records were written to it before.
     #[arg(long, value_name = "TOPIC", value_parser = topic)]
     pub to_topic: Option<String>,
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use walrelay_event_router::{Router, Selection, TopicChange};
-use walrelay_kafka_sink::KafkaSinkFactory;
+use walrelay_kafka_sink::{KafkaSinkFactory, was_written_to};
 use walrelay_lsn::Lsn;
 use walrelay_relay::{Outcome, Pipeline, PoisonAction, Settings};
 use walrelay_sink::SinkFactory;
@@ -44,6 +44,8 @@ use tally::{Tallied, Tally};
 
 /// The header that says which replay sent a record.
 const HEADER: &str = "walrelay-replay";
+/// How long the brokers may take to say whether a topic has records.
+const BROKER_DEADLINE: Duration = Duration::from_secs(10);
 
 /// `walrelay replay`.
 pub(crate) fn replay(args: &ReplayArgs, env: Env<'_>) -> Ended {
@@ -69,7 +71,7 @@ pub(crate) fn replay(args: &ReplayArgs, env: Env<'_>) -> Ended {
         (note, Some(file))
     } else {
         let note = block_on(Box::pin(chosen(args, &server)))??;
-        agree(args, &note)?;
+        agree(args, &note, config)?;
         let file = (!args.dry_run).then(|| NoteFile::create(&dir, &note));
         (note, file.transpose()?)
     };
@@ -123,15 +125,21 @@ fn state_dir(args: &ReplayArgs, config: &Config) -> PathBuf {
     }
 }
 
-/// Asks before consumers of the live topics see events again.
-fn agree(args: &ReplayArgs, note: &Note) -> Result<(), Failure> {
-    let live = note.topic_prefix.is_none() && note.to_topic.is_none();
-    if args.dry_run || note.sink == ReplaySink::Stdout || !live {
+/// Asks before consumers see events again: in the live topics, and in a topic of `--to-topic` that has records, as
+/// nothing tells whether the relay wrote them.
+fn agree(args: &ReplayArgs, note: &Note, config: &Config) -> Result<(), Failure> {
+    if args.dry_run || note.sink == ReplaySink::Stdout {
         return Ok(());
     }
+    let into = match (&note.to_topic, &note.topic_prefix) {
+        (Some(topic), _) if has_records(topic, config)? => {
+            format!("topic {topic}, which has records")
+        }
+        (None, None) => "the live topics".to_owned(),
+        _ => return Ok(()),
+    };
     warn(&format!(
-        "replaying from {} into the live topics: consumers see events again, and old events of a key after \
-         new ones",
+        "replaying from {} into {into}: consumers see events again, and old events of a key after new ones",
         note.from
     ));
     if args.yes {
@@ -140,10 +148,19 @@ fn agree(args: &ReplayArgs, note: &Note) -> Result<(), Failure> {
     go_on().map_err(|why| {
         let what = format!("nothing was replayed: {why}");
         Failure::new("replay-not-agreed", Exit::Usage, what).remedy(
-            "send the records elsewhere with --topic-prefix or --to-topic, look with --dry-run, or say \
-             --yes",
+            "send the records elsewhere with --topic-prefix or a new --to-topic, look with --dry-run, or \
+             say --yes",
         )
     })
+}
+
+fn has_records(topic: &str, config: &Config) -> Result<bool, Failure> {
+    let SinkConfig::Kafka(sink) = &config.sink else {
+        return Err(no_kafka());
+    };
+    let kafka = connect::kafka(sink, &config.delivery)?;
+    let written = was_written_to(&kafka, topic, BROKER_DEADLINE);
+    written.map_err(|error| failures::kafka_client(&error))
 }
 
 /// One run of a replay.
