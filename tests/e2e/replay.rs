@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use walrelay_testkit::{Db, Delivered, History, eventually, eventually_some};
@@ -236,7 +236,9 @@ fn a_replay_takes_what_was_asked_for() {
     let end = || rig.slot().wal_end().to_string();
     insert(&db, 0);
     rig.caught_up();
+    let before = now().expect("a time");
     done(&command("bookmark", &config, &["create", "all"]));
+    let dawn = now().expect("a time");
     insert(&db, 1);
     db.batch(
         "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'other', 'U', '{\"number\": 2}')",
@@ -260,6 +262,8 @@ fn a_replay_takes_what_was_asked_for() {
     assert_eq!(numbers(&["--from", "all"]), [1, 2, 3, 4]);
     assert_eq!(numbers(&["--from", &middle]), [3, 4]);
     assert_eq!(numbers(&["--from", &noon]), [3, 4]);
+    // No event is as old, and the bookmark was there already: nothing is lost.
+    assert_eq!(numbers(&["--from", &dawn]), [1, 2, 3, 4]);
     assert_eq!(numbers(&["--from", "all", "--to", &middle]), [1, 2]);
     assert_eq!(numbers(&["--from", "all", "--to", &noon]), [1, 2]);
     assert_eq!(numbers(&["--from", "all", "--where", "type = 'U'"]), [2]);
@@ -298,7 +302,36 @@ fn a_replay_takes_what_was_asked_for() {
         &["[replay-not-agreed]", "old events of a key after new ones"],
     );
     let records = || History::records(&rig.bootstrap, &rig.prefix, 5, PATIENCE).len();
-    assert_eq!(records(), 5, "neither sent anything");
+    // A topic that the relay writes is a live topic by any option's name.
+    let live = format!("{}order", rig.prefix);
+    let into_live = ["--from", "all", "--to-topic", &live];
+    refused(
+        &command("replay", &config, &into_live),
+        64,
+        &[
+            "[replay-not-agreed]",
+            &live,
+            "old events of a key after new ones",
+        ],
+    );
+    assert_eq!(records(), 5, "none sent anything");
+    let aside = format!("aside-{}order", rig.prefix);
+    let into_new = ["--from", "all", "--to-topic", &aside];
+    done(&command("replay", &config, &into_new));
+    refused(
+        &command("replay", &config, &into_new),
+        64,
+        &["[replay-not-agreed]", &aside, "has records"],
+    );
+    done(&command(
+        "replay",
+        &config,
+        &[&into_new[..], &["--yes"]].concat(),
+    ));
+    assert_eq!(
+        History::records(&rig.bootstrap, &aside, 4, PATIENCE).len(),
+        8
+    );
     done(&command("replay", &config, &["--from", "all", "--yes"]));
     assert_eq!(records(), 9);
 
@@ -317,9 +350,13 @@ fn a_replay_takes_what_was_asked_for() {
         &["[replay-gone]", &kept],
     );
     refused(
-        &command("replay", &config, &["--from", "2020-01-01T00:00:00Z"]),
+        &command("replay", &config, &["--from", &before]),
         64,
-        &["[replay-gone]", "of bookmark all"],
+        &[
+            "[replay-gone]",
+            "that can be replayed is 20",
+            "of bookmark all",
+        ],
     );
     refused(
         &command("replay", &config, &["--from", "FFFF/0"]),
@@ -370,6 +407,17 @@ fn an_interrupted_replay_is_resumed() {
     let topics = format!("again-{}", rig.prefix);
     let sent = || History::records(&rig.bootstrap, &topics, 500, Duration::from_secs(2)).len();
     eventually(PATIENCE, || sent() >= 500);
+    let running = replay.log();
+    let running = running
+        .split("replay ")
+        .nth(1)
+        .and_then(|rest| rest.get(..8));
+    let again = [&["--resume", running.expect("an id")][..], &state].concat();
+    refused(
+        &self::command("replay", &config, &again),
+        69,
+        &["[replay-running]", ".lock"],
+    );
     replay.signal("-INT");
     assert_eq!(replay.ended().code(), Some(75), "{}", replay.log());
     let log = replay.log();
@@ -396,6 +444,15 @@ fn an_interrupted_replay_is_resumed() {
     eventually(PATIENCE, || {
         noted().is_some_and(|now| now != at_interruption)
     });
+    // Each 50 ms while there is progress, not only with the updates of an idle stream, a second apart.
+    let begun = Instant::now();
+    let mut positions = BTreeSet::new();
+    eventually(PATIENCE, || {
+        positions.extend(noted());
+        positions.len() > 8
+    });
+    let spent = begun.elapsed();
+    assert!(spent < Duration::from_secs(4), "8 notes took {spent:?}");
     replay.kill();
     let killed = sent();
     assert!(killed < rows, "{killed}");
@@ -404,6 +461,10 @@ fn an_interrupted_replay_is_resumed() {
     let records = History::records(&rig.bootstrap, &topics, rows, PATIENCE);
     let ids: BTreeSet<_> = records.iter().map(|record| record.id.clone()).collect();
     assert_eq!(ids.len(), rows, "all of it came");
+    eprintln!(
+        "{} records were repeated; 8 notes took {spent:?}",
+        records.len() - rows
+    );
     assert!(
         records.len() - rows < 1_600,
         "{} records were repeated",
@@ -415,7 +476,8 @@ fn an_interrupted_replay_is_resumed() {
         .collect();
     assert_eq!(first.len(), records.len());
     assert_eq!(header_of_all(&records, "walrelay-replay"), id);
-    assert!(!dir.join(format!("walrelay-replay-{id}.json")).exists());
+    let left = fs::read_dir(&dir).expect("a directory").count();
+    assert_eq!(left, 0, "nothing is left of a replay that ended");
     relay.ends_well();
 }
 

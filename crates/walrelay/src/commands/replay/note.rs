@@ -1,6 +1,10 @@
 //! What a replay is and how far it has come, in a file of its own, so that it can be resumed.
+//!
+//! # Invariants
+//! - One process at a time runs a replay: it holds the lock of a file beside, which the system gives back however
+//!   the process ends. Not a lock of the server: a session that the network has cut off would hold that for hours.
 
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -40,12 +44,16 @@ pub(super) struct Note {
 pub(super) struct NoteFile {
     path: PathBuf,
     note: Note,
+    /// Of a file of its own: the note is replaced with each write.
+    _lock: File,
 }
 
 impl NoteFile {
     pub(super) fn create(dir: &Path, note: &Note) -> Result<Self, Failure> {
+        let path = path(dir, &note.id);
         let file = Self {
-            path: path(dir, &note.id),
+            _lock: locked(&path, &note.id)?,
+            path,
             note: note.clone(),
         };
         file.write().map_err(|error| file.failure(error))?;
@@ -55,7 +63,7 @@ impl NoteFile {
     /// The replay of this id, of the same relay.
     pub(super) fn open(dir: &Path, id: &str, relay_slot: &str) -> Result<(Note, Self), Failure> {
         let path = path(dir, id);
-        let text = fs::read(&path).map_err(|error| {
+        let unread = |error| {
             let what = format!(
                 "there is no replay {id} to resume: {} cannot be read",
                 path.display()
@@ -65,7 +73,12 @@ impl NoteFile {
                 .remedy(
                     "name the directory of its file with --state-dir; a replay that ended has none",
                 )
-        })?;
+        };
+        // Before a file is made for the lock.
+        fs::metadata(&path).map_err(unread)?;
+        let lock = locked(&path, id)?;
+        // What the last run noted before it gave the lock back.
+        let text = fs::read(&path).map_err(unread)?;
         let note: Note =
             serde_json::from_slice(&text).map_err(|error| unusable(id).caused_by(error))?;
         if note.relay_slot != relay_slot || note.id != id {
@@ -79,6 +92,7 @@ impl NoteFile {
         let file = Self {
             path,
             note: note.clone(),
+            _lock: lock,
         };
         Ok((note, file))
     }
@@ -99,17 +113,53 @@ impl NoteFile {
 
     /// The replay has ended.
     pub(super) fn remove(self) -> Result<(), Failure> {
-        fs::remove_file(&self.path).map_err(|error| self.failure(error))
+        let removed = fs::remove_file(&self.path);
+        // Second: whoever gets the lock of a removed file finds no note.
+        removed
+            .and_then(|()| fs::remove_file(lock_path(&self.path)))
+            .map_err(|error| self.failure(error))
     }
 
     pub(super) fn failure(&self, error: io::Error) -> Failure {
-        let what = format!(
-            "the progress of the replay cannot be noted in {}",
-            self.path.display()
-        );
-        Failure::new("replay-state", Exit::Unavailable, what)
-            .caused_by(error)
-            .remedy("name a directory that can be written to with --state-dir")
+        not_noted(&self.path, error)
+    }
+}
+
+fn not_noted(path: &Path, error: io::Error) -> Failure {
+    let what = format!(
+        "the progress of the replay cannot be noted in {}",
+        path.display()
+    );
+    Failure::new("replay-state", Exit::Unavailable, what)
+        .caused_by(error)
+        .remedy("name a directory that can be written to with --state-dir")
+}
+
+fn lock_path(note: &Path) -> PathBuf {
+    note.with_extension("lock")
+}
+
+/// Takes the lock of the replay, for as long as the file is open.
+fn locked(note: &Path, id: &str) -> Result<File, Failure> {
+    let path = lock_path(note);
+    let opened = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path);
+    let file = opened.map_err(|error| not_noted(note, error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let what = format!("replay {id} is still running: another process has its lock");
+            Err(
+                Failure::new("replay-running", Exit::Unavailable, what).remedy(format!(
+                    "wait for its end, or stop it; fuser {} names its process",
+                    path.display()
+                )),
+            )
+        }
+        Err(TryLockError::Error(error)) => Err(not_noted(note, error)),
     }
 }
 
@@ -153,6 +203,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut file = NoteFile::create(dir.path(), &note()).unwrap();
         file.acknowledged(Lsn::new(0x18)).unwrap();
+        let second = NoteFile::open(dir.path(), "0123abcd", "walrelay").unwrap_err();
+        assert_eq!(second.id, "replay-running");
+        drop(file);
         let (read, file) = NoteFile::open(dir.path(), "0123abcd", "walrelay").unwrap();
         let acknowledged = Some("0/18".to_owned());
         assert_eq!(
@@ -165,6 +218,7 @@ mod tests {
         let other = NoteFile::open(dir.path(), "0123abcd", "other").unwrap_err();
         assert!(other.what.contains("one of slot walrelay"), "{other}");
         file.remove().unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         let gone = NoteFile::open(dir.path(), "0123abcd", "walrelay").unwrap_err();
         assert_eq!(gone.id, "replay-resume");
         fs::write(path(dir.path(), "0123abcd"), "{}").unwrap();
