@@ -22,6 +22,8 @@ struct Candidate {
     /// The bookmark; `None` for the relay's own slot.
     bookmark: Option<String>,
     position: Lsn,
+    /// It was at this position at that time: what is committed later is behind it (Postgres 17 and newer).
+    since: Option<PgTimestamp>,
 }
 
 impl fmt::Display for Candidate {
@@ -143,6 +145,7 @@ fn candidates(slot: &str, rows: Vec<SlotRow>) -> Vec<Candidate> {
         .filter_map(|kept| {
             Some(Candidate {
                 position: kept.position()?,
+                since: kept.slot.unmoved_since,
                 slot: kept.slot.name,
                 bookmark: Some(kept.name).filter(|name| !name.is_empty()),
             })
@@ -176,7 +179,7 @@ fn reaching(candidates: &[Candidate], from: Lsn, end: Lsn) -> Result<&Candidate,
     })
 }
 
-/// The newest one with a transaction that was committed at this time or before.
+/// The newest one that was there at this time, or that has a transaction committed at this time or before.
 async fn committed<'c>(
     candidates: &'c [Candidate],
     from: OffsetDateTime,
@@ -186,13 +189,19 @@ async fn committed<'c>(
     let time = timestamp(from)?;
     let mut oldest = None;
     for candidate in candidates.iter().rev() {
-        match first(candidate, server, end).await? {
-            Some(first) if first <= time => return Ok((candidate, time)),
-            Some(first) => oldest = Some((candidate, first)),
+        // Without reading the log, where the server tells so much.
+        let mut known = candidate.since;
+        if known.is_none_or(|since| since > time) {
+            let first = first(candidate, server, end).await?;
+            known = known.into_iter().chain(first).min();
+        }
+        match known {
+            Some(known) if known <= time => return Ok((candidate, time)),
+            Some(known) => oldest = Some((candidate, known)),
             None => {}
         }
     }
-    let oldest = oldest.map(|(candidate, first)| format!("{}, of {candidate}", text(first)));
+    let oldest = oldest.map(|(candidate, known)| format!("{}, of {candidate}", text(known)));
     Err(gone(&from.format(&Rfc3339).unwrap_or_default(), oldest))
 }
 
@@ -229,6 +238,7 @@ pub(crate) async fn first_of(
         slot: bookmark.slot.name.clone(),
         bookmark: Some(bookmark.name.clone()),
         position,
+        since: None,
     };
     let end = system(server).await?.flushed;
     let first = first(&candidate, server, end).await?;

@@ -1,6 +1,7 @@
 //! All replication slots of the server, for people.
 
 use walrelay_lsn::Lsn;
+use walrelay_pgoutput::PgTimestamp;
 use walrelay_walsender::{Error, Row, Session};
 
 use super::row::{is_true, parsed, text};
@@ -29,6 +30,8 @@ pub(crate) struct SlotRow {
     pub(crate) safe_wal_size: Option<u64>,
     /// As the server prints it (17 and newer).
     pub(crate) inactive_since: Option<String>,
+    /// The same as a time: since then, at least, nobody has read or moved the slot.
+    pub(crate) unmoved_since: Option<PgTimestamp>,
     /// `invalidation_reason` (17 and newer), or that it conflicts with recovery (16).
     pub(crate) invalidated: Option<String>,
     /// Standbys keep a copy of it (17 and newer).
@@ -47,12 +50,19 @@ impl SlotRow {
 /// Asks for all slots, by name.
 pub(super) fn slots_sql(major: u32) -> String {
     let news = match major {
-        ..16 => "NULL AS inactive_since, NULL AS invalidated, NULL AS failover, NULL AS synced",
-        16 => {
-            "NULL AS inactive_since, CASE WHEN conflicting THEN 'conflicting with recovery' END \
-             AS invalidated, NULL AS failover, NULL AS synced"
+        ..16 => {
+            "NULL AS inactive_since, NULL AS unmoved_since, NULL AS invalidated, NULL AS failover, \
+             NULL AS synced"
         }
-        17.. => "inactive_since, invalidation_reason AS invalidated, failover, synced",
+        16 => {
+            "NULL AS inactive_since, NULL AS unmoved_since, CASE WHEN conflicting \
+             THEN 'conflicting with recovery' END AS invalidated, NULL AS failover, NULL AS synced"
+        }
+        17.. => {
+            "inactive_since, (1000000 * extract(epoch FROM inactive_since \
+              - timestamptz '2000-01-01 00:00:00+00'))::int8 AS unmoved_since, \
+             invalidation_reason AS invalidated, failover, synced"
+        }
     };
     format!(
         "SELECT slot_name, plugin, database, temporary, active_pid, wal_status, restart_lsn, \
@@ -79,6 +89,7 @@ pub(super) fn slot_row(row: &Row<'_>) -> SlotRow {
         retained: bytes("retained"),
         safe_wal_size: bytes("safe_wal_size"),
         inactive_since: optional("inactive_since"),
+        unmoved_since: parsed(row, "unmoved_since").map(PgTimestamp::new),
         invalidated: optional("invalidated"),
         failover: boolean("failover"),
         synced: boolean("synced"),
