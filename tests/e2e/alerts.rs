@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use walrelay_testkit::{Db, Kafka, servers};
+use walrelay_testkit::{Db, Kafka, eventually, servers};
 
 use crate::endpoint::{config, free_address, get};
 use crate::rig::{PATIENCE, Rig, insert};
@@ -201,6 +201,37 @@ fn of_the_process_and_dead_letters_come_and_go() {
     }
     watch.wait(&["WalrelayRestarts"], true, &[]);
     watch.wait(&["WalrelayRestarts"], false, &[]);
+    relay.ends_well();
+}
+
+#[test]
+fn of_the_rolling_bookmark_come_and_go() {
+    let rig = Rig::with_outbox(18);
+    let url = rig.postgres.url();
+    let address = free_address();
+    let more = "[retention]\nkeep = \"4s\"\nmax_wal = \"32MiB\"\n";
+    let relay = rig.streaming(&config(&rig, &url, address, more));
+    let mut watch = Watch::new(address);
+    let db = Db::connect(&url);
+    let short = ["WalrelayBookmarkShort"];
+    let is_kept = |watch: &Watch| {
+        let text = get(watch.address, "/metrics").map_or_else(String::new, |(_, text)| text);
+        text.contains("walrelay_bookmark_cut_short{cause=\"lost\"}")
+    };
+    eventually(PATIENCE, || is_kept(&watch));
+    watch.wait(&short, false, &[]);
+
+    // 48 MB of WAL within the four seconds: the limit wins.
+    for _ in 0..48 {
+        db.batch("SELECT pg_logical_emit_message(false, 'other', repeat('x', 1000000))");
+    }
+    db.batch("CHECKPOINT");
+    watch.wait(&short, true, &[]);
+    watch.wait(&short, false, &[]);
+
+    db.batch("SELECT pg_drop_replication_slot('walrelay_bookmark_rolling')");
+    watch.wait(&short, true, &[]);
+    watch.wait(&short, false, &[]);
     relay.ends_well();
 }
 

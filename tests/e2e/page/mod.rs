@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use browser::Browser;
 use serde_json::Value;
 use walrelay_lab::servers::cache_dir;
-use walrelay_testkit::{Kafka, eventually_some, servers};
+use walrelay_testkit::{Db, Kafka, eventually_some, servers};
 
 use crate::rig::{PATIENCE, Relay, Rig};
 
@@ -171,13 +171,24 @@ fn shows_load_and_a_broker_that_stops() {
     let kafka = Kafka::builder().start();
     let rig = Rig::with(servers::postgres(18), kafka.bootstrap_servers());
     rig.workload().create_tables();
-    let http = |listen: &str| format!("\n[http]\nlisten = \"{listen}\"\n");
+    // What the workload writes may be pruned at once.
+    Db::connect(&rig.postgres.url())
+        .batch("ALTER TABLE outbox ADD created_at timestamptz DEFAULT now() - interval '2 hours'");
+    let http = |listen: &str| {
+        format!(
+            "\n[retention]\nkeep = \"1h\"\nmax_wal = \"1GiB\"\n\n\
+             [prune]\nkeep = \"1s\"\nbefore_slot = true\n\n[http]\nlisten = \"{listen}\"\n"
+        )
+    };
     let config = rig.config_with(&rig.postgres.url(), &http("127.0.0.1:0"));
     let relay = rig.streaming(&config);
     let listen = address(&relay);
     let mut page = Page::open(&format!("http://{listen}/"), &rig.path("chromium.log"));
 
     page.says("All is well", PATIENCE);
+    page.browser.wait_text("#source-facts", PATIENCE, |facts| {
+        facts.contains("back of 60 min, for ") && facts.contains("0 rows since the start")
+    });
     page.pictures("idle");
     page.obeys_keys();
 
@@ -200,6 +211,9 @@ fn shows_load_and_a_broker_that_stops() {
         assert!(page.coloured(plot) > 0, "{plot} is empty");
     }
     eprintln!("plots moved within {:?}", grows.elapsed());
+    page.browser.wait_text("#source-facts", PATIENCE, |facts| {
+        facts.contains(" rows since the start") && !facts.contains("\n0 rows")
+    });
     page.pictures("load");
     page.has_no_barrier();
     page.says("All is well", PROMPT);

@@ -209,14 +209,16 @@ pub(super) fn lines_of(relay: &StatusReport) -> Vec<(String, String)> {
         (None, None) => line("slot", format!("{}: not known", relay.pipeline.slot)),
     }
     if let Some(bookmark) = &relay.bookmark {
+        let cut = bookmark.cut_short.as_ref();
         line(
             "rolling",
             format!(
-                "{} at {}: {} back can be replayed, of {}; {} of WAL are kept for it, of {}",
+                "{} at {}: {} back can be replayed, of {}{}; {} of WAL are kept for it, of {}",
                 bookmark.slot,
                 bookmark.position,
                 span((bookmark.reachable_seconds * 1e3) as u64),
                 span((bookmark.keep_seconds * 1e3) as u64),
+                cut.map_or_else(String::new, |why| format!(", CUT SHORT: {why}")),
                 bytes(bookmark.retained_bytes),
                 bytes(bookmark.max_wal_bytes)
             ),

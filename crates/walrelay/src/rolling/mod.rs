@@ -24,7 +24,7 @@ use crate::background::Background;
 use crate::postgres::{SlotRow, advance_slot, copy_slot, script, slots};
 use crate::telemetry::{BookmarkReport, Telemetry, millis_now};
 pub(crate) use policy::Keep;
-use policy::{Positions, Slots};
+use policy::{Positions, Slots, Target};
 
 /// How often the slots are looked at, at most and at least.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(5);
@@ -51,9 +51,17 @@ pub(crate) fn start(keeping: Keeping) -> io::Result<Background> {
     Background::start("retention", move || Keeper::new(keeping).run())
 }
 
+/// Why less than the time to keep can be replayed, as metrics name it.
+pub(crate) const CUTS: [&str; 3] = [BY_SIZE, LOST, DROPPED];
+const BY_SIZE: &str = "max_wal";
+const LOST: &str = "lost";
+const DROPPED: &str = "dropped";
+
 struct Keeper {
     keeping: Keeping,
     positions: Positions,
+    /// What was given up last before its time, and when.
+    cut: Option<(&'static str, Instant)>,
     /// It was there, so that its absence is worth a warning.
     seen: bool,
     problem: Option<(String, Instant)>,
@@ -64,6 +72,7 @@ impl Keeper {
         Self {
             positions: Positions::new(keeping.keep),
             keeping,
+            cut: None,
             seen: false,
             problem: None,
         }
@@ -157,6 +166,7 @@ impl Keeper {
                 .await?;
             self.seen = false;
             self.make(session).await?;
+            self.cut = Some((LOST, now));
             return Ok(None);
         };
         let mut slots = Slots {
@@ -165,11 +175,14 @@ impl Keeper {
         };
         // Somebody who moves it by hand is not disturbed.
         if bookmark.active_pid.is_none()
-            && let Some(to) = self.positions.target(now, slots)
+            && let Some(Target { to, by_size }) = self.positions.target(now, slots)
         {
             let sql = advance_slot(&self.keeping.bookmark, to);
             session.query(&sql).await?;
-            debug!(slot = self.keeping.bookmark, %to, "the rolling bookmark has moved");
+            debug!(slot = self.keeping.bookmark, %to, by_size, "the rolling bookmark has moved");
+            if by_size {
+                self.cut = Some((BY_SIZE, now));
+            }
             slots.bookmark = (
                 to,
                 from.max(restart_after(session, &self.keeping.bookmark).await?),
@@ -182,6 +195,7 @@ impl Keeper {
         let Keeping { slot, bookmark, .. } = &self.keeping;
         session.query(&copy_slot(slot, bookmark, false)).await?;
         if self.seen {
+            self.cut = Some((DROPPED, Instant::now()));
             warn!(
                 slot = bookmark,
                 "the rolling bookmark was dropped by somebody, and is made anew: nothing from before can be \
@@ -206,6 +220,11 @@ impl Keeper {
                 .reachable(now, slots.bookmark.0)
                 .as_secs_f64(),
             keep_seconds: time.as_secs_f64(),
+            // Whatever was given up, so long after it all of the time can be replayed again.
+            cut_short: self
+                .cut
+                .filter(|(_, at)| now.duration_since(*at) < time)
+                .map(|(why, _)| why.to_owned()),
             seen_ms: millis_now(),
         }
     }

@@ -16,6 +16,14 @@ pub(crate) struct Keep {
     pub(crate) max_wal: u64,
 }
 
+/// Where the bookmark is to be moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) to: Lsn,
+    /// `max_wal` alone wants so: the time to keep is not over.
+    pub(super) by_size: bool,
+}
+
 /// The slots as the server shows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slots {
@@ -63,16 +71,19 @@ impl Positions {
     }
 
     /// Where the bookmark is to be moved; `None`: it stays.
-    pub(super) fn target(&self, now: Instant, slots: Slots) -> Option<Lsn> {
+    pub(super) fn target(&self, now: Instant, slots: Slots) -> Option<Target> {
         let by_time = self.samples.front();
         let by_time = by_time.filter(|(at, _)| now.duration_since(*at) >= self.keep.time);
         // Some room, so that the bookmark is not moved with each look, and not beyond the limit between two.
         let max = self.keep.max_wal;
         let by_size = (slots.retained() > max - max / 8)
             .then(|| Lsn::new(slots.relay.1.get().saturating_sub(max / 4 * 3)));
-        let target = by_time.map(|(_, position)| *position).max(by_size)?;
-        let target = target.min(slots.relay.0);
-        (target > slots.bookmark.0).then_some(target)
+        let by_time = by_time.map(|(_, position)| *position);
+        let target = Target {
+            to: by_time.max(by_size)?.min(slots.relay.0),
+            by_size: by_size > by_time,
+        };
+        (target.to > slots.bookmark.0).then_some(target)
     }
 
     /// For how long back, at least, events can be replayed from this position.
@@ -99,6 +110,11 @@ mod tests {
         }
     }
 
+    fn to(positions: &Positions, now: Instant, slots: Slots) -> Option<(u64, bool)> {
+        let target = positions.target(now, slots)?;
+        Some((target.to.get(), target.by_size))
+    }
+
     #[test]
     fn the_bookmark_follows_so_that_the_time_can_be_replayed() {
         let begin = Instant::now();
@@ -106,14 +122,17 @@ mod tests {
         let at = |second: u64| begin + Duration::from_secs(second);
         for second in 0..100 {
             positions.see(at(second), Lsn::new(1000 + second));
-            let target = positions.target(at(second), slots(1000 + second, 1000));
+            let target = to(&positions, at(second), slots(1000 + second, 1000));
             assert_eq!(target, None, "nothing is known of so long ago");
         }
         let mut bookmark = 1000;
         for second in 100..400 {
             positions.see(at(second), Lsn::new(1000 + second));
-            if let Some(target) = positions.target(at(second), slots(1000 + second, bookmark)) {
-                bookmark = target.get();
+            if let Some((target, by_size)) =
+                to(&positions, at(second), slots(1000 + second, bookmark))
+            {
+                assert!(!by_size, "the time is over");
+                bookmark = target;
             }
             let age = 1000 + second - bookmark;
             assert!((100..=101).contains(&age), "{age} at {second}");
@@ -129,21 +148,18 @@ mod tests {
         let mut positions = Positions::new(KEEP);
         positions.see(now, Lsn::new(2000));
         assert_eq!(
-            positions.target(now, slots(2000, 1300)),
+            to(&positions, now, slots(2000, 1300)),
             None,
             "at the limit of the room"
         );
-        assert_eq!(
-            positions.target(now, slots(2000, 1299)),
-            Some(Lsn::new(1400))
-        );
+        assert_eq!(to(&positions, now, slots(2000, 1299)), Some((1400, true)));
         // The relay's slot needs the same WAL.
         let behind = Slots {
             relay: (Lsn::new(2000), Lsn::new(1000)),
             bookmark: (Lsn::new(1200), Lsn::new(900)),
         };
         assert_eq!(behind.retained(), 100);
-        assert_eq!(positions.target(now, behind), None);
+        assert_eq!(to(&positions, now, behind), None);
     }
 
     #[test]
@@ -154,10 +170,10 @@ mod tests {
         let later = begin + KEEP.time;
         // The slot was made anew, further back.
         assert_eq!(
-            positions.target(later, slots(1500, 1000)),
-            Some(Lsn::new(1500))
+            to(&positions, later, slots(1500, 1000)),
+            Some((1500, false))
         );
-        assert_eq!(positions.target(later, slots(1500, 1500)), None);
+        assert_eq!(to(&positions, later, slots(1500, 1500)), None);
     }
 
     #[test]

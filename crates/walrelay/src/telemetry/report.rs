@@ -145,6 +145,9 @@ pub(crate) struct BookmarkReport {
     pub(crate) reachable_seconds: f64,
     /// `retention.keep`.
     pub(crate) keep_seconds: f64,
+    /// Why less than that can be replayed: `max_wal`, or the bookmark was `lost` or `dropped`. `null` where it was not
+    /// cut short in that time, as far as this process knows.
+    pub(crate) cut_short: Option<String>,
     /// When the server was asked.
     pub(crate) seen_ms: u64,
 }

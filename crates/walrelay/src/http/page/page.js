@@ -175,6 +175,9 @@
     if (total(dead.written) + total(dead.skipped) > 0) {
       add('note', 'Some events could not be delivered since the start', `see Dead letters: ${tally(dead.written) || 'none written'}; skipped: ${tally(dead.skipped) || 'none'}`);
     }
+    if (s.bookmark && s.bookmark.cut_short) {
+      add('note', 'Less than retention.keep can be replayed', `see WalrelayBookmarkShort in OPERATIONS.md: ${s.bookmark.cut_short}`);
+    }
     const rank = { bad: 0, warn: 1, note: 2 };
     return found.sort((a, b) => rank[a.level] - rank[b.level]);
   }
@@ -195,6 +198,7 @@
   // Showing.
   let status = null;
   let kind = null; // sink.kind
+  let prunes = false; // [prune] is configured
   let problems = [];
   let receivedAt = 0; // performance.now() of the last event
   let lostSince = null; // Date.now()
@@ -246,7 +250,7 @@
     if (slot) parts.push(`${bytes(slot.retained_bytes)} of WAL kept`);
     return parts.join(' · ');
   }
-  function showSource({ source, slot, pipeline, snapshot }) {
+  function showSource({ source, slot, pipeline, snapshot, bookmark, delivery }) {
     const away = ['connecting', 'retrying', 'waiting-for-slot', 'halted'].includes(pipeline.state);
     const kept = slot ? walLevel(slot) : 'ok';
     const levels = [kept, away ? STATES[pipeline.state][0] : 'ok'];
@@ -264,6 +268,9 @@
       ['publication', source.publication],
       ['snapshot', snapshot && (snapshot.running || snapshot.rows)
         ? `${count(snapshot.rows)}${snapshot.running && snapshot.expected_rows ? ` of about ${count(snapshot.expected_rows)}` : ''} rows` : null],
+      ['can be replayed', bookmark
+        ? `${seconds(Math.round(bookmark.reachable_seconds))} back of ${seconds(bookmark.keep_seconds)}, for ${bytes(bookmark.retained_bytes)} of ${bytes(bookmark.max_wal_bytes)} WAL${bookmark.cut_short ? `; cut short: ${bookmark.cut_short}` : ''}` : null],
+      ['pruned', prunes || delivery.pruned_rows > 0 ? `${plural(delivery.pruned_rows, 'row')} since the start` : null],
       ['received', source.received_lsn],
       ['server is at', source.server_lsn],
       ['reader', slot ? (slot.active ? `process ${slot.active_pid}` : `none${known(slot.inactive_seconds) ? ` for ${seconds(slot.inactive_seconds)}` : ''}`) : null],
@@ -453,6 +460,7 @@
     lostSince = null;
     if (next.config) {
       kind = (next.config.find(([key]) => key === 'sink.kind') || [])[1] || null;
+      prunes = next.config.some(([key, value]) => key === 'prune.keep' && known(value));
       setText(by('config-count'), plural(next.config.length, 'key'));
       fill('config-rows', next.config, (data) => data.map(([key, value]) => row(key, String(value))));
     }

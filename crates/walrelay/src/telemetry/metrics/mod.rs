@@ -205,6 +205,8 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| one(r.bookmark.as_ref().map(|b| b.reachable_seconds)) },
     Metric { name: "bookmark_keep", unit: Some(Unit::Seconds), kind: Gauge, help: "retention.keep",
         rows: |r| one(r.bookmark.as_ref().map(|b| b.keep_seconds)) },
+    Metric { name: "bookmark_cut_short", unit: None, kind: Gauge, help: "1 for the reason why events younger than retention.keep cannot be replayed from the rolling bookmark, 0 for the others",
+        rows: |r| r.bookmark.as_ref().map_or_else(Vec::new, |b| one_of("cause", &crate::rolling::CUTS, b.cut_short.as_deref())) },
     Metric { name: "kafka_broker_up", unit: None, kind: Gauge, help: "1 while librdkafka can send requests to the broker",
         rows: |r| by_broker(r, |b| Some(f64::from(u8::from(b.state == "UP")))) },
     Metric { name: "kafka_round_trip_mean", unit: Some(Unit::Seconds), kind: Gauge, help: "Round-trip time of requests to the broker, mean",
