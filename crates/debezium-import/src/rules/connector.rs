@@ -17,6 +17,13 @@ const OFFSETS: &str = "the position is in the slot, and nowhere else";
 const RETRIES: &str = "walrelay tries again for ever, with the pauses of delivery.backoff_initial \
     and delivery.backoff_max, where a retry can help";
 const SIGNALS: &str = "walrelay takes no snapshots on request, and listens to no signals";
+/// Not written: with it a slot that is gone would be made anew, where `create = false` stops the relay.
+const INITIAL: &str = "Debezium has published the rows that were there when it first started; walrelay \
+    begins where the slot stands, and repeats none of them. For a relay without a slot yet, \
+    source.snapshot = \"initial\" does the same; it is not written here, as it would make a slot that is \
+    gone anew, where source.create = false stops with slot-missing";
+const OVERRIDES: &str = "source.snapshot_where takes its condition, and source.snapshot_order its order, \
+    for all tables together: docs/SNAPSHOTS.md";
 const ROWS: &str = "it changes values in between: do it where the row is written";
 const JVM: &str = "it concerns the Java process";
 const RENAMES: Rule = Breaks("it renames columns");
@@ -55,23 +62,25 @@ const SETTINGS: Rules = rules! {
     });
     "skipped.operations" => Call(skipped_operations);
     "snapshot.mode" => When(rules! {
-        "no_data|never|schema_only" =>
-            Ignore("walrelay never takes a snapshot: it begins where the slot stands");
-        "initial|when_needed|exported" =>
-            Ignore("walrelay takes no snapshot. Debezium has published the rows that were there \
-                when it first started; walrelay begins where the slot stands, and repeats none of \
-                them");
+        "no_data|never|schema_only" => Set("source", "snapshot", "never");
+        "initial|exported" => Ignore(INITIAL);
+        "when_needed" =>
+            Unsupported("Debezium takes a snapshot when its position is gone. walrelay stops with \
+                slot-missing or slot-lost, and names what is missing: events may be, that no table has any \
+                more. To read the rows again by hand: walrelay resend, or source.snapshot = \"initial\" \
+                without the slot");
         "always" =>
-            Unsupported("Debezium publishes the whole table at each start; walrelay takes no \
-                snapshots and begins where the slot stands");
+            Unsupported("Debezium publishes the whole table at each start. walrelay reads it before it \
+                makes the slot, and never again; `walrelay resend` sends rows again when somebody asks");
         "initial_only" =>
-            Unsupported("Debezium stops after the snapshot; walrelay takes none, and relays what \
-                is committed");
-        "*" => Unsupported("walrelay takes no snapshots, whatever the mode");
+            Unsupported("Debezium stops after the snapshot. walrelay goes on with the log; `walrelay \
+                resend` reads the table, sends its rows and ends");
+        "configuration_based|custom" =>
+            Unsupported("walrelay has no such rules of when to read the table: source.snapshot is never, \
+                initial or unsent");
+        "*" => Unsupported("source.snapshot is never, initial or unsent: docs/SNAPSHOTS.md");
     }), absent Note(
-        "it is not set, and Debezium's default `initial` publishes the rows that are in the table \
-        when it first starts. ",
-        "walrelay does not: it begins where the slot stands");
+        "it is not set, and Debezium's default is `initial`: ", INITIAL);
     "lsn.flush.mode" => When(rules! {
         "manual" => Unsupported(MANUAL);
         "*" =>
@@ -123,7 +132,20 @@ pub(super) const RULES: Rules = rules! {
     "create.slot.command.timeout" => Ignore("walrelay makes no slot here");
     "replica.identity.autoset.values" => Ignore("INSERT needs no replica identity");
     // Snapshots and signals.
-    "snapshot.*" => Ignore("walrelay takes no snapshots");
+    "snapshot.select.statement.overrides*" => Unsupported(OVERRIDES);
+    "snapshot.include.collection.list" =>
+        Unsupported("a snapshot has all of source.tables; source.snapshot_where can leave rows out");
+    "snapshot.isolation.mode" => When(rules! {
+        "read_uncommitted|read_committed" =>
+            Unsupported("walrelay reads all rows as of one moment, from which the log goes on");
+        "*" => Ignore("walrelay reads all rows as of one moment, from which the log goes on");
+    });
+    "snapshot.locking.mode" => Ignore("walrelay locks nothing for a snapshot");
+    "snapshot.mode.*" =>
+        Unsupported("source.snapshot is never, initial or unsent: docs/SNAPSHOTS.md");
+    "snapshot.delay.ms|snapshot.fetch.size|snapshot.max.threads*|snapshot.lock.timeout.ms" =>
+        Ignore("walrelay reads the tables one after the other, as fast as Kafka takes their rows");
+    "snapshot.*" => Unsupported("no option of walrelay's snapshots: docs/SNAPSHOTS.md");
     "incremental.snapshot.*|read.only" => Ignore(SIGNALS);
     "signal.*" => Unsupported(SIGNALS);
     "notification.*" => Unsupported("walrelay sends no notifications; its log says what happens");

@@ -660,7 +660,7 @@ fn what_needs_no_equivalent_says_why() {
         ("geo.type", "x.Y"),
     ];
     let expected = [
-        Unsupported("snapshot.mode", "no snapshots"),
+        Unsupported("snapshot.mode", "at each start"),
         Breaks("skipped.operations", "INSERT"),
         Unsupported("lsn.flush.mode", "slot"),
         Breaks("column.mask.with.3.chars", "written"),
@@ -669,6 +669,62 @@ fn what_needs_no_equivalent_says_why() {
         Unsupported("geo.type", "converters"),
     ];
     connect(&settings, &expected);
+}
+
+#[test]
+fn snapshots_are_taken_over_where_they_mean_the_same() {
+    const MODE: &str = "snapshot.mode";
+    for (mode, expected) in [
+        ("no_data", Taken(MODE, "source.snapshot")),
+        ("never", Taken(MODE, "source.snapshot")),
+        ("SCHEMA_ONLY", Line("snapshot = \"never\"")),
+        ("initial", NoEffect(MODE, "source.snapshot = \"initial\"")),
+        ("exported", NoEffect(MODE, "begins where the slot stands")),
+        ("when_needed", Unsupported(MODE, "slot-missing")),
+        ("always", Unsupported(MODE, "walrelay resend")),
+        ("initial_only", Unsupported(MODE, "walrelay resend")),
+        ("configuration_based", Unsupported(MODE, "rules")),
+        ("custom", Unsupported(MODE, "rules")),
+        ("recovery", Unsupported(MODE, "initial or unsent")),
+    ] {
+        let imported = connect(&[(MODE, mode)], &[expected]);
+        // Whatever Debezium did at its start: a slot that is gone stops the relay.
+        expect(&imported, &[Line("create = false")]);
+        assert!(!imported.toml.contains("snapshot = \"initial\""), "{mode}");
+    }
+    let overrides = "snapshot.select.statement.overrides";
+    let of_table = "snapshot.select.statement.overrides.public.outbox";
+    let settings = [
+        (overrides, "public.outbox"),
+        (of_table, "SELECT * FROM outbox WHERE sent_at IS NULL"),
+        ("snapshot.include.collection.list", "public.outbox"),
+        ("snapshot.isolation.mode", "serializable"),
+        ("snapshot.locking.mode", "none"),
+        ("snapshot.mode.custom.name", "mine"),
+        ("snapshot.fetch.size", "1000"),
+        ("snapshot.max.threads.multiplier", "2"),
+        ("snapshot.of.tomorrow", "x"),
+    ];
+    let expected = [
+        Unsupported(overrides, "source.snapshot_where"),
+        Unsupported(of_table, "source.snapshot_where"),
+        Unsupported("snapshot.include.collection.list", "source.tables"),
+        NoEffect("snapshot.isolation.mode", "one moment"),
+        NoEffect("snapshot.locking.mode", "locks nothing"),
+        Unsupported("snapshot.mode.custom.name", "initial or unsent"),
+        NoEffect("snapshot.fetch.size", "one after the other"),
+        NoEffect("snapshot.max.threads.multiplier", "one after the other"),
+        Unsupported("snapshot.of.tomorrow", "SNAPSHOTS"),
+    ];
+    connect(&settings, &expected);
+    let read_committed = [("snapshot.isolation.mode", "read_committed")];
+    connect(
+        &read_committed,
+        &[Unsupported("snapshot.isolation.mode", "one moment")],
+    );
+    let unset = connect(&[], &[Supported]);
+    let note = unset.report.notes.iter().find(|note| note.about == MODE);
+    assert!(note.is_some_and(|note| !note.urgent && note.text.contains("source.snapshot")));
 }
 
 #[test]
