@@ -66,6 +66,11 @@ fn of_the_configuration() {
     let state = rig.path("state");
     fs::write(&state, "nonsense").expect("written");
     let state = format!("source.state_file={}", state.display());
+    let snapshot = "source.snapshot=initial";
+    let dropped = ["a slot that is dropped later", "remove source.snapshot"];
+    offline(&[snapshot]).is("configuration/state-file", "warn", &dropped);
+    let new = format!("source.state_file={}", rig.path("new").display());
+    offline(&[snapshot, &new]).is("configuration/state-file", "pass", &["run makes it"]);
     let checked = offline(&[&state]);
     checked.is("configuration/state-file", "fail", &["[state-file]"]);
     assert_eq!(checked.code, Some(78));

@@ -8,7 +8,7 @@ use super::item::{Check, Item};
 use crate::cli::Failure;
 use crate::commands::Env;
 use crate::commands::connect::{conn_info, kafka, registry, router};
-use crate::config::{Config, SinkConfig};
+use crate::config::{Config, SinkConfig, SnapshotMode};
 use crate::failures;
 use crate::postgres::read_state_file;
 use crate::registry::Registry;
@@ -69,6 +69,13 @@ pub(super) fn look(config: &Config, env: Env<'_>, checks: &mut Vec<Check>) -> Us
         });
         Some(position??.confirmed)
     });
+    // Nothing on the server tells a slot that was dropped from one that was never made (ADR 28).
+    if config.source.snapshot != SnapshotMode::Never && config.source.state_file.is_none() {
+        let finding = "without state_file a slot that is dropped later looks like an interrupted snapshot: \
+                       all rows are read again, and what is in no table any more is missing unnoticed";
+        let remedy = "set source.state_file; or, once the slot is there, remove source.snapshot";
+        checks.push(Check::warn(Item::StateFile, finding, remedy));
+    }
     Usable {
         info,
         router: router.map(|(router, _)| router),
