@@ -461,15 +461,10 @@ fn an_interrupted_replay_is_resumed() {
     let records = History::records(&rig.bootstrap, &topics, rows, PATIENCE);
     let ids: BTreeSet<_> = records.iter().map(|record| record.id.clone()).collect();
     assert_eq!(ids.len(), rows, "all of it came");
-    eprintln!(
-        "{} records were repeated; 8 notes took {spent:?}",
-        records.len() - rows
-    );
-    assert!(
-        records.len() - rows < 1_600,
-        "{} records were repeated",
-        records.len() - rows
-    );
+    // 1,500 a second: what was acknowledged in 50 ms, what was in flight, and room for a busy machine.
+    let repeated = records.len() - rows;
+    eprintln!("{repeated} records were repeated; 8 notes took {spent:?}");
+    assert!(repeated < 750, "{repeated} records were repeated");
     let first: BTreeSet<_> = records
         .iter()
         .map(|record| (&record.topic, record.partition, record.offset))

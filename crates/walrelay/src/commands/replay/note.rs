@@ -97,8 +97,9 @@ impl NoteFile {
         Ok((note, file))
     }
 
-    /// Notes that every record before this position is acknowledged. It survives the end of the process, not that
-    /// of the machine: then a part is sent again.
+    /// Notes that every record before this position is acknowledged: with each status update, which progress brings
+    /// forth every 50 ms. It survives the end of the process. It is not synchronised, so of a machine that loses power
+    /// the file may be older, or not usable.
     pub(super) fn acknowledged(&mut self, position: Lsn) -> io::Result<()> {
         self.note.acknowledged = Some(position.to_string());
         self.write()
@@ -206,6 +207,8 @@ mod tests {
         let second = NoteFile::open(dir.path(), "0123abcd", "walrelay").unwrap_err();
         assert_eq!(second.id, "replay-running");
         drop(file);
+        let other = NoteFile::open(dir.path(), "0123abcd", "other").unwrap_err();
+        assert!(other.what.contains("one of slot walrelay"), "{other}");
         let (read, file) = NoteFile::open(dir.path(), "0123abcd", "walrelay").unwrap();
         let acknowledged = Some("0/18".to_owned());
         assert_eq!(
@@ -215,8 +218,6 @@ mod tests {
                 ..note()
             }
         );
-        let other = NoteFile::open(dir.path(), "0123abcd", "other").unwrap_err();
-        assert!(other.what.contains("one of slot walrelay"), "{other}");
         file.remove().unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         let gone = NoteFile::open(dir.path(), "0123abcd", "walrelay").unwrap_err();
