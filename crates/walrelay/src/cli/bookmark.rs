@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use walrelay_lsn::Lsn;
 
-use super::slots::{ChangeArgs, ListSlotsArgs};
+use super::slots::{AskArgs, ChangeArgs, ListSlotsArgs};
 
 /// Arguments of `bookmark`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -78,13 +78,9 @@ pub struct AdvanceBookmarkArgs {
     #[arg(long, value_name = "LSN", value_parser = lsn)]
     pub to: Option<Lsn>,
 
-    /// Do not ask.
-    #[arg(long)]
-    pub yes: bool,
-
     /// Where.
     #[command(flatten)]
-    pub change: ChangeArgs,
+    pub ask: AskArgs,
 }
 
 /// Arguments of `bookmark drop`.
@@ -93,13 +89,9 @@ pub struct DropBookmarkArgs {
     /// The bookmark.
     pub name: String,
 
-    /// Do not ask.
-    #[arg(long)]
-    pub yes: bool,
-
     /// Where.
     #[command(flatten)]
-    pub change: ChangeArgs,
+    pub ask: AskArgs,
 }
 
 fn lsn(text: &str) -> Result<Lsn, String> {

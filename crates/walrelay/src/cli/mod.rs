@@ -43,6 +43,6 @@ pub use replay::{ReplayArgs, ReplayFrom, ReplaySink, ReplayTo};
 pub use resend::ResendArgs;
 pub use route::{Form, RouteArgs};
 pub use slots::{
-    AdvanceSlotArgs, AdvanceTo, ChangeArgs, CreateSlotArgs, DropSlotArgs, ListSlotsArgs, SlotsArgs,
-    SlotsCommand,
+    AdvanceSlotArgs, AdvanceTo, AskArgs, ChangeArgs, CreateSlotArgs, DropSlotArgs, ListSlotsArgs,
+    SlotsArgs, SlotsCommand,
 };

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::args::ConfigArgs;
+use super::slots::AskArgs;
 
 /// Arguments of `resend`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -16,17 +16,9 @@ pub struct ResendArgs {
     #[arg(long, value_name = "SQL")]
     pub r#where: Option<String>,
 
-    /// Say how many rows that are, and send nothing.
-    #[arg(long)]
-    pub dry_run: bool,
-
-    /// Do not ask.
-    #[arg(long)]
-    pub yes: bool,
-
-    /// Which configuration.
+    /// Where; a dry run says how many rows that are.
     #[command(flatten)]
-    pub config: ConfigArgs,
+    pub ask: AskArgs,
 }
 
 #[cfg(test)]
@@ -46,7 +38,7 @@ mod tests {
         };
         let ids = parse(&["--id", "1", "--id", "2", "--yes"]).unwrap();
         assert_eq!(ids.id, ["1", "2"]);
-        assert!(ids.yes && !ids.dry_run);
+        assert!(ids.ask.yes && !ids.ask.change.dry_run);
         let rows = parse(&["--where", "id < 3", "--dry-run"]).unwrap();
         assert_eq!(rows.r#where.as_deref(), Some("id < 3"));
         for wrong in [&[][..], &["--id", "1", "--where", "true"]] {

@@ -73,6 +73,18 @@ pub struct ChangeArgs {
     pub dry_run: bool,
 }
 
+/// Which configuration, what is only shown, and what is done without a question.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct AskArgs {
+    /// Where.
+    #[command(flatten)]
+    pub change: ChangeArgs,
+
+    /// Do not ask.
+    #[arg(long)]
+    pub yes: bool,
+}
+
 /// Arguments of `slots create`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct CreateSlotArgs {
@@ -90,13 +102,9 @@ pub struct DropSlotArgs {
     /// The slot.
     pub name: String,
 
-    /// Do not ask.
-    #[arg(long)]
-    pub yes: bool,
-
     /// Where.
     #[command(flatten)]
-    pub change: ChangeArgs,
+    pub ask: AskArgs,
 }
 
 /// Arguments of `slots advance`.
@@ -109,13 +117,9 @@ pub struct AdvanceSlotArgs {
     #[arg(long, value_name = "LSN|now")]
     pub to: AdvanceTo,
 
-    /// Do not ask.
-    #[arg(long)]
-    pub yes: bool,
-
     /// Where.
     #[command(flatten)]
-    pub change: ChangeArgs,
+    pub ask: AskArgs,
 }
 
 /// Where a slot is moved.
@@ -162,7 +166,7 @@ mod tests {
             panic!("not advance")
         };
         assert_eq!(advance.to, AdvanceTo::Lsn(Lsn::new(0x1_0000_000A)));
-        assert!(advance.change.dry_run && !advance.yes);
+        assert!(advance.ask.change.dry_run && !advance.ask.yes);
         let SlotsCommand::Advance(advance) = parse("advance x --to now --yes").unwrap() else {
             panic!("not advance")
         };

@@ -7,7 +7,7 @@ use walrelay_walsender::Session;
 
 use super::connect::block_on;
 use super::replay::first_of;
-use super::slots::{Change, Server, advance_slot, drop_slot, failure, say};
+use super::slots::{Server, advance_slot, drop_slot, failure, say};
 use super::units::{bytes, columns};
 use super::{Ended, Env, output};
 use crate::cli::{
@@ -21,8 +21,8 @@ pub(crate) fn bookmark(args: &BookmarkArgs, env: Env<'_>) -> Ended {
     let config = match &args.command {
         BookmarkCommand::List(args) => &args.list.config,
         BookmarkCommand::Create(args) => &args.change.config,
-        BookmarkCommand::Drop(args) => &args.change.config,
-        BookmarkCommand::Advance(args) => &args.change.config,
+        BookmarkCommand::Drop(args) => &args.ask.change.config,
+        BookmarkCommand::Advance(args) => &args.ask.change.config,
     };
     let server = Server::of(config, env)?;
     Ok(block_on(Box::pin(async {
@@ -114,22 +114,15 @@ async fn advance(args: &AdvanceBookmarkArgs, server: Server) -> Result<(), Failu
         (None, Some(live)) => live,
         (None, None) => return Err(unknown(server.slot(), &args.name)),
     };
-    let change = Change {
-        dry_run: args.change.dry_run,
-        yes: args.yes,
-    };
     let passed = "events in them can no longer be replayed from this bookmark";
-    advance_slot(session, &slot, AdvanceTo::Lsn(to), change, passed).await
+    let to = AdvanceTo::Lsn(to);
+    advance_slot(session, &slot, to, (&args.ask).into(), passed).await
 }
 
 async fn drop_bookmark(args: &DropBookmarkArgs, server: Server) -> Result<(), Failure> {
     let mut session = server.connect().await?;
     let slot = existing(&server, &mut session, &args.name).await?;
-    let change = Change {
-        dry_run: args.change.dry_run,
-        yes: args.yes,
-    };
-    drop_slot(session, &slot, &args.name, change, |slot| {
+    drop_slot(session, &slot, &args.name, (&args.ask).into(), |slot| {
         let from = slot
             .confirmed
             .map_or_else(String::new, |from| format!(" from {from} on"));

@@ -9,6 +9,7 @@ mod demo;
 mod dlq;
 mod import_debezium;
 mod init;
+mod progress_line;
 mod prune;
 mod replay;
 mod resend;
@@ -34,7 +35,8 @@ pub(crate) use slots::slots;
 pub(crate) use status::status;
 
 use crate::cli::{ConfigArgs, Exit, Failure};
-use crate::config::Config;
+use crate::config::{Config, Log, LogLevel};
+use crate::telemetry::log_to_stderr;
 
 /// How a command ends.
 pub(crate) type Ended = Result<(), Vec<Failure>>;
@@ -43,6 +45,19 @@ pub(crate) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 fn load(args: &ConfigArgs, env: Env<'_>) -> Result<Config, Vec<Failure>> {
     Ok(Config::load(&args.config, &args.set, env)?)
+}
+
+/// Logs warnings, and less only where it is asked for: what the command says for people tells the rest.
+fn log_warnings(config: &Config, slot: Option<&str>, env: Env<'_>) {
+    let level = match config.log.level {
+        LogLevel::Info => LogLevel::Warn,
+        level => level,
+    };
+    let log = Log {
+        level,
+        ..config.log
+    };
+    log_to_stderr(log, slot, env);
 }
 
 /// Standard output cannot be written.

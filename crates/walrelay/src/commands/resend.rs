@@ -3,9 +3,9 @@
 //! The slot and what is confirmed in it stay as they are: a relay may be running. The rows go through its router, and
 //! an event that cannot be delivered ends the command, whatever `[poison]` says.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use walrelay_kafka_sink::KafkaSinkFactory;
 use walrelay_pgoutput::PgTimestamp;
@@ -15,37 +15,28 @@ use walrelay_walsender::{Session, SessionKind, quote_ident, quote_literal};
 
 use super::confirm::go_on;
 use super::connect::{self, block_on, conn_info, run_id, selection, wanted};
-use super::run::asked_to_stop;
+use super::progress_line::ProgressLine;
+use super::run::asked_to_stop_or;
+use super::slots::warn;
 use super::units::bar;
-use super::{Ended, Env, load, output};
+use super::{Ended, Env, load, log_warnings, output};
 use crate::cli::{Exit, Failure, ResendArgs};
-use crate::config::{Config, Log, LogLevel, Router, SinkConfig};
+use crate::config::{Config, Router, SinkConfig};
 use crate::failures::{self, SinkFailure};
 use crate::postgres::{
     Moment, PostgresError, ResendSource, Selection, SnapshotPlan, SnapshotProgress, Wanted,
     inspect, plan,
 };
 use crate::sinks::StdoutSinkFactory;
-use crate::telemetry::{log_to_stderr, wall_clock};
+use crate::telemetry::wall_clock;
 
 /// The header that says which run sent a record again.
 const HEADER: &str = "walrelay-resend";
-/// How often the line on the terminal is written.
-const REDRAW: Duration = Duration::from_millis(500);
 
 /// `walrelay resend`.
 pub(crate) fn resend(args: &ResendArgs, env: Env<'_>) -> Ended {
-    let config = load(&args.config, env)?;
-    // The summary tells what a relay logs.
-    let level = match config.log.level {
-        LogLevel::Info => LogLevel::Warn,
-        other => other,
-    };
-    let log = Log {
-        level,
-        ..config.log
-    };
-    log_to_stderr(log, Some(&config.source.slot), env);
+    let config = load(&args.ask.change.config, env)?;
+    log_warnings(&config, Some(&config.source.slot), env);
     let info = conn_info(&config.source, env)?;
     let wanted = wanted(&config);
     let progress = Arc::new(SnapshotProgress::default());
@@ -73,7 +64,7 @@ pub(crate) fn resend(args: &ResendArgs, env: Env<'_>) -> Ended {
         );
         return Err(vec![failure]);
     }
-    if args.dry_run {
+    if args.ask.change.dry_run {
         let line = format!("{} would be sent again\n", rows(count));
         return Ok(io::stdout().write_all(line.as_bytes()).map_err(output)?);
     }
@@ -140,10 +131,10 @@ async fn counted(
 }
 
 fn agree(args: &ResendArgs, count: u64) -> Result<(), Failure> {
-    if args.yes {
+    if args.ask.yes {
         return Ok(());
     }
-    say(&format!(
+    warn(&format!(
         "{} will be sent again: consumers see these events again, and old events of a key after new ones",
         rows(count)
     ));
@@ -152,11 +143,6 @@ fn agree(args: &ResendArgs, count: u64) -> Result<(), Failure> {
         Failure::new("resend-not-agreed", Exit::Usage, what)
             .remedy("look with --dry-run, or say --yes")
     })
-}
-
-/// For people, also when standard error is closed.
-fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
 }
 
 struct Run<'a> {
@@ -185,26 +171,19 @@ impl Run<'_> {
         let watch = Watch {
             progress: Arc::clone(&self.progress),
             count: self.count,
-            drawn: io::stderr().is_terminal().then_some(begun),
+            line: ProgressLine::new(),
         };
-        say(&format!("resend {}: {}", self.id, rows(self.count)));
+        warn(&format!("resend {}: {}", self.id, rows(self.count)));
         let mut pipeline = Pipeline::new(source, router, factory, watch, settings);
-        let progress = Arc::clone(&self.progress);
         let result = block_on(async {
-            let stop = asked_to_stop()?;
-            let done = async move {
-                tokio::select! {
-                    () = stop => {}
-                    () = progress.acknowledged() => {}
-                }
-            };
+            let done = asked_to_stop_or(self.progress.acknowledged())?;
             Ok::<_, Failure>(Box::pin(pipeline.run(done)).await)
         })??;
         let elapsed = begun.elapsed().as_secs_f64();
         let records = pipeline.counts().records;
         match result.map_err(failures::pipeline)? {
             Outcome::Drained { .. } if self.progress.is_acknowledged() => {
-                say(&format!(
+                warn(&format!(
                     "resend {}: {records} records acknowledged in {elapsed:.1} s, each with header {HEADER} = {}",
                     self.id, self.id
                 ));
@@ -228,8 +207,7 @@ impl Run<'_> {
 struct Watch {
     progress: Arc<SnapshotProgress>,
     count: u64,
-    /// `None`: there is no terminal.
-    drawn: Option<Instant>,
+    line: ProgressLine,
 }
 
 impl Environment for Watch {
@@ -238,20 +216,11 @@ impl Environment for Watch {
     }
 
     fn progress(&mut self, _: &Progress) {
-        if self.drawn.is_none_or(|drawn| drawn.elapsed() < REDRAW) {
-            return;
-        }
-        self.drawn = Some(Instant::now());
-        let line = bar(self.progress.of_attempt(), self.count);
-        let _ = write!(io::stderr(), "\r{line}\u{1b}[K");
-        let _ = io::stderr().flush();
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        if self.drawn.is_some() {
-            let _ = write!(io::stderr(), "\r\u{1b}[K");
-        }
+        let Self {
+            progress,
+            count,
+            line,
+        } = self;
+        line.draw(|| bar(progress.of_attempt(), *count));
     }
 }

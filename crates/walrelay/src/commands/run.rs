@@ -356,6 +356,19 @@ fn ended<K: SinkFailure>(
 }
 
 /// Resolves at SIGTERM or SIGINT. A second signal ends the process at once.
+/// Resolves when the process is asked to stop, or before, when `ended` does.
+pub(super) fn asked_to_stop_or(
+    ended: impl Future<Output = ()>,
+) -> Result<impl Future<Output = ()>, Failure> {
+    let stop = asked_to_stop()?;
+    Ok(async move {
+        tokio::select! {
+            () = stop => {}
+            () = ended => {}
+        }
+    })
+}
+
 pub(super) fn asked_to_stop() -> Result<impl Future<Output = ()>, Failure> {
     let failed = |error| {
         Failure::new("signals", Exit::Internal, "cannot listen for signals").caused_by(error)

@@ -15,7 +15,7 @@ use super::connect::{block_on, conn_info};
 use super::units::{bytes, columns};
 use super::{Ended, Env, load, output};
 use crate::cli::{
-    AdvanceSlotArgs, AdvanceTo, ConfigArgs, CreateSlotArgs, DropSlotArgs, Exit, Failure,
+    AdvanceSlotArgs, AdvanceTo, AskArgs, ConfigArgs, CreateSlotArgs, DropSlotArgs, Exit, Failure,
     ListSlotsArgs, Output, SlotsArgs, SlotsCommand, printable,
 };
 use crate::config::Config;
@@ -29,8 +29,8 @@ pub(crate) fn slots(args: &SlotsArgs, env: Env<'_>) -> Ended {
     let config = match &args.command {
         SlotsCommand::List(args) => &args.config,
         SlotsCommand::Create(args) => &args.change.config,
-        SlotsCommand::Drop(args) => &args.change.config,
-        SlotsCommand::Advance(args) => &args.change.config,
+        SlotsCommand::Drop(args) => &args.ask.change.config,
+        SlotsCommand::Advance(args) => &args.ask.change.config,
     };
     let server = Server::of(config, env)?;
     Ok(block_on(Box::pin(async {
@@ -54,6 +54,15 @@ pub(super) struct Server {
 pub(super) struct Change {
     pub(super) dry_run: bool,
     pub(super) yes: bool,
+}
+
+impl From<&AskArgs> for Change {
+    fn from(args: &AskArgs) -> Self {
+        Self {
+            dry_run: args.change.dry_run,
+            yes: args.yes,
+        }
+    }
 }
 
 impl Server {
@@ -115,11 +124,8 @@ async fn create(args: &CreateSlotArgs, server: Server) -> Result<(), Failure> {
 
 async fn drop_named(args: &DropSlotArgs, server: Server) -> Result<(), Failure> {
     let name = &args.name;
-    let change = Change {
-        dry_run: args.change.dry_run,
-        yes: args.yes,
-    };
-    drop_slot(server.connect().await?, name, name, change, |slot| match (
+    let session = server.connect().await?;
+    drop_slot(session, name, name, (&args.ask).into(), |slot| match (
         slot.confirmed,
         slot.retained,
     ) {
@@ -158,12 +164,9 @@ pub(super) async fn drop_slot(
 }
 
 async fn advance_named(args: &AdvanceSlotArgs, server: Server) -> Result<(), Failure> {
-    let change = Change {
-        dry_run: args.change.dry_run,
-        yes: args.yes,
-    };
     let passed = "events in them are never relayed";
-    advance_slot(server.connect().await?, &args.name, args.to, change, passed).await
+    let session = server.connect().await?;
+    advance_slot(session, &args.name, args.to, (&args.ask).into(), passed).await
 }
 
 /// Advances a slot that nobody reads. `passed`: what that means for the events in between.

@@ -11,8 +11,8 @@ use walrelay_walsender::{Session, SessionKind};
 
 use super::connect::{block_on, conn_info};
 use super::units::{bar, bytes};
-use super::{Ended, Env, load};
-use crate::cli::{Exit, Failure, Output, StatusArgs};
+use super::{Ended, Env, load, output};
+use crate::cli::{Failure, Output, StatusArgs};
 use crate::config::{Config, Http};
 use crate::failures;
 use crate::http::{Roots, agent};
@@ -45,7 +45,9 @@ pub(crate) fn status(args: &StatusArgs, env: Env<'_>) -> Ended {
     loop {
         let status = ask(&config, env)?;
         let text = match args.output {
-            Output::Json => serde_json::to_string(&status).map_err(cannot_write)? + "\n",
+            Output::Json => {
+                serde_json::to_string(&status).map_err(|error| output(error.into()))? + "\n"
+            }
             Output::Table => screen(&config, &status),
         };
         let mut out = io::stdout();
@@ -54,17 +56,13 @@ pub(crate) fn status(args: &StatusArgs, env: Env<'_>) -> Ended {
         let written = out.write_all(clear.as_bytes());
         written
             .and_then(|()| out.write_all(text.as_bytes()))
-            .map_err(cannot_write)?;
-        out.flush().map_err(cannot_write)?;
+            .and_then(|()| out.flush())
+            .map_err(output)?;
         if !args.watch {
             return Ok(());
         }
         thread::sleep(INTERVAL);
     }
-}
-
-fn cannot_write(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Failure {
-    Failure::new("output", Exit::Unavailable, "cannot write").caused_by(error)
 }
 
 fn ask(config: &Config, env: Env<'_>) -> Result<Status, Failure> {

@@ -14,10 +14,11 @@ use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::{Environment, Pipeline, Settings, State};
 use walrelay_sink::SinkFactory;
 
-use super::meter::{Meter, Metered};
+use super::meter::Meter;
 use crate::cli::{Exit, Failure};
 use crate::failures::{self, SinkFailure};
 use crate::postgres::{CopySource, Original};
+use crate::sinks::Counting;
 use crate::telemetry::{Latencies, wall_clock};
 
 /// Nothing comes for twice as long: the rest is not waited for.
@@ -116,7 +117,7 @@ where
     let meter = Arc::new(Meter::new(rows));
     let source = CopySource::new(original, &copy);
     let walsender = source.walsender();
-    let factory = Metered::new(factory, Arc::clone(&meter));
+    let factory = Counting::new(factory, Arc::clone(&meter));
     let mut pipeline = Pipeline::new(source, router, factory, Watch::new(), settings);
     let mut used = (None, None);
     proc::forget_peak();

@@ -12,11 +12,10 @@ use walrelay_kafka_sink::KafkaConfig;
 use walrelay_kafka_sink::dlq::{DlqIndex, DlqRecord, DlqReplayer, Listed};
 
 use super::connect::kafka;
-use super::{Ended, Env, load, output};
+use super::{Ended, Env, load, log_warnings, output};
 use crate::cli::{DlqArgs, DlqCommand, DlqTopicArgs, Exit, Failure};
-use crate::config::{Log, LogLevel, SinkConfig};
+use crate::config::SinkConfig;
 use crate::failures;
-use crate::telemetry::log_to_stderr;
 
 /// How long a broker may take to answer.
 const BROKER_PATIENCE: Duration = Duration::from_secs(30);
@@ -42,15 +41,7 @@ struct DlqTopic {
 impl DlqTopic {
     fn new(args: &DlqTopicArgs, env: Env<'_>) -> Result<Self, Vec<Failure>> {
         let config = load(&args.config, env)?;
-        let quiet = Log {
-            // What the client goes through on its way is of interest only where it is asked for.
-            level: match config.log.level {
-                LogLevel::Info => LogLevel::Warn,
-                level => level,
-            },
-            ..config.log
-        };
-        log_to_stderr(quiet, None, env);
+        log_warnings(&config, None, env);
         let SinkConfig::Kafka(sink) = &config.sink else {
             let failure = Failure::new("dlq-sink", Exit::Config, "only Kafka has dead letters")
                 .remedy("set sink.kind = \"kafka\", as for the relay that wrote them");

@@ -13,7 +13,6 @@ mod progress;
 mod range;
 mod tally;
 
-use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,20 +26,20 @@ use walrelay_sink::SinkFactory;
 use super::bench::NullSinkFactory;
 use super::confirm::go_on;
 use super::connect::{self, block_on, wanted};
-use super::run::asked_to_stop;
+use super::progress_line::ProgressLine;
+use super::run::asked_to_stop_or;
 use super::slots::{Server, warn};
-use super::{Ended, Env};
+use super::{Ended, Env, log_warnings};
 use crate::cli::{Exit, Failure, ReplayArgs, ReplaySink};
-use crate::config::{Config, Log, LogLevel, SinkConfig};
+use crate::config::{Config, SinkConfig};
 use crate::failures::{self, SinkFailure};
 use crate::postgres::{CopySource, Range, RangeSource};
-use crate::sinks::StdoutSinkFactory;
-use crate::telemetry::log_to_stderr;
+use crate::sinks::{Counting, StdoutSinkFactory};
 use note::{Note, NoteFile};
 use progress::Watch;
 pub(super) use range::first_of;
 use range::{chosen, still_there};
-use tally::{Tallied, Tally};
+use tally::Tally;
 
 /// The header that says which replay sent a record.
 const HEADER: &str = "walrelay-replay";
@@ -51,19 +50,7 @@ const BROKER_DEADLINE: Duration = Duration::from_secs(10);
 pub(crate) fn replay(args: &ReplayArgs, env: Env<'_>) -> Ended {
     let server = Server::of(&args.config, env)?;
     let config = &server.config;
-    // A bar and totals tell what a relay logs.
-    let level = match config.log.level {
-        LogLevel::Info => LogLevel::Warn,
-        other => other,
-    };
-    log_to_stderr(
-        Log {
-            level,
-            ..config.log
-        },
-        Some(&config.source.slot),
-        env,
-    );
+    log_warnings(config, Some(&config.source.slot), env);
     let dir = state_dir(args, config);
     let (note, file) = if let Some(id) = &args.resume {
         let (note, file) = NoteFile::open(&dir, id, server.slot())?;
@@ -182,26 +169,20 @@ impl Run<'_> {
         let source = source(note, server)?;
         let reading = source.reading();
         let tally = Arc::new(Tally::default());
-        let bar = io::stderr().is_terminal();
-        let watch = Watch::new(note, file, Arc::clone(&reading), Arc::clone(&tally), bar);
-        if bar || sends {
+        let line = ProgressLine::new();
+        let said = line.is_shown() || sends;
+        let watch = Watch::new(note, file, Arc::clone(&reading), Arc::clone(&tally), line);
+        if said {
             warn(&format!(
                 "replay {}: from {} to {}, read from a copy of slot {}",
                 note.id, note.from, note.end, note.slot
             ));
         }
-        let factory = Tallied::new(factory, Arc::clone(&tally));
+        let factory = Counting::new(factory, Arc::clone(&tally));
         let mut pipeline = Pipeline::new(source, router, factory, watch, settings);
         let begun = Instant::now();
         let result = block_on(async {
-            let stop = asked_to_stop()?;
-            let ended = Arc::clone(&reading);
-            let done = async move {
-                tokio::select! {
-                    () = stop => {}
-                    () = ended.ended() => {}
-                }
-            };
+            let done = asked_to_stop_or(reading.ended())?;
             Ok::<_, Failure>(Box::pin(pipeline.run(done)).await)
         })??;
         let elapsed = tally.last_acknowledged().unwrap_or(begun) - begun;
@@ -329,10 +310,4 @@ fn source(note: &Note, server: &Server) -> Result<RangeSource, Failure> {
         before: note.before.map(walrelay_pgoutput::PgTimestamp::new),
     };
     Ok(RangeSource::new(copies, range, note.rate))
-}
-
-/// For people: also when standard error is closed.
-fn redraw(line: &str) {
-    let _ = write!(io::stderr(), "\r{line}\u{1b}[K");
-    let _ = io::stderr().flush();
 }

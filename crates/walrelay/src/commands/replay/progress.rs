@@ -9,15 +9,12 @@ use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::{Environment, Progress};
 
 use super::note::{Note, NoteFile};
-use super::redraw;
 use super::tally::Tally;
 use crate::cli::Failure;
+use crate::commands::progress_line::ProgressLine;
 use crate::commands::units::part_done;
 use crate::postgres::Reading;
 use crate::telemetry::wall_clock;
-
-/// How often the line on the terminal is written.
-const REDRAW: Duration = Duration::from_millis(500);
 
 /// The environment of a replay's pipeline.
 #[derive(Debug)]
@@ -28,8 +25,7 @@ pub(super) struct Watch {
     end: Lsn,
     reading: Arc<Reading>,
     tally: Arc<Tally>,
-    /// `None`: there is no terminal.
-    drawn: Option<Instant>,
+    line: ProgressLine,
     begun: Instant,
 }
 
@@ -39,9 +35,8 @@ impl Watch {
         file: Option<NoteFile>,
         reading: Arc<Reading>,
         tally: Arc<Tally>,
-        bar: bool,
+        line: ProgressLine,
     ) -> Self {
-        let begun = Instant::now();
         let lsn = |text: &str| text.parse().unwrap_or(Lsn::ZERO);
         Self {
             file,
@@ -50,8 +45,8 @@ impl Watch {
             end: lsn(&note.end),
             reading,
             tally,
-            drawn: bar.then_some(begun),
-            begun,
+            line,
+            begun: Instant::now(),
         }
     }
 
@@ -67,35 +62,25 @@ impl Watch {
     }
 
     fn draw(&mut self) {
-        let now = Instant::now();
-        if self.drawn.is_none_or(|drawn| now < drawn + REDRAW) {
-            return;
-        }
-        self.drawn = Some(now);
         let part = part(self.begin, self.reading.position(), self.end);
-        redraw(&line(part, self.tally.acknowledged(), now - self.begun));
+        let (tally, begun) = (&self.tally, self.begun);
+        self.line
+            .draw(|| line(part, tally.acknowledged(), begun.elapsed()));
     }
 
     /// All of it was replayed.
     pub(super) fn finished(self) -> Result<(), Failure> {
-        self.clear();
         self.file.map_or(Ok(()), NoteFile::remove)
     }
 
     /// The run has ended before. `acknowledged`: up to where everything is, if that is known. True: the replay can
     /// be resumed.
     pub(super) fn interrupted(mut self, acknowledged: Option<CommitEnd>) -> bool {
-        self.clear();
+        self.line.end();
         if let Some(acknowledged) = acknowledged {
             self.note(acknowledged);
         }
         self.file.is_some()
-    }
-
-    fn clear(&self) {
-        if self.drawn.is_some() {
-            redraw("");
-        }
     }
 }
 

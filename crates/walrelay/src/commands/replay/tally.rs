@@ -1,13 +1,10 @@
 //! What was sent, by topic, and how much of it was acknowledged.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-use walrelay_sink::{
-    BatchingMode, Deliveries, DeliveryError, Disposition, Obstacle, Record, SendError, Sink,
-    SinkFactory,
-};
+use crate::sinks::Count;
 
 /// The figures of a replay. Records that were sent again to a new sink count again.
 #[derive(Debug, Default)]
@@ -44,7 +41,9 @@ impl Tally {
     fn by_topic(&self) -> MutexGuard<'_, Topics> {
         self.topics.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
+impl Count for Tally {
     fn sent(&self, topic: &str) {
         let mut topics = self.by_topic();
         let last = topics.last;
@@ -64,88 +63,6 @@ impl Tally {
     fn delivered(&self) {
         self.acknowledged.fetch_add(1, Ordering::Relaxed);
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-    }
-}
-
-/// A factory whose sinks' records and reports are counted.
-#[derive(Debug)]
-pub(super) struct Tallied<F> {
-    factory: F,
-    tally: Arc<Tally>,
-}
-
-impl<F> Tallied<F> {
-    pub(super) fn new(factory: F, tally: Arc<Tally>) -> Self {
-        Self { factory, tally }
-    }
-}
-
-impl<F: SinkFactory> SinkFactory for Tallied<F> {
-    type Sink = TalliedSink<F::Sink>;
-    type Error = F::Error;
-
-    fn create(&mut self, inner: Arc<dyn Deliveries>) -> Result<Self::Sink, F::Error> {
-        let tally = Arc::clone(&self.tally);
-        let reports = Arc::new(Reports {
-            inner,
-            tally: Arc::clone(&tally),
-        });
-        let sink = self.factory.create(reports)?;
-        Ok(TalliedSink { sink, tally })
-    }
-
-    fn disposition(error: &F::Error) -> Disposition {
-        F::disposition(error)
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct TalliedSink<S> {
-    sink: S,
-    tally: Arc<Tally>,
-}
-
-impl<S: Sink> Sink for TalliedSink<S> {
-    fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError> {
-        self.sink.try_send(record, seq)?;
-        self.tally.sent(record.topic);
-        Ok(())
-    }
-
-    fn poll(&mut self) {
-        self.sink.poll();
-    }
-
-    fn set_mode(&mut self, mode: BatchingMode) {
-        self.sink.set_mode(mode);
-    }
-
-    fn waiting_for(&mut self) -> Option<Obstacle> {
-        self.sink.waiting_for()
-    }
-
-    fn close(self, grace: Duration) {
-        self.sink.close(grace);
-    }
-}
-
-struct Reports {
-    inner: Arc<dyn Deliveries>,
-    tally: Arc<Tally>,
-}
-
-impl Deliveries for Reports {
-    fn delivered(&self, seq: u64) {
-        self.tally.delivered();
-        self.inner.delivered(seq);
-    }
-
-    fn failed(&self, seq: u64, error: DeliveryError) {
-        self.inner.failed(seq, error);
-    }
-
-    fn capacity(&self) {
-        self.inner.capacity();
     }
 }
 

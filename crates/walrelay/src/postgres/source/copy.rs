@@ -1,16 +1,15 @@
 //! A slot that is read by temporary copies, so that nothing is confirmed in the slot itself.
 
-use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
-use tokio::time::Instant;
 use tracing::info;
 use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_relay::{Looked, Opened, Resume, SlotOwner, Source, TableName};
+use walrelay_relay::{Looked, Opened, Resume, Source, TableName};
 use walrelay_walsender::{ConnInfo, Session, SessionKind, SlotOptions, StartReplication};
 
+use super::inspections::OwnLooks;
 use super::stream::Stream;
 use crate::postgres::bookmarks::copy_slot;
 use crate::postgres::catalog::{Wanted, describe, inspect, slot};
@@ -47,8 +46,8 @@ pub(crate) struct CopySource {
     /// The process that serves the stream.
     walsender: Arc<AtomicI32>,
     control: Option<Session>,
-    /// When the look was started that nobody has asked about yet.
-    look_at: Option<Instant>,
+    /// A temporary slot goes with its session: no other process can read it.
+    looks: OwnLooks,
 }
 
 impl CopySource {
@@ -63,7 +62,7 @@ impl CopySource {
             copies: 0,
             walsender: Arc::default(),
             control: None,
-            look_at: None,
+            looks: OwnLooks::default(),
         }
     }
 
@@ -225,19 +224,11 @@ impl Source for CopySource {
     }
 
     fn look(&mut self) {
-        self.look_at.get_or_insert_with(Instant::now);
+        self.looks.ask();
     }
 
     async fn looked(&mut self, _: bool) -> Result<Looked, PostgresError> {
-        match self.look_at.take() {
-            // A temporary slot goes with its session: no other process can read it.
-            Some(asked_at) => Ok(Looked::Answered {
-                asked_at,
-                owner: SlotOwner::Ours,
-                timeline: None,
-            }),
-            None => pending().await,
-        }
+        Ok(self.looks.answer().await)
     }
 
     async fn confirmed_on_server(&mut self) -> Result<Lsn, PostgresError> {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tracing::info;
 use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_relay::{Chain, Looked, Opened, SlotOwner};
+use walrelay_relay::{Chain, Looked, Opened};
 use walrelay_walsender::{Session, SystemIdentity};
 
 use super::PostgresSource;
+use super::inspections::OwnLooks;
 use super::stream::Stream;
 use crate::postgres::bookmarks::copy_slot;
 use crate::postgres::catalog::{Facts, ServerFacts, Wanted, slot};
@@ -157,11 +158,7 @@ pub(super) fn looked_at_snapshot(
     match facts {
         Ok(Facts {
             slot: Some(slot), ..
-        }) if slot.lost().is_none() => Ok(Looked::Answered {
-            asked_at,
-            owner: SlotOwner::Ours,
-            timeline: None,
-        }),
+        }) if slot.lost().is_none() => Ok(OwnLooks::answered(asked_at)),
         Ok(_) => Err(PostgresError::SnapshotLost),
         Err(error) => Ok(Looked::Failed {
             reason: Chain(&error).to_string(),

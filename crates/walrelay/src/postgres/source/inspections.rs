@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
+use walrelay_relay::{Looked, SlotOwner};
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
 use crate::postgres::catalog::{Facts, Wanted, inspect};
@@ -27,6 +28,35 @@ pub(super) struct Inspection {
     pub(super) asked_at: Instant,
     /// What the catalogs say, or why that is not known.
     pub(super) facts: Result<Facts, PostgresError>,
+}
+
+/// Looks at what no other process can read: they are answered at once.
+#[derive(Debug, Default)]
+pub(super) struct OwnLooks {
+    /// When the look was started that nobody has asked about yet.
+    asked_at: Option<Instant>,
+}
+
+impl OwnLooks {
+    pub(super) fn ask(&mut self) {
+        self.asked_at.get_or_insert_with(Instant::now);
+    }
+
+    /// Resolves after a look was asked for.
+    pub(super) async fn answer(&mut self) -> Looked {
+        match self.asked_at.take() {
+            Some(asked_at) => Self::answered(asked_at),
+            None => pending().await,
+        }
+    }
+
+    pub(super) fn answered(asked_at: Instant) -> Looked {
+        Looked::Answered {
+            asked_at,
+            owner: SlotOwner::Ours,
+            timeline: None,
+        }
+    }
 }
 
 /// At most one inspection at a time, and the connection for the next.

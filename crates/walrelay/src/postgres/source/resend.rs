@@ -1,11 +1,9 @@
 //! Chosen rows of this moment, without a slot.
 
-use std::future::pending;
-
-use tokio::time::Instant;
 use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_relay::{Looked, Opened, Resume, SlotOwner, Source};
+use walrelay_relay::{Looked, Opened, Resume, Source};
 
+use super::inspections::OwnLooks;
 use crate::postgres::error::PostgresError;
 use crate::postgres::snapshot::{Anchor, Plan, RowStream};
 
@@ -14,8 +12,7 @@ use crate::postgres::snapshot::{Anchor, Plan, RowStream};
 pub(crate) struct ResendSource {
     plan: Plan,
     anchor: Option<Anchor>,
-    /// When the look was started that nobody has asked about yet.
-    look_at: Option<Instant>,
+    looks: OwnLooks,
 }
 
 impl ResendSource {
@@ -23,7 +20,7 @@ impl ResendSource {
         Self {
             plan,
             anchor: None,
-            look_at: None,
+            looks: OwnLooks::default(),
         }
     }
 
@@ -70,18 +67,11 @@ impl Source for ResendSource {
     }
 
     fn look(&mut self) {
-        self.look_at.get_or_insert_with(Instant::now);
+        self.looks.ask();
     }
 
     async fn looked(&mut self, _: bool) -> Result<Looked, PostgresError> {
-        match self.look_at.take() {
-            Some(asked_at) => Ok(Looked::Answered {
-                asked_at,
-                owner: SlotOwner::Ours,
-                timeline: None,
-            }),
-            None => pending().await,
-        }
+        Ok(self.looks.answer().await)
     }
 
     async fn confirmed_on_server(&mut self) -> Result<Lsn, PostgresError> {
