@@ -4,6 +4,7 @@
 //! - [`history`]: what was committed arrives, in order per key, from Postgres 15 and 18.
 //! - [`confirming`]: no position is confirmed before the broker has what lies before it.
 //! - [`crashes`]: SIGKILL, SIGTERM, servers that go away, connections that are cut.
+//! - [`cutover`]: from a polling relay to walrelay, and back.
 //! - [`slots`]: slots that are lost, dropped, moved or another cluster's stop the relay with the range.
 //! - [`modes`]: one producer for latency and one for throughput, and the order of records between them.
 //! - [`idle`], [`large`]: the primary is not hurt: idle slots move, memory is bounded.
@@ -50,6 +51,7 @@ mod cloud_events;
 mod commands;
 mod confirming;
 mod crashes;
+mod cutover;
 mod dead_letters;
 mod debezium;
 mod dlq;

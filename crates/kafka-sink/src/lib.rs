@@ -10,8 +10,8 @@
 //! - [`probe`]: asks the cluster whether it would talk to us, for a configuration check. [`survey`]: what it says of
 //!   topics.
 //! - [`dlq`]: the topic of dead letters.
-//! - [`Tail`], [`TemporaryTopics`]: for demonstrations and benchmarks, a consumer, and topics that are made and
-//!   removed.
+//! - [`Tail`]: a consumer, for comparisons, demonstrations and benchmarks. [`TemporaryTopics`]: topics that are made
+//!   and removed.
 //! - [`embedded`]: an in-process broker, for demonstrations only.
 //!
 //! Rooms: `config/`, `producer/` (sending), `consumer/` (reading), `dlq/`, `admin/` (topics), `ffi.rs`.
@@ -73,7 +73,7 @@ pub use admin::{
     topic_name_problem,
 };
 pub use config::{KafkaConfig, KafkaConfigError, KafkaOptions, TopicCreation};
-pub use consumer::{Tail, TailedRecord, was_written_to};
+pub use consumer::{FollowedPartition, Tail, TailedRecord, was_written_to};
 pub use error::KafkaError;
 pub use probe::{ClusterInfo, probe};
 pub use producer::{KafkaSink, KafkaSinkFactory};

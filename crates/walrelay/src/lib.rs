@@ -6,11 +6,12 @@
 //! - [`config`]: the configuration file.
 //! - `postgres`: catalogs, what is created in them, the replication connection.
 //! - `commands`: one module per command, `run`, `init`, `check`, `status`, `slots`,
-//!   `bookmark`, `replay`, `resend`, `prune`, `route`, `demo`, `bench`, `dlq`, `import-debezium`.
+//!   `bookmark`, `replay`, `resend`, `prune`, `cutover`, `route`, `demo`, `bench`, `dlq`, `import-debezium`.
 //! - `sinks`: standard output as a sink. Kafka is a crate of its own.
 //! - `failures`: each error of the crates below, with what to do about it.
 //! - `tokens`: where Kafka's OAUTHBEARER tokens come from.
-//! - `rolling`: the bookmark that a running relay keeps; `pruner`: the confirmed rows that it deletes; `background`:
+//! - `rolling`: the bookmark that a running relay keeps; `row_worker`: the confirmed rows that it deletes or
+//!   marks; `background`:
 //!   their threads.
 //! - `registry`: the schema registry, asked for the schemas of values.
 //! - `telemetry`: logging, and what a run knows of itself: status, metrics, the figures it ends with.
@@ -31,9 +32,9 @@ mod failures;
 mod http;
 mod json;
 mod postgres;
-mod pruner;
 mod registry;
 mod rolling;
+mod row_worker;
 mod sinks;
 mod telemetry;
 mod tokens;
@@ -63,6 +64,7 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
         Command::Replay(args) => commands::replay(&args, &env),
         Command::Prune(args) => commands::prune(&args, &env),
         Command::Resend(args) => commands::resend(&args, &env),
+        Command::Cutover(args) => commands::cutover(&args, &env),
         Command::Route(args) => commands::route(&args, &env),
         Command::Demo(args) => commands::demo(&args, &env),
         Command::Bench(args) => commands::bench(&args, &env),

@@ -22,7 +22,7 @@ use crate::probe::probe;
 
 mod tail;
 
-pub use tail::Tail;
+pub use tail::{FollowedPartition, Tail};
 
 /// How often a token that the broker refuses is replaced by what its source has by then.
 const RENEWAL: Duration = Duration::from_secs(2);

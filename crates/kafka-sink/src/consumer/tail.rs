@@ -12,7 +12,18 @@ use crate::error::KafkaError;
 
 const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Reads topics from their beginning on, as their records come: for demonstrations, benchmarks and tests.
+/// A partition that a [`Tail`] reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FollowedPartition {
+    /// Its number.
+    pub partition: i32,
+    /// The offset that reading begins at.
+    pub start: i64,
+    /// The offset that the next record would have had when reading began.
+    pub end: i64,
+}
+
+/// Reads topics as their records come, from their beginning or from a time on.
 pub struct Tail {
     consumer: Consumer,
 }
@@ -68,6 +79,42 @@ impl Tail {
             consumer.assign_also(topic, beginning)?;
         }
         Ok(Self { consumer })
+    }
+
+    /// Reads one more topic, from the first record of that time on, in milliseconds since 1970. Gives the partitions
+    /// with the offsets that it begins at and that the next record would have had; `None`: there is no such topic.
+    ///
+    /// **Blocks** for some times `timeout` at most.
+    pub fn follow(
+        &mut self,
+        topic: &str,
+        from_ms: i64,
+        timeout: Duration,
+    ) -> Result<Option<Vec<FollowedPartition>>, KafkaError> {
+        let Some(partitions) = self.consumer.partitions(topic, timeout)? else {
+            return Ok(None);
+        };
+        let starts = self
+            .consumer
+            .offsets_at(topic, partitions.into_iter(), from_ms, timeout)?;
+        let mut followed = Vec::new();
+        for (partition, start) in starts {
+            let (_, end) = self.consumer.ends(topic, partition, timeout)?;
+            let start = match start {
+                Offset::Offset(offset) => offset,
+                _ => end,
+            };
+            followed.push(FollowedPartition {
+                partition,
+                start,
+                end,
+            });
+        }
+        let from = followed
+            .iter()
+            .map(|of| (of.partition, Offset::Offset(of.start)));
+        self.consumer.assign_also(topic, from)?;
+        Ok(Some(followed))
     }
 
     /// The next record of any partition; `None` when none came in time.

@@ -9,6 +9,7 @@ use clap_complete::Shell;
 
 use super::bench::BenchArgs;
 use super::bookmark::BookmarkArgs;
+use super::cutover::CutoverArgs;
 use super::dlq::{DlqArgs, Output};
 use super::exit::{self, Exit};
 use super::import::ImportArgs;
@@ -168,6 +169,15 @@ A row is a JSON object of columns and values:
   walrelay prune --keep 168h
   walrelay prune --keep 24h --set prune.batch=1000 --yes")]
     Prune(Box<PruneArgs>),
+
+    /// Go from a polling relay to walrelay in steps that can be looked at, and back.
+    #[command(after_help = "Examples:
+  walrelay cutover plan
+  walrelay cutover shadow --for 10m
+  walrelay cutover switch --stop-poller 'systemctl stop poller'
+  walrelay cutover verify
+  walrelay cutover rollback --stop-relay 'systemctl stop walrelay'")]
+    Cutover(Box<CutoverArgs>),
 
     /// Look at dead letters, send them again, or close them.
     ///

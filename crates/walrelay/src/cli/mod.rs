@@ -12,6 +12,7 @@
 mod args;
 mod bench;
 mod bookmark;
+mod cutover;
 mod dlq;
 mod exit;
 mod failure;
@@ -29,6 +30,10 @@ pub use bench::{BenchArgs, BenchPart};
 pub use bookmark::{
     AdvanceBookmarkArgs, BookmarkArgs, BookmarkCommand, CreateBookmarkArgs, DropBookmarkArgs,
     ListBookmarksArgs,
+};
+pub use cutover::{
+    CutoverArgs, CutoverCommand, CutoverId, RollbackCutoverArgs, ShadowCutoverArgs,
+    SwitchCutoverArgs, VerifyCutoverArgs,
 };
 pub use dlq::{
     CloseArgs, DlqArgs, DlqCommand, DlqTopicArgs, DropArgs, FilterArgs, ListArgs, Output,

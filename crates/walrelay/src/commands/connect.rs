@@ -18,7 +18,7 @@ use super::Env;
 use crate::cli::{Exit, Failure};
 use crate::config::{self, Config, SnapshotMode};
 use crate::failures;
-use crate::postgres::{Selection, Wanted};
+use crate::postgres::{Marking, Selection, Wanted};
 use crate::registry::Registry;
 use crate::telemetry::RegistryStats;
 use crate::tokens::Tokens;
@@ -149,6 +149,14 @@ pub(super) fn wanted(config: &Config) -> Wanted {
     }
 }
 
+/// The column with the id of events, where the route has one.
+pub(super) fn id_column(config: &Config) -> Option<&String> {
+    match &config.router {
+        config::Router::Debezium(debezium) => Some(&debezium.options.event_id),
+        config::Router::Templates(templates) => templates.id.as_ref(),
+    }
+}
+
 /// Which rows of the tables a snapshot reads, and in which order.
 pub(super) fn selection(config: &Config) -> Selection {
     let time = match &config.router {
@@ -161,6 +169,16 @@ pub(super) fn selection(config: &Config) -> Selection {
         order: config.source.snapshot_order.clone(),
         time,
     }
+}
+
+/// How rows are marked as sent, where that is configured.
+pub(super) fn marking(config: &Config) -> Option<Marking> {
+    Some(Marking {
+        slot: config.source.slot.clone(),
+        tables: config.source.tables.clone(),
+        selection: selection(config),
+        set: config.source.mark_sent.clone()?,
+    })
 }
 
 pub(super) fn settings(

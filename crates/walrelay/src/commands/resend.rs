@@ -14,14 +14,14 @@ use walrelay_sink::SinkFactory;
 use walrelay_walsender::{Session, SessionKind, quote_ident, quote_literal};
 
 use super::confirm::go_on;
-use super::connect::{self, block_on, conn_info, run_id, selection, wanted};
+use super::connect::{self, block_on, conn_info, id_column, run_id, selection, wanted};
 use super::progress_line::ProgressLine;
 use super::run::asked_to_stop_or;
 use super::slots::warn;
 use super::units::bar;
 use super::{Ended, Env, load, log_warnings, output};
 use crate::cli::{Exit, Failure, ResendArgs};
-use crate::config::{Config, Router, SinkConfig};
+use crate::config::{Config, SinkConfig};
 use crate::failures::{self, SinkFailure};
 use crate::postgres::{
     Moment, PostgresError, ResendSource, Selection, SnapshotPlan, SnapshotProgress, Wanted,
@@ -100,11 +100,7 @@ fn condition(args: &ResendArgs, config: &Config) -> Result<String, Failure> {
     if let Some(condition) = &args.r#where {
         return Ok(condition.clone());
     }
-    let column = match &config.router {
-        Router::Debezium(debezium) => Some(&debezium.options.event_id),
-        Router::Templates(templates) => templates.id.as_ref(),
-    };
-    let column = column.ok_or_else(|| {
+    let column = id_column(config).ok_or_else(|| {
         Failure::new(
             "resend-id",
             Exit::Config,

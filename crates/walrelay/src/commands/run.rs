@@ -10,7 +10,7 @@ use walrelay_kafka_sink::dlq::DlqWatcher;
 use walrelay_relay::{Outcome, Pipeline, PipelineError, Source};
 use walrelay_sink::{Parking, SinkFactory};
 
-use super::connect::{block_on, conn_info, kafka, router, schemas, settings, wanted};
+use super::connect::{block_on, conn_info, kafka, marking, router, schemas, settings, wanted};
 use super::prune::pruning;
 use super::{Ended, Env, load};
 use crate::background::Background;
@@ -22,8 +22,8 @@ use crate::postgres::{
     CopySource, PostgresError, PostgresSource, ROLLING, SnapshotProgress, SourceOptions,
     bookmark_slot,
 };
-use crate::pruner::Pruner;
 use crate::rolling::{self, Keep, Keeping};
+use crate::row_worker::{RowWorker, Work};
 use crate::sinks::StdoutSinkFactory;
 use crate::telemetry::{
     Exporter, RecentErrors, Setup, SlotMonitor, Telemetry, World, log_to_stderr,
@@ -94,7 +94,7 @@ impl Run<'_> {
                     .map_err(|error| failures::kafka_client(&error))?;
                 let source = of_slot(config, accept_gap, env)?.with_progress(snapshot);
                 let _rolling = rolling_bookmark(config, env, &source, telemetry.as_ref())?;
-                let _pruner = pruner(config, env, &source, telemetry.as_ref())?;
+                let _workers = row_workers(config, env, &source, telemetry.as_ref())?;
                 let mut factory = KafkaSinkFactory::new(kafka);
                 if let Some(telemetry) = &telemetry {
                     factory = factory.with_stats(Arc::clone(&telemetry.sink));
@@ -111,7 +111,7 @@ impl Run<'_> {
                 if *confirm {
                     let source = of_slot(config, accept_gap, env)?.with_progress(snapshot);
                     let _rolling = rolling_bookmark(config, env, &source, telemetry.as_ref())?;
-                    let _pruner = pruner(config, env, &source, telemetry.as_ref())?;
+                    let _workers = row_workers(config, env, &source, telemetry.as_ref())?;
                     let parts = (source, factory, parking, telemetry);
                     relay(config, env, parts, world, stop, CONFIRMED)
                 } else {
@@ -170,24 +170,27 @@ fn no_thread(error: std::io::Error) -> Failure {
     Failure::new("runtime", Exit::Unavailable, "cannot start").caused_by(error)
 }
 
-/// Deletes confirmed rows, where that is configured, until it is dropped.
-fn pruner(
+/// Deletes confirmed rows and marks them as sent, where that is configured, until dropped.
+fn row_workers(
     config: &Config,
     env: Env<'_>,
     source: &PostgresSource,
     telemetry: Option<&Arc<Telemetry>>,
-) -> Result<Option<Background>, Failure> {
-    let Some(keep) = config.prune.as_ref().and_then(|prune| prune.keep) else {
-        return Ok(None);
-    };
-    let pruner = Pruner {
-        info: conn_info(&config.source, env)?,
-        slot: config.source.slot.clone(),
-        pruning: pruning(config, Some(keep))?,
-        walsender: source.walsender(),
-        telemetry: telemetry.cloned(),
-    };
-    pruner.start().map(Some).map_err(no_thread)
+) -> Result<Vec<Background>, Failure> {
+    let keep = config.prune.as_ref().and_then(|prune| prune.keep);
+    let prune = keep.map(|keep| pruning(config, Some(keep))).transpose()?;
+    let work = [prune.map(Work::Prune), marking(config).map(Work::Mark)];
+    let started = work.into_iter().flatten().map(|work| {
+        let worker = RowWorker {
+            info: conn_info(&config.source, env)?,
+            slot: config.source.slot.clone(),
+            work,
+            walsender: source.walsender(),
+            telemetry: telemetry.cloned(),
+        };
+        worker.start().map_err(no_thread)
+    });
+    started.collect()
 }
 
 /// Temporary copies of that slot, so that nothing is confirmed in it.

@@ -64,18 +64,34 @@ impl ConfirmedChange<'_> {
     }
 
     async fn transaction(&self, session: &mut Session) -> Result<u64, ConfirmedError> {
-        let position = begin(session, self.lock_timeout).await?;
         let any = format!(
             "SELECT count(*) AS rows FROM ({} LIMIT 1) AS found",
             self.any
         );
-        if number(session, &any).await? > 0 {
-            confirmed(session, self.slots, position).await?;
+        if number(session, &any).await? == 0 {
+            return Ok(0);
         }
+        flush(session).await?;
+        let position = begin(session, self.lock_timeout).await?;
+        confirmed(session, self.slots, position).await?;
         let count = number(session, self.change).await?;
         session.query("COMMIT").await?;
         Ok(count)
     }
+}
+
+/// Has the server flush its log. Records that belong to no commit, as a SELECT that prunes a page writes them, stay
+/// unflushed on an idle server, and no walsender sends what is not flushed.
+pub(super) async fn flush(session: &mut Session) -> Result<(), Error> {
+    // A commit that wrote something flushes the log. This message is nobody's event.
+    let statements = [
+        "BEGIN",
+        "SET LOCAL synchronous_commit = on",
+        "SELECT pg_catalog.pg_logical_emit_message(true, 'walrelay-flush', '')",
+        "COMMIT",
+    ];
+    session.query_all(&statements).await?;
+    Ok(())
 }
 
 /// Begins a transaction with a snapshot. Gives a position that lies behind each commit that the snapshot sees.

@@ -34,6 +34,51 @@ pub(crate) enum PruneError {
     Confirmed(#[from] ConfirmedError),
 }
 
+/// A condition in SQL on rows that are not older than `since`; `None`: a table has no column that tells a row's time,
+/// or the tables have different ones.
+pub(crate) async fn recent_rows(
+    session: &mut Session,
+    tables: &[TableName],
+    since: Duration,
+) -> Result<Option<String>, Error> {
+    let mut found = None;
+    for table in tables {
+        let column = time_column(session, table).await?;
+        if column.is_none()
+            || found
+                .as_ref()
+                .is_some_and(|found| Some(found) != column.as_ref())
+        {
+            return Ok(None);
+        }
+        found = column;
+    }
+    Ok(found.map(|column| format!("NOT ({})", is_older(&column, since))))
+}
+
+/// The column of a row's time, among the usual ones.
+async fn time_column(session: &mut Session, table: &TableName) -> Result<Option<String>, Error> {
+    let sql = format!(
+        "SELECT attname FROM pg_catalog.pg_attribute WHERE attrelid = {}::pg_catalog.regclass \
+         AND attname IN ({}) AND NOT attisdropped ORDER BY attname DESC",
+        quote_literal(&quoted(table)),
+        TIMES.map(quote_literal).join(", ")
+    );
+    let rows = session.query(&sql).await?;
+    Ok(rows
+        .first()
+        .and_then(|row| row.get("attname"))
+        .map(str::to_owned))
+}
+
+fn is_older(column: &str, age: Duration) -> String {
+    format!(
+        "{} < pg_catalog.now() - pg_catalog.make_interval(secs => {})",
+        quote_ident(column),
+        age.as_secs_f64()
+    )
+}
+
 impl Pruning {
     /// Deletes all such rows of all tables, and says after each transaction how many it deleted.
     pub(crate) async fn run(
@@ -81,24 +126,12 @@ impl Pruning {
         if let Some(column) = &self.column {
             return Ok(column.clone());
         }
-        let sql = format!(
-            "SELECT attname FROM pg_catalog.pg_attribute WHERE attrelid = {}::pg_catalog.regclass \
-             AND attname IN ({}) AND NOT attisdropped ORDER BY attname DESC",
-            quote_literal(&quoted(table)),
-            TIMES.map(quote_literal).join(", ")
-        );
-        let rows = session.query(&sql).await?;
-        let found = rows.first().and_then(|row| row.get("attname"));
-        let found = found.map(str::to_owned);
+        let found = time_column(session, table).await?;
         found.ok_or_else(|| PruneError::Column(table.clone()))
     }
 
     fn is_old(&self, column: &str) -> String {
-        let seconds = self.keep.as_secs_f64();
-        format!(
-            "{} < pg_catalog.now() - pg_catalog.make_interval(secs => {seconds})",
-            quote_ident(column)
-        )
+        is_older(column, self.keep)
     }
 
     /// Deletes one batch.

@@ -14,8 +14,8 @@ pub(crate) trait Count: Debug + Send + Sync + 'static {
     /// Another sink is made; with it records are sent again.
     fn made(&self) {}
 
-    /// The sink took a record to this topic.
-    fn sent(&self, _topic: &str) {}
+    /// The sink took this record.
+    fn sent(&self, _record: &Record<'_>) {}
 
     /// A record is acknowledged.
     fn delivered(&self);
@@ -60,7 +60,7 @@ pub(crate) struct CountedSink<S, C> {
 impl<S: Sink, C: Count> Sink for CountedSink<S, C> {
     fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError> {
         self.sink.try_send(record, seq)?;
-        self.count.sent(record.topic);
+        self.count.sent(record);
         Ok(())
     }
 
@@ -123,8 +123,8 @@ mod tests {
         fn made(&self) {
             self.add("made");
         }
-        fn sent(&self, topic: &str) {
-            self.add(format!("sent to {topic}"));
+        fn sent(&self, record: &Record<'_>) {
+            self.add(format!("sent to {}", record.topic));
         }
         fn delivered(&self) {
             self.add("counted");

@@ -39,7 +39,7 @@ use note::{Note, NoteFile};
 use progress::Watch;
 pub(super) use range::first_of;
 use range::{chosen, still_there};
-use tally::Tally;
+pub(super) use tally::Tally;
 
 /// The header that says which replay sent a record.
 const HEADER: &str = "walrelay-replay";
@@ -279,7 +279,12 @@ fn changed_router(
         registry.register = false;
     }
     let schemas = connect::schemas(&looking, None)?;
-    let mut settings = connect::settings(config, messages, None, schemas);
+    let settings = connect::settings(config, messages, None, schemas);
+    Ok((router, without_dead_letters(settings)))
+}
+
+/// What cannot be routed is skipped where the relay makes a dead letter of it.
+pub(super) fn without_dead_letters(mut settings: Settings) -> Settings {
     let poison = &mut settings.poison;
     for action in [
         &mut poison.unroutable,
@@ -291,7 +296,7 @@ fn changed_router(
             *action = PoisonAction::Skip;
         }
     }
-    Ok((router, settings))
+    settings
 }
 
 fn source(note: &Note, server: &Server) -> Result<RangeSource, Failure> {

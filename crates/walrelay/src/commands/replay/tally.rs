@@ -4,11 +4,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use walrelay_sink::Record;
+
 use crate::sinks::Count;
 
 /// The figures of a replay. Records that were sent again to a new sink count again.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(in crate::commands) struct Tally {
     acknowledged: AtomicU64,
     last: Mutex<Option<Instant>>,
     topics: Mutex<Topics>,
@@ -32,7 +34,7 @@ impl Tally {
     }
 
     /// Records by topic, by name.
-    pub(super) fn topics(&self) -> Vec<(String, u64)> {
+    pub(in crate::commands) fn topics(&self) -> Vec<(String, u64)> {
         let mut topics = self.by_topic().sent.clone();
         topics.sort();
         topics
@@ -44,7 +46,8 @@ impl Tally {
 }
 
 impl Count for Tally {
-    fn sent(&self, topic: &str) {
+    fn sent(&self, record: &Record<'_>) {
+        let topic = record.topic;
         let mut topics = self.by_topic();
         let last = topics.last;
         if topics.sent.get(last).is_none_or(|(name, _)| name != topic) {
@@ -74,7 +77,14 @@ mod tests {
     fn records_are_counted_by_topic() {
         let tally = Tally::default();
         for topic in ["b", "a", "b", "b"] {
-            tally.sent(topic);
+            tally.sent(&Record {
+                topic,
+                partition: None,
+                timestamp_ms: None,
+                key: None,
+                value: None,
+                headers: &[],
+            });
         }
         assert_eq!(tally.topics(), [("a".to_owned(), 1), ("b".to_owned(), 3)]);
         assert_eq!(tally.last_acknowledged(), None);

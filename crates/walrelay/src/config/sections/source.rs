@@ -60,6 +60,8 @@ pub struct Source at "source" {
     "snapshot_where" snapshot_where: Option<String> = text(condition).optional();
     /// The columns to order those rows by. Unset: the column of the event's time and an integer primary key, or else the primary key.
     "snapshot_order" snapshot_order: Vec<String> = list(push_column, None).or_empty();
+    /// Assignments in SQL, such as `dispatched_at = now()`, that mark a row as sent. The running relay marks rows behind the confirmed position with them, for whoever reads that column. Needs `snapshot = "unsent"`, whose condition says which rows are not marked.
+    "mark_sent" mark_sent: Option<String> = text(condition).optional();
     /// A file in which the relay records its position, so that the next start notices a slot that was moved or recreated.
     "state_file" state_file: Option<PathBuf> = path().optional();
     /// Warn when Postgres keeps more WAL than this for the slot; `0B` for never.
@@ -98,6 +100,11 @@ pub(super) fn source(reader: &mut Reader<'_>) -> Result<Source, Noted> {
 
 /// What the keys of snapshots mean together.
 fn snapshot(reader: &mut Reader<'_>, source: &Source) -> Result<(), Noted> {
+    if source.mark_sent.is_some() && source.snapshot != SnapshotMode::Unsent {
+        let what = "`source.mark_sent` needs `source.snapshot = \"unsent\"`: rows from before the slot would be \
+                    marked that nobody sent";
+        return Err(reader.conflict("source.mark_sent", what.to_owned()));
+    }
     if source.snapshot == SnapshotMode::Never {
         if source.snapshot_where.is_some() {
             let what = "`source.snapshot_where` has no effect without `source.snapshot`";

@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 
 pub(crate) use anchor::{Anchor, Plan, expected_rows, settings};
 pub(crate) use frames::RowError;
+pub(crate) use query::unsent_condition;
 pub(crate) use stream::RowStream;
 
 /// Which rows, and in which order.

@@ -9,7 +9,7 @@ use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 use super::Selection;
 use crate::postgres::TIMES;
 use crate::postgres::catalog::PublishedTable;
-use crate::postgres::error::SetupError;
+use crate::postgres::error::{PostgresError, SetupError};
 
 /// Columns that hold when a relay has sent the event, NULL before.
 const SENT: [&str; 2] = ["dispatched_at", "sent_at"];
@@ -257,6 +257,27 @@ pub(super) async fn tables(
             })
         });
     Ok(found.collect())
+}
+
+/// The condition in SQL on the rows of a table that no relay has sent.
+pub(crate) async fn unsent_condition(
+    session: &mut Session,
+    table: &TableName,
+    selection: &Selection,
+) -> Result<String, PostgresError> {
+    if let Some(filter) = &selection.filter {
+        return Ok(filter.clone());
+    }
+    let published = PublishedTable {
+        table: table.clone(),
+        columns: None,
+        row_filter: None,
+    };
+    let found = tables(session, &[published]).await?;
+    let filters = found.first().map(|found| found.filters(selection));
+    let filters = filters.transpose()?.unwrap_or_default();
+    let rule = filters.into_iter().next();
+    rule.ok_or_else(|| SetupError::SnapshotRule(table.clone()).into())
 }
 
 fn relation_sql(name: &TableName) -> String {

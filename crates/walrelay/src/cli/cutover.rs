@@ -1,0 +1,213 @@
+//! Arguments of `walrelay cutover`.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use super::args::ConfigArgs;
+use super::slots::{AskArgs, ChangeArgs};
+
+/// Arguments of `cutover`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct CutoverArgs {
+    /// Which step.
+    #[command(subcommand)]
+    pub command: CutoverCommand,
+}
+
+/// The steps from a polling relay to walrelay, and back.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub enum CutoverCommand {
+    /// Show what is there, what each step will do, and what is in the way. Changes nothing.
+    #[command(after_help = "Examples:
+  walrelay cutover plan")]
+    Plan(PlanCutoverArgs),
+
+    /// Publish to shadow topics while the polling relay goes on, and compare with its topics.
+    ///
+    /// Reads a temporary slot: nothing is left when it ends. Compares ids, topics, keys, values, partitions and the
+    /// order within each key. Ends with exit code 65 if something differed.
+    #[command(after_help = "Examples:
+  walrelay cutover shadow --for 10m
+  walrelay cutover shadow --topic-prefix compare. --id header:event_id
+  walrelay cutover shadow --id value:event_id --dry-run")]
+    Shadow(ShadowCutoverArgs),
+
+    /// Stop the polling relay, publish the rows that it has not marked, make the slot.
+    ///
+    /// Waits until the transactions that hold locks of the outbox are gone. When it ends, start `walrelay run`: it goes
+    /// on from exactly there.
+    #[command(after_help = "Examples:
+  walrelay cutover switch --dry-run
+  walrelay cutover switch --stop-poller 'kubectl scale deploy/poller --replicas 0'
+  walrelay cutover switch --poller outbox-poller --yes")]
+    Switch(SwitchCutoverArgs),
+
+    /// Look for each row of the outbox in Kafka, and compare it with what walrelay makes of it.
+    ///
+    /// The relay must be running. Ends with exit code 65 if a row is missing or differs.
+    #[command(after_help = "Examples:
+  walrelay cutover verify
+  walrelay cutover verify --since 24h
+  walrelay cutover verify --where \"created_at >= '2026-03-01'\" --since 72h")]
+    Verify(VerifyCutoverArgs),
+
+    /// Stop walrelay, mark the rows that it published as sent, drop its slot.
+    ///
+    /// When it ends, start the polling relay: it sends the rows that are not marked.
+    #[command(after_help = "Examples:
+  walrelay cutover rollback --dry-run
+  walrelay cutover rollback --stop-relay 'systemctl stop walrelay'
+  walrelay cutover rollback --yes")]
+    Rollback(RollbackCutoverArgs),
+}
+
+/// Arguments of `cutover plan`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct PlanCutoverArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+}
+
+/// Where the other relay's records have the id of their event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CutoverId {
+    /// In this header.
+    Header(String),
+    /// In this member of the value, a JSON object.
+    Value(String),
+}
+
+impl FromStr for CutoverId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("header", name)) if !name.is_empty() => Ok(Self::Header(name.to_owned())),
+            Some(("value", name)) if !name.is_empty() => Ok(Self::Value(name.to_owned())),
+            _ => Err("an id has the form header:NAME or value:MEMBER".to_owned()),
+        }
+    }
+}
+
+/// Arguments of `cutover shadow`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct ShadowCutoverArgs {
+    /// What the names of the shadow topics begin with.
+    #[arg(long, value_name = "PREFIX", default_value = "shadow.")]
+    pub topic_prefix: String,
+
+    /// Where both relays' records have the event's id: `header:NAME` or `value:MEMBER`. Without it, the header id,
+    /// event_id or x-outbox-event-id.
+    #[arg(long, value_name = "PLACE")]
+    pub id: Option<CutoverId>,
+
+    /// End after this time; without it, at Ctrl-C.
+    #[arg(long = "for", value_name = "TIME", value_parser = crate::config::duration)]
+    pub duration: Option<Duration>,
+
+    /// How long one side may be behind the other.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = crate::config::duration)]
+    pub patience: Duration,
+
+    /// Where.
+    #[command(flatten)]
+    pub change: ChangeArgs,
+}
+
+/// Arguments of `cutover switch`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct SwitchCutoverArgs {
+    /// The command, for `sh -c`, that stops the polling relay. Without it, you are asked to stop it.
+    #[arg(long, value_name = "COMMAND")]
+    pub stop_poller: Option<String>,
+
+    /// The application_name of the polling relay's sessions: they must be gone.
+    #[arg(long, value_name = "NAME")]
+    pub poller: Option<String>,
+
+    /// How long sessions and locks of the polling relay are waited for.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::config::duration)]
+    pub patience: Duration,
+
+    /// Where; without a question, the polling relay is stopped already.
+    #[command(flatten)]
+    pub ask: AskArgs,
+}
+
+/// Arguments of `cutover verify`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct VerifyCutoverArgs {
+    /// How far back rows and records are looked at.
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = crate::config::duration)]
+    pub since: Duration,
+
+    /// A condition in SQL on the rows, instead of their time.
+    #[arg(long, value_name = "SQL")]
+    pub r#where: Option<String>,
+
+    /// Where records have the event's id, as of `shadow`.
+    #[arg(long, value_name = "PLACE")]
+    pub id: Option<CutoverId>,
+
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+}
+
+/// Arguments of `cutover rollback`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct RollbackCutoverArgs {
+    /// The command, for `sh -c`, that stops `walrelay run`. Without it, you are asked to stop it.
+    #[arg(long, value_name = "COMMAND")]
+    pub stop_relay: Option<String>,
+
+    /// How long the slot is waited for, until nobody reads it.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::config::duration)]
+    pub patience: Duration,
+
+    /// Where; without a question, the relay is stopped already.
+    #[command(flatten)]
+    pub ask: AskArgs,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn parse(args: &[&str]) -> Result<CutoverCommand, clap::Error> {
+        let all = [&["walrelay", "cutover"], args].concat();
+        Cli::try_parse_from(all).map(|cli| match cli.command {
+            Command::Cutover(args) => args.command,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    #[test]
+    fn steps_are_read() {
+        let shadow = parse(&["shadow", "--for", "10m", "--id", "value:event_id"]).unwrap();
+        let CutoverCommand::Shadow(shadow) = shadow else {
+            panic!("not shadow")
+        };
+        assert_eq!(shadow.duration, Some(Duration::from_secs(600)));
+        assert_eq!(shadow.id, Some(CutoverId::Value("event_id".to_owned())));
+        assert_eq!(shadow.topic_prefix, "shadow.");
+        let switch = parse(&["switch", "--stop-poller", "kill 1", "--dry-run"]).unwrap();
+        let CutoverCommand::Switch(switch) = switch else {
+            panic!("not switch")
+        };
+        assert!(switch.ask.change.dry_run && !switch.ask.yes);
+        for wrong in [
+            &["shadow", "--id", "event_id"][..],
+            &["shadow", "--id", "header:"],
+            &[],
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! `walrelay cutover rollback`: rows that walrelay published are marked, and the polling relay goes on.
+
+use tokio::time::Instant;
+use walrelay_walsender::{Session, quote_literal};
+
+use super::super::connect::block_on;
+use super::super::slots::{Server, failure, warn};
+use super::{gone, marking, say, stop};
+use crate::cli::{Exit, Failure, RollbackCutoverArgs};
+use crate::failures;
+use crate::postgres::{ConfirmedError, MarkError, Original, PostgresError, SlotRow, slots};
+
+pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<(), Failure> {
+    let config = &server.config;
+    let marking = marking(config);
+    if marking.set.is_empty() {
+        let what = "[source] mark_sent is not set: rows that walrelay published cannot be marked";
+        return Err(Failure::new("cutover-mark", Exit::Config, what).remedy(
+            "set it to what the polling relay does with a row that is sent, such as dispatched_at = now()",
+        ));
+    }
+    let unmarked = block_on(Box::pin(async {
+        let mut session = server.connect().await?;
+        slot_of(&mut session, server).await?;
+        let unmarked = marking.unmarked(&mut session).await;
+        session.close().await;
+        unmarked.map_err(failure)
+    }))??;
+    let state_file = config.source.state_file.as_ref();
+    let steps = format!(
+        "1. walrelay stops. Events wait from then on.\n\
+         2. Of the rows that are not marked as sent, {unmarked} now, those whose commit is confirmed in slot {} are \
+         marked: SET {}. Events that were in flight stay unmarked, and are repeated.\n\
+         3. The slot is dropped{}.\n\
+         4. You start the polling relay, which sends what is not marked.\n",
+        config.source.slot,
+        marking.set,
+        state_file.map_or_else(String::new, |path| format!(
+            ", and {} removed",
+            path.display()
+        )),
+    );
+    if args.ask.change.dry_run {
+        return say(&steps);
+    }
+    warn(&steps);
+    stop("walrelay run", args.stop_relay.as_deref(), args.ask.yes)?;
+    let marked = block_on(Box::pin(async {
+        let mut session = server.connect().await?;
+        let read = format!(
+            "SELECT format('pid %s reads slot %s', active_pid, slot_name) FROM pg_catalog.pg_replication_slots \
+             WHERE slot_name = {} AND active_pid IS NOT NULL",
+            quote_literal(server.slot())
+        );
+        gone(&mut session, &read, args.patience, "the relay").await?;
+        let slot = slot_of(&mut session, server).await?;
+        let begun = Instant::now();
+        let original = Original {
+            info: server.info.clone(),
+            slot: slot.name,
+            publication: config.source.publication.clone(),
+            tables: config.source.tables.clone(),
+            messages: false,
+            wal_sender_timeout: config.source.wal_sender_timeout,
+        };
+        let marked = marking
+            .run_stopped(&mut session, original)
+            .await
+            .map_err(mark)?;
+        let drop_slot = format!(
+            "SELECT pg_catalog.pg_drop_replication_slot({})",
+            quote_literal(server.slot())
+        );
+        session.query(&drop_slot).await.map_err(failure)?;
+        session.close().await;
+        Ok::<_, Failure>(format!(
+            "marked {marked} rows in {:.1} s, and dropped slot {}",
+            begun.elapsed().as_secs_f64(),
+            server.slot()
+        ))
+    }))??;
+    if let Some(path) = state_file
+        && let Err(error) = std::fs::remove_file(path)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        let what = format!("{marked}, but {} cannot be removed", path.display());
+        return Err(Failure::new("cutover-state-file", Exit::Unavailable, what)
+            .caused_by(error)
+            .remedy("remove it before the next switch. The polling relay can be started now"));
+    }
+    say(&format!("{marked}.\nStart the polling relay now.\n"))
+}
+
+async fn slot_of(session: &mut Session, server: &Server) -> Result<SlotRow, Failure> {
+    let found = slots(session).await.map_err(failure)?;
+    let slot = found.into_iter().find(|slot| slot.name == server.slot());
+    slot.filter(|slot| !slot.is_lost()).ok_or_else(|| {
+        let what = format!(
+            "there is no slot {}, or it is lost: nothing tells what walrelay published",
+            server.slot()
+        );
+        Failure::new("cutover-no-slot", Exit::Config, what).remedy(
+            "if walrelay was never switched to, start the polling relay. Otherwise compare the outbox with Kafka before",
+        )
+    })
+}
+
+fn mark(error: MarkError) -> Failure {
+    match error {
+        MarkError::Postgres(error) => failures::postgres(error),
+        MarkError::Confirmed(ConfirmedError::Sql(error)) => {
+            failures::postgres(PostgresError::from(error))
+        }
+        MarkError::Decode(error) => {
+            let what = "the log between the slot's position and its end cannot be decoded";
+            Failure::new("cutover-decode", Exit::Data, what)
+                .caused_by(error)
+                .remedy("nothing is marked; report this with the version of Postgres")
+        }
+        MarkError::Key(table) => Failure::new(
+            "cutover-key",
+            Exit::Config,
+            format!(
+                "table {table} has no primary key in the publication: its rows cannot be told apart"
+            ),
+        )
+        .remedy("give it a primary key, or mark the rows by hand: those that are in Kafka"),
+        error @ MarkError::Confirmed(ConfirmedError::NotConfirmed { .. }) => {
+            Failure::new("cutover-busy", Exit::Temporary, error.to_string())
+                .remedy("begin it again")
+        }
+    }
+}
