@@ -317,3 +317,40 @@ impl ClientContext for Context {
 }
 
 impl ConsumerContext for Context {}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use rdkafka::ClientConfig;
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+
+    use super::*;
+    use crate::KafkaOptions;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_topic_was_written_to_once_it_had_a_record() {
+        let cluster = MockCluster::new(1).expect("a mock cluster");
+        cluster.create_topic("orders", 4, 1).expect("a topic");
+        let servers = cluster.bootstrap_servers();
+        let property = ("bootstrap.servers".to_owned(), servers.clone());
+        let config = KafkaConfig::new(BTreeMap::from([property]), KafkaOptions::default());
+        let config = config.expect("valid");
+        let written = || was_written_to(&config, "orders", LONG).expect("an answer");
+        assert!(!written());
+        let producer: BaseProducer = ClientConfig::new()
+            .set("bootstrap.servers", servers)
+            .create()
+            .expect("a producer");
+        let record: BaseRecord<'_, str, str> = BaseRecord::to("orders").partition(3).payload("x");
+        producer
+            .send(record)
+            .map_err(|(error, _)| error)
+            .expect("queued");
+        producer.flush(LONG).expect("written");
+        assert!(written());
+    }
+}
