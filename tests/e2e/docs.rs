@@ -3,6 +3,7 @@
 //! A test finds a block by its mark, `<!-- run: name -->`. [`texts`] checks that every block has a mark,
 //! and that a test uses it; [`proof`] generates the tests by promise of docs/PROOF.md.
 
+mod cutting_over;
 mod migrating;
 mod proof;
 mod pruning;

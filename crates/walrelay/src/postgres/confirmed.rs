@@ -15,7 +15,7 @@ use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 const INTERVAL: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Somebody changed a row between the snapshot and the change: the transaction is tried again so often.
-const ATTEMPTS: u32 = 5;
+pub(super) const ATTEMPTS: u32 = 5;
 const SERIALIZATION_FAILURE: &str = "40001";
 
 /// Why confirmed rows are not changed.
@@ -26,6 +26,13 @@ pub(crate) enum ConfirmedError {
     /// The slots stay behind.
     #[error("the slots {slots} have not confirmed {position} within {} s", PATIENCE.as_secs())]
     NotConfirmed { slots: String, position: Lsn },
+}
+
+impl ConfirmedError {
+    /// Whether somebody changed a row between the snapshot and the change.
+    pub(super) fn is_of_another_change(&self) -> bool {
+        matches!(self, Self::Sql(sql) if sql.sqlstate() == Some(SERIALIZATION_FAILURE))
+    }
 }
 
 /// A change of confirmed rows, in a transaction of its own.
@@ -52,14 +59,10 @@ impl ConfirmedChange<'_> {
             };
             // A session that is lost has no transaction any more: its error is in the way of this one's.
             session.query("ROLLBACK").await?;
-            match &error {
-                ConfirmedError::Sql(sql)
-                    if sql.sqlstate() == Some(SERIALIZATION_FAILURE) && attempt < ATTEMPTS =>
-                {
-                    attempt += 1;
-                }
-                _ => return Err(error),
+            if !error.is_of_another_change() || attempt == ATTEMPTS {
+                return Err(error);
             }
+            attempt += 1;
         }
     }
 

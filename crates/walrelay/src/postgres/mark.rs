@@ -9,7 +9,9 @@ use walrelay_pgoutput::{DecodeError, Message, Value, decode};
 use walrelay_relay::{Source as _, TableName, WalStream as _};
 use walrelay_walsender::{Frame, Session, SessionKind, quote_ident, quote_literal};
 
-use super::confirmed::{ConfirmedChange, ConfirmedError, begin, confirmed, flush, number, quoted};
+use super::confirmed::{
+    ATTEMPTS, ConfirmedChange, ConfirmedError, begin, confirmed, flush, number, quoted,
+};
 use super::error::PostgresError;
 use super::snapshot::{Selection, unsent_condition};
 use super::source::{CopySource, Original};
@@ -100,11 +102,35 @@ impl Marking {
     ///
     /// One transaction takes its snapshot, then the end of the log. What the log has between the slot's position and
     /// this end is not confirmed: the keys of these rows go into a table of the session, and all other rows that the
-    /// snapshot sees are marked.
+    /// snapshot sees are marked. The transaction is tried again if the relay that was stopped marked some of them
+    /// meanwhile.
     pub(crate) async fn run_stopped(
         &self,
         session: &mut Session,
-        original: Original,
+        original: &Original,
+    ) -> Result<u64, MarkError> {
+        let mut attempt = 1;
+        loop {
+            let error = match self.mark_confirmed(session, original).await {
+                Ok(count) => return Ok(count),
+                Err(error) => error,
+            };
+            session.query("ROLLBACK").await?;
+            match &error {
+                MarkError::Confirmed(error)
+                    if error.is_of_another_change() && attempt < ATTEMPTS =>
+                {
+                    attempt += 1;
+                }
+                _ => return Err(error),
+            }
+        }
+    }
+
+    async fn mark_confirmed(
+        &self,
+        session: &mut Session,
+        original: &Original,
     ) -> Result<u64, MarkError> {
         let mut rules = Vec::new();
         for table in &self.tables {
@@ -137,7 +163,7 @@ impl Marking {
                 relations,
             });
         }
-        unconfirmed(session, original, end, &excluded).await?;
+        unconfirmed(session, original.clone(), end, &excluded).await?;
         let mut total = 0;
         for (rule, of) in rules.iter().zip(&excluded) {
             let same: Vec<String> = of
@@ -157,7 +183,7 @@ impl Marking {
                 temporary = of.temporary,
                 same = same.join(" AND "),
             );
-            total += number(session, &mark).await?;
+            total += number(session, &mark).await.map_err(ConfirmedError::from)?;
         }
         session.query("COMMIT").await?;
         Ok(total)

@@ -227,23 +227,20 @@ impl Comparison {
             id: event.id.clone(),
             place: there.as_ref().map(|there| there.place),
         });
-        match there {
-            Some(there) => self.pair(&event, &there.event, now),
-            None => {
-                let place = 0;
-                let id = event.id.clone();
-                let since = now;
-                self.ours.insert(
-                    id,
-                    Waiting {
-                        event,
-                        since,
-                        place,
-                    },
-                );
-                Vec::new()
-            }
+        if let Some(there) = there {
+            return self.pair(&event, &there.event, now);
         }
+        let id = event.id.clone();
+        let (since, place) = (now, 0);
+        self.ours.insert(
+            id,
+            Waiting {
+                event,
+                since,
+                place,
+            },
+        );
+        Vec::new()
     }
 
     /// A record of the other relay's.
@@ -390,7 +387,7 @@ mod tests {
         let now = Instant::now();
         let mut found = Vec::new();
         for (side, text) in steps {
-            let mut parts = text.splitn(3, ':').map(|part| part.to_owned());
+            let mut parts = text.splitn(3, ':').map(ToOwned::to_owned);
             let mut next = || parts.next().expect("id:key:value");
             let event = event(&next(), &next(), &next());
             found.extend(match *side {

@@ -1,7 +1,8 @@
 //! Topics that are compared, read from a time on.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use walrelay_kafka_sink::{KafkaConfig, Tail, TailedRecord};
 
@@ -11,6 +12,9 @@ use crate::cli::{CutoverId, Failure};
 use crate::failures;
 
 const ANSWER: Duration = Duration::from_secs(10);
+/// How long a topic may be in trouble, and how often it is asked for.
+const PATIENCE: Duration = Duration::from_secs(30);
+const RETRY: Duration = Duration::from_millis(200);
 /// How long nothing comes until a partition counts as read, where its last offsets hold no record for readers, as a
 /// transaction's marker.
 const QUIET: Duration = Duration::from_secs(5);
@@ -41,7 +45,7 @@ pub(super) struct Topics {
     tail: Tail,
     from_ms: i64,
     ids: IdPlace,
-    topics: BTreeMap<String, Topic>,
+    followed: BTreeMap<String, Topic>,
 }
 
 impl Topics {
@@ -51,32 +55,42 @@ impl Topics {
             tail: tail.map_err(|error| failures::kafka_client(&error))?,
             from_ms,
             ids,
-            topics: BTreeMap::new(),
+            followed: BTreeMap::new(),
         })
     }
 
     /// Reads this topic, too, if it exists. Whether it does.
     pub(super) fn follow(&mut self, topic: &str) -> Result<bool, Failure> {
-        if self.topics.contains_key(topic) {
+        if self.followed.contains_key(topic) {
             return Ok(true);
         }
-        let followed = self.tail.follow(topic, self.from_ms, ANSWER);
-        let Some(partitions) = followed.map_err(|error| failures::kafka_client(&error))? else {
+        let begun = Instant::now();
+        // A topic that was just made has partitions without a leader for a moment.
+        let followed = loop {
+            match self.tail.follow(topic, self.from_ms, ANSWER) {
+                Err(error) if begun.elapsed() > PATIENCE => {
+                    return Err(failures::kafka_client(&error));
+                }
+                Err(_) => thread::sleep(RETRY),
+                Ok(followed) => break followed,
+            }
+        };
+        let Some(partitions) = followed else {
             return Ok(false);
         };
         let open = partitions.iter().filter(|of| of.start < of.end);
-        let followed = Topic {
+        let topic_read = Topic {
             partitions: partitions.len(),
             open: open.map(|of| (of.partition, of.end)).collect(),
             without_id: 0,
         };
-        self.topics.insert(topic.to_owned(), followed);
+        self.followed.insert(topic.to_owned(), topic_read);
         Ok(true)
     }
 
     /// How many partitions a topic that is read has.
     pub(super) fn partitions(&self, topic: &str) -> Option<usize> {
-        self.topics.get(topic).map(|topic| topic.partitions)
+        self.followed.get(topic).map(|topic| topic.partitions)
     }
 
     /// The next record; `None` when none came in time.
@@ -84,7 +98,7 @@ impl Topics {
         let record = self.tail.next(timeout);
         let record = record.map_err(|error| failures::kafka_client(&error))?;
         if let Some(record) = &record
-            && let Some(topic) = self.topics.get_mut(&record.topic)
+            && let Some(topic) = self.followed.get_mut(&record.topic)
             && topic
                 .open
                 .get(&record.partition)
@@ -104,7 +118,7 @@ impl Topics {
     ) -> Option<Event> {
         let id = self.ids.of(record);
         if id.is_none()
-            && let Some(read) = self.topics.get_mut(&record.topic)
+            && let Some(read) = self.followed.get_mut(&record.topic)
         {
             if read.without_id == 0 {
                 warn(&format!(
@@ -125,7 +139,7 @@ impl Topics {
     ) -> Result<(), Failure> {
         let mut quiet = Duration::ZERO;
         let step = Duration::from_millis(100);
-        while quiet < QUIET && self.topics.values().any(|topic| !topic.open.is_empty()) {
+        while quiet < QUIET && self.followed.values().any(|topic| !topic.open.is_empty()) {
             match self.next(step)? {
                 Some(record) => {
                     quiet = Duration::ZERO;

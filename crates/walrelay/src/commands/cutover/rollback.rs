@@ -64,7 +64,7 @@ pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<()
             wal_sender_timeout: config.source.wal_sender_timeout,
         };
         let marked = marking
-            .run_stopped(&mut session, original)
+            .run_stopped(&mut session, &original)
             .await
             .map_err(mark)?;
         let drop_slot = format!(

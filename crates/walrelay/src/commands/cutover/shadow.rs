@@ -1,6 +1,7 @@
 //! `walrelay cutover shadow`: publishes beside the polling relay, and compares.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread;
@@ -132,7 +133,8 @@ pub(super) fn verdict(comparison: &Comparison) -> Result<(), Failure> {
         comparison.pairs, comparison.repeats
     );
     for (kind, count) in &comparison.counts {
-        text.push_str(&format!("{count} times: {kind}\n"));
+        // A String takes everything.
+        let _ = writeln!(text, "{count} times: {kind}");
     }
     say(&text)?;
     if comparison.pairs == 0 && comparison.counts.is_empty() {

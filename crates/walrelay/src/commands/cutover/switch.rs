@@ -142,10 +142,10 @@ async fn slot_made(server: &Server) {
                 }
             },
         };
-        // The session that makes the slot holds it, too, before it is read.
+        // A reply: the relay has opened the stream. The session that makes the slot holds it, too, before that.
         let read = format!(
             "SELECT FROM pg_catalog.pg_replication_slots s JOIN pg_catalog.pg_stat_replication r \
-             ON r.pid = s.active_pid WHERE s.slot_name = {} AND r.state IN ('catchup', 'streaming')",
+             ON r.pid = s.active_pid WHERE s.slot_name = {} AND r.reply_time IS NOT NULL",
             quote_literal(server.slot())
         );
         match session.query(&read).await {
