@@ -1,5 +1,7 @@
 //! `walrelay prune` and `[prune]`: confirmed rows go, no other.
 
+mod partitions;
+
 use std::collections::BTreeSet;
 
 use walrelay_testkit::{Db, History, eventually};

@@ -1,18 +1,18 @@
-//! What the running relay does to confirmed rows, on a connection and a thread of its own: it deletes them, if
-//! `[prune] keep` is set, and marks them as sent, if `[source] mark_sent` is.
+//! What the running relay does to confirmed rows, on a connection and a thread of its own: it deletes them and drops
+//! confirmed partitions, if `[prune] keep` is set, and marks rows as sent, if `[source] mark_sent` is.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
 use walrelay_relay::Chain;
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
 use crate::background::Background;
-use crate::postgres::{MarkError, Marking, PruneError, Pruning, slots};
+use crate::postgres::{Change, MarkError, Marking, PruneError, Pruning, slots};
 use crate::telemetry::Telemetry;
 
 /// How often rows to delete are looked for, at most and at least.
@@ -48,6 +48,13 @@ enum WorkError {
     Sql(#[from] Error),
 }
 
+fn logged(change: Change) {
+    match change {
+        Change::Created(part) => info!(partition = %part, "created a partition"),
+        Change::Dropped(part) => info!(partition = %part, "dropped a confirmed partition"),
+    }
+}
+
 impl RowWorker {
     /// Works until the thread is dropped.
     pub(crate) fn start(self) -> io::Result<Background> {
@@ -66,13 +73,17 @@ impl RowWorker {
         let (done, failed) = match self.work {
             Work::Prune(_) => (
                 "deleted confirmed rows",
-                "confirmed rows cannot be deleted at the moment; the relay goes on",
+                "confirmed rows cannot be pruned at the moment; the relay goes on",
             ),
             Work::Mark(_) => (
                 "marked confirmed rows as sent",
                 "confirmed rows cannot be marked as sent at the moment; the relay goes on",
             ),
         };
+        // The first round comes with the stream, as the current partition may be missing.
+        while self.walsender.load(Ordering::Relaxed) == 0 {
+            sleep(SHORTEST_INTERVAL).await;
+        }
         let mut ticks = interval(often.clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut problem = String::new();
@@ -118,7 +129,10 @@ impl RowWorker {
                         telemetry.pruned(rows);
                     }
                 };
-                pruning.run(&mut session, deleted).await?
+                let partitions = pruning.change_partitions(&mut session, logged).await;
+                let deleted = pruning.run(&mut session, deleted).await?;
+                partitions?;
+                deleted
             }
             Work::Mark(marking) => marking.run(&mut session).await?,
         };

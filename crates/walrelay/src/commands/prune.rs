@@ -1,6 +1,7 @@
-//! `walrelay prune`: rows that are confirmed and old enough are deleted.
+//! `walrelay prune`: rows that are confirmed and old enough are deleted, or their partitions are dropped.
 
-use std::io::{self, Write};
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::time::Instant;
 
 use super::confirm::go_on;
@@ -9,7 +10,7 @@ use super::{Ended, Env, load, output};
 use crate::cli::{Exit, Failure, PruneArgs};
 use crate::config::Config;
 use crate::failures;
-use crate::postgres::{ConfirmedError, PruneError, Pruning};
+use crate::postgres::{Change, ConfirmedError, PruneError, Pruning};
 use walrelay_walsender::{Session, SessionKind};
 
 /// `walrelay prune`.
@@ -22,17 +23,40 @@ pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> Ended {
         let connected = Session::connect(&info, SessionKind::Sql, &[]).await;
         let mut session = connected.map_err(|error| failures::postgres(error.into()))?;
         let old = pruning.count(&mut session).await.map_err(failed)?;
-        if args.dry_run {
-            return Ok(format!(
-                "{old} rows are old enough to be deleted, if they are confirmed\n"
-            ));
+        let mut plan = String::new();
+        let mut hurts = old > 0;
+        for change in pruning.planned(&mut session).await.map_err(failed)? {
+            hurts |= matches!(change, Change::Dropped(_));
+            plan.push_str(&match change {
+                Change::Created(part) => format!("partition {part} is created\n"),
+                Change::Dropped(part) => {
+                    format!("partition {part} is dropped, if its rows are confirmed\n")
+                }
+            });
         }
-        if old > 0 {
-            agree(args, old)?;
+        let _ = writeln!(
+            plan,
+            "{old} rows are old enough to be deleted, if they are confirmed"
+        );
+        if args.dry_run {
+            return Ok(plan);
+        }
+        if hurts {
+            agree(args, &plan)?;
         }
         let begun = Instant::now();
+        let mut done = String::new();
+        let changed = pruning.change_partitions(&mut session, |change| {
+            done.push_str(&match change {
+                Change::Created(part) => format!("created partition {part}\n"),
+                Change::Dropped(part) => format!("dropped partition {part}\n"),
+            });
+        });
+        let changed = changed.await;
+        io::stdout().write_all(done.as_bytes()).map_err(output)?;
         let deleted = pruning.run(&mut session, |_| {}).await.map_err(failed)?;
         session.close().await;
+        changed.map_err(failed)?;
         let seconds = begun.elapsed().as_secs_f64();
         Ok::<_, Failure>(format!("deleted {deleted} rows in {seconds:.1} s\n"))
     }))??;
@@ -64,6 +88,8 @@ pub(super) fn pruning(
         batch: prune.batch,
         pause: prune.pause,
         lock_timeout: prune.lock_timeout,
+        partition: prune.partition,
+        ahead: prune.ahead,
     })
 }
 
@@ -75,6 +101,22 @@ fn failed(error: PruneError) -> Failure {
         }
         PruneError::Column(_) => Failure::new("prune-column", Exit::Config, what)
             .remedy("name it as column in [prune]"),
+        PruneError::Locked(_) => Failure::new("prune-locked", Exit::Temporary, what).remedy(
+            "end the transactions that use it, or try again. The other partitions are dropped at the next round, too",
+        ),
+        PruneError::Owner(_) => Failure::new("prune-owner", Exit::Config, what).remedy(
+            "GRANT the role that owns the table to the relay's role, and let that owner CREATE in the schema",
+        ),
+        PruneError::DefaultPartition(_) => {
+            Failure::new("prune-default-partition", Exit::Config, what).remedy(
+                "create that table by hand, move the rows into it in one transaction, and ATTACH it: rows that are \
+                 inserted into a table of its own are not sent again",
+            )
+        }
+        PruneError::Partition(_, error) => {
+            let failure = Failure::new("prune-partition", Exit::Config, what).caused_by(error);
+            failure.remedy("set partition in [prune] to the time that the partitions have, or leave it out")
+        }
         PruneError::Confirmed(ConfirmedError::NotConfirmed { .. }) => {
             Failure::new("prune-not-confirmed", Exit::Temporary, what).remedy(
                 "see that a relay runs for each of these slots: walrelay status. Nothing that is not confirmed is \
@@ -84,15 +126,12 @@ fn failed(error: PruneError) -> Failure {
     }
 }
 
-fn agree(args: &PruneArgs, rows: u64) -> Result<(), Failure> {
+fn agree(args: &PruneArgs, plan: &str) -> Result<(), Failure> {
     if args.yes {
         return Ok(());
     }
     // For people, also when standard error is closed.
-    let _ = writeln!(
-        io::stderr(),
-        "{rows} rows will be deleted, if they are confirmed"
-    );
+    let _ = io::stderr().write_all(plan.as_bytes());
     go_on().map_err(|why| {
         let what = format!("nothing was deleted: {why}");
         Failure::new("prune-not-agreed", Exit::Usage, what)

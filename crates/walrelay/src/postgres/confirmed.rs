@@ -108,6 +108,11 @@ pub(super) async fn begin(session: &mut Session, lock_timeout: Duration) -> Resu
     ];
     session.query_all(&begin).await?;
     // The first query takes the snapshot, and only then runs.
+    position(session).await
+}
+
+/// The end of the log as it is now.
+pub(super) async fn position(session: &mut Session) -> Result<Lsn, Error> {
     let position = "SELECT pg_catalog.pg_current_wal_insert_lsn() AS position";
     let rows = session.query(position).await?;
     let position = rows

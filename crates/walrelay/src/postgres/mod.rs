@@ -12,7 +12,8 @@
 //! - `state_file`: how far a relay has come, noted before the slot is told. `retention`: how much WAL the
 //!   server keeps for the slot.
 //! - `bookmarks`: kept slots that replays are made from.
-//! - `prune`: which rows are deleted; `mark`: which are marked as sent; `confirmed`: the rule by which a row's commit is confirmed.
+//! - `prune`: which rows are deleted; `partitions`: or which partitions are dropped, and created; `mark`: which rows are
+//!   marked as sent; `confirmed`: the rule by which a row's commit is confirmed.
 //! - `catalog`: the queries of the catalogs. `script`: the SQL that creates things, as `init --dry-run`
 //!   prints and `migrations/` holds it. `presets`: which preset fits a table.
 
@@ -22,6 +23,7 @@ mod confirmed;
 mod deadline;
 mod error;
 mod mark;
+mod partitions;
 mod presets;
 mod prune;
 mod retention;
@@ -45,6 +47,7 @@ pub(crate) use catalog::{ServerFacts, SlotFacts, Transaction};
 pub(crate) use confirmed::ConfirmedError;
 pub(crate) use error::{GO_ON, PUBLISH, PostgresError, SetupError};
 pub(crate) use mark::{MarkError, Marking};
+pub(crate) use partitions::Change;
 pub(crate) use presets::remedy as columns_remedy;
 pub(crate) use prune::{PruneError, Pruning, recent_rows};
 pub(crate) use retention::Retention;

@@ -1,4 +1,4 @@
-//! Deletes rows whose commit is confirmed, and that are old enough.
+//! Deletes rows whose commit is confirmed, and that are old enough, from tables that are not partitioned by time.
 
 use std::time::Duration;
 
@@ -20,6 +20,10 @@ pub(crate) struct Pruning {
     pub(crate) batch: u32,
     pub(crate) pause: Duration,
     pub(crate) lock_timeout: Duration,
+    /// How long the partitions are that are created; `None`: none are.
+    pub(crate) partition: Option<Duration>,
+    /// How many partitions there are beyond the current one.
+    pub(crate) ahead: u32,
 }
 
 /// Why rows are not deleted.
@@ -30,6 +34,18 @@ pub(crate) enum PruneError {
     /// No column says how old a row is.
     #[error("table {0} has no column that tells a row's age")]
     Column(TableName),
+    /// Others hold the lock of a table.
+    #[error("table {0} is in use: its lock was not free within lock_timeout")]
+    Locked(TableName),
+    /// The role may not change partitions.
+    #[error("the role may not create and drop partitions of table {0}")]
+    Owner(TableName),
+    /// The DEFAULT partition has rows that belong into a new one.
+    #[error("partition {0} cannot be created: the DEFAULT partition holds rows of its range")]
+    DefaultPartition(TableName),
+    /// Another table is in the way of a new partition.
+    #[error("partition {0} cannot be created beside the tables that are there")]
+    Partition(TableName, #[source] Error),
     #[error(transparent)]
     Confirmed(#[from] ConfirmedError),
 }
@@ -80,7 +96,7 @@ fn is_older(column: &str, age: Duration) -> String {
 }
 
 impl Pruning {
-    /// Deletes all such rows of all tables, and says after each transaction how many it deleted.
+    /// Deletes all such rows of the tables that are not partitioned by time, and says after each transaction how many it deleted.
     pub(crate) async fn run(
         &self,
         session: &mut Session,
@@ -89,6 +105,9 @@ impl Pruning {
         let mut total = 0;
         for table in &self.tables {
             let column = self.column_of(session, table).await?;
+            if self.is_partitioned(session, table, &column).await? {
+                continue;
+            }
             loop {
                 let count = self.batch(session, table, &column).await?;
                 total += count;
@@ -108,6 +127,9 @@ impl Pruning {
         let mut total = 0;
         for table in &self.tables {
             let column = self.column_of(session, table).await?;
+            if self.is_partitioned(session, table, &column).await? {
+                continue;
+            }
             let sql = format!(
                 "SELECT count(*) AS rows FROM {} WHERE {}",
                 quoted(table),
@@ -118,7 +140,7 @@ impl Pruning {
         Ok(total)
     }
 
-    async fn column_of(
+    pub(super) async fn column_of(
         &self,
         session: &mut Session,
         table: &TableName,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::config::declare::{
-    SECOND, Section, boolean, duration, integer, section, string, strings,
+    MINUTE, SECOND, Section, boolean, duration, integer, section, string, strings,
 };
 use crate::config::reader::{Noted, Reader};
 
@@ -22,6 +22,10 @@ pub struct Prune {
     pub pause: Duration,
     /// How long a table's lock is waited for.
     pub lock_timeout: Duration,
+    /// The time of a partition that is created; `None`: none is.
+    pub partition: Option<Duration>,
+    /// How many partitions there are beyond the current one.
+    pub ahead: u32,
 }
 
 section! {
@@ -40,6 +44,10 @@ pub(super) struct Keys at "prune" {
     "pause" pause: Duration = duration(Duration::ZERO..).or("100ms");
     /// How long a transaction waits for the lock of a table that somebody else holds. Locked rows are passed over.
     "lock_timeout" lock_timeout: Duration = duration(Duration::from_millis(1)..).or("1s");
+    /// How long the next partitions are of a table that is partitioned by `RANGE` on the column, from midnight UTC on. Unset: partitions are dropped, and not created.
+    "partition" partition: Option<Duration> = duration(MINUTE..).optional();
+    /// How many partitions there are beyond the current one, if `partition` is set.
+    "ahead" ahead: u32 = integer::<u32>(1..=1_000).or("3");
 }
 }
 
@@ -64,5 +72,7 @@ pub(super) fn prune(reader: &mut Reader<'_>, snapshots: bool) -> Result<Option<P
         batch: keys.batch,
         pause: keys.pause,
         lock_timeout: keys.lock_timeout,
+        partition: keys.partition,
+        ahead: keys.ahead,
     }))
 }
