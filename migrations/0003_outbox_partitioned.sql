@@ -1,6 +1,7 @@
 -- An outbox in partitions of one day each: walrelay creates the next ones, and drops confirmed ones
--- as a whole (docs/PRUNING.md). Comes after 0001_outbox.sql, and needs
---   tables = ["public.outbox_partitioned"] in [source], keep and partition = "24h" in [prune].
+-- as a whole (docs/PRUNING.md). Comes after 0001_outbox.sql, in place of whose table it is used: drop
+-- that one when nothing writes it. Needs tables = ["public.outbox_partitioned"] in [source], and keep
+-- and partition = "24h" in [prune].
 CREATE TABLE IF NOT EXISTS public.outbox_partitioned (
     id            uuid NOT NULL DEFAULT gen_random_uuid(), -- header "id": recognises a repeat
     aggregatetype text NOT NULL, -- topic outbox.event.<aggregatetype>

@@ -1,5 +1,6 @@
 //! `walrelay prune` and `[prune]`: confirmed rows go, no other.
 
+mod million;
 mod partitions;
 
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! PRUNING.md: its configuration, its right, its command, and the table that stays empty.
+//! PRUNING.md: its configurations, its right, its command, the table that stays empty, and the one in partitions.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::Command;
 use walrelay_testkit::{Db, History, eventually};
 
 use super::{block, psql};
-use crate::rig::{PATIENCE, Rig};
+use crate::rig::{PATIENCE, Rig, output_with, said};
 
 const DOCUMENT: &str = "docs/PRUNING.md";
 
@@ -58,5 +58,56 @@ fn the_ways_of_the_page() {
             .expect("it is there")
             .contains("[prune]")
     );
+    relay.ends_well();
+}
+
+/// The table of `migrations/`, and the role that the relay needs to be a member of.
+#[test]
+fn the_partitions_of_the_page() {
+    let rig = Rig::new(15);
+    let db = Db::connect(&rig.postgres.url());
+    let script = |name: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations");
+        fs::read_to_string(path.join(name)).expect("a migration")
+    };
+    psql(&db, &script("0001_outbox.sql"));
+    for _ in 0..2 {
+        db.batch(&script("0003_outbox_partitioned.sql"));
+    }
+    db.batch(
+        "DROP TABLE outbox; ALTER ROLE walrelay PASSWORD 'x'; REVOKE outbox_owner FROM walrelay; \
+         CREATE TABLE outbox_partitioned_p20200115 PARTITION OF outbox_partitioned \
+         FOR VALUES FROM ('2020-01-15 00:00:00+00') TO ('2020-01-16 00:00:00+00'); \
+         ALTER TABLE outbox_partitioned_p20200115 OWNER TO outbox_owner",
+    );
+    let lines = format!("\n{}\nahead = 9\n", block(DOCUMENT, "prune-partitions"));
+    let config = rig.config_with(&rig.url_as("walrelay", "x", "postgres"), &lines);
+    let text = fs::read_to_string(&config).expect("it is there");
+    let text = super::with(&text, "public.outbox", "public.outbox_partitioned");
+    fs::write(&config, text).expect("it is written");
+    let partitions = || -> Vec<String> {
+        let sql = "SELECT inhrelid::regclass::text FROM pg_inherits \
+                   WHERE inhparent = 'outbox_partitioned'::regclass ORDER BY 1";
+        db.query(sql, &[]).iter().map(|row| row.get(0)).collect()
+    };
+    assert_eq!(partitions().len(), 5);
+    let refused = output_with("prune", &config, &["--yes"]);
+    assert!(
+        refused.status.code() == Some(78) && said(&refused).contains("[prune-owner]"),
+        "{refused:?}"
+    );
+
+    db.batch("GRANT outbox_owner TO walrelay");
+    db.batch(
+        "INSERT INTO outbox_partitioned (aggregatetype, aggregateid, type, payload, created_at) \
+         VALUES ('Order', '1', 'T', '1', '2020-01-15 12:00:00+00'), ('Order', '2', 'T', '2', now())",
+    );
+    let relay = rig.streaming(&config);
+    eventually(PATIENCE, || {
+        let parts = partitions();
+        parts.len() == 10 && !parts.contains(&"outbox_partitioned_p20200115".to_owned())
+    });
+    let records = || History::records(&rig.bootstrap, &rig.prefix, 2, PATIENCE);
+    eventually(PATIENCE, || records().len() == 2);
     relay.ends_well();
 }

@@ -1,0 +1,206 @@
+//! The figures of docs/BENCHMARKS.md, "Pruning": `PRUNE_ROWS=1000000 cargo test -p walrelay --test e2e prune::million --
+//! --ignored --nocapture`.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{scope, sleep};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+use walrelay_lab::servers::Postgres;
+use walrelay_testkit::{Db, servers};
+
+use super::MAY;
+use crate::endpoint::{free_address, get};
+use crate::rig::{Rig, output_with, said};
+
+const RATE: u64 = 5_000;
+const WRITERS: u64 = 4;
+/// Rows of a transaction.
+const TOGETHER: u64 = 5;
+/// How long the relay is watched without pruning.
+const BEFORE: Duration = Duration::from_secs(20);
+const PARTS: u64 = 10;
+
+/// A server that flushes its commits, and an outbox with old rows, which are a month old, partitioned or not.
+fn rig(rows: u64, partitioned: bool) -> Rig {
+    let mut rig = Rig::new(15);
+    let builder = Postgres::builder().binaries(servers::binaries(15));
+    rig.postgres = builder.start().expect("a server");
+    let db = Db::connect(&rig.postgres.url());
+    let by = if partitioned {
+        "PARTITION BY RANGE (created_at)"
+    } else {
+        ""
+    };
+    db.batch(&format!(
+        "CREATE TABLE outbox (id uuid DEFAULT gen_random_uuid(), aggregatetype text, aggregateid text, type text, \
+         payload jsonb, created_at timestamptz DEFAULT now(), PRIMARY KEY (created_at, id)) {by}"
+    ));
+    for part in 0..if partitioned { PARTS } else { 0 } {
+        db.batch(&format!(
+            "CREATE TABLE outbox_old_{part} PARTITION OF outbox FOR VALUES FROM ('2020-01-01 {part}:00:00') \
+             TO ('2020-01-01 {}:00:00')",
+            part + 1
+        ));
+    }
+    if partitioned {
+        db.batch("CREATE TABLE outbox_now PARTITION OF outbox FOR VALUES FROM ('2020-01-02') TO (MAXVALUE)");
+    }
+    let time = format!("'2020-01-01'::timestamptz + i % {PARTS} * interval '1 hour'");
+    db.batch(&insert(rows, &time));
+    db.batch("VACUUM ANALYZE outbox");
+    rig
+}
+
+fn insert(rows: u64, time: &str) -> String {
+    format!(
+        "INSERT INTO outbox SELECT gen_random_uuid(), 'bulk', 'key-' || i % 5000, 'T', \
+         jsonb_build_object('number', i, 'text', repeat('x', 200)), {time} FROM generate_series(1, {rows}) AS i"
+    )
+}
+
+/// Table and indexes in MB, and dead rows.
+fn size(db: &Db) -> String {
+    let sql = "SELECT coalesce(sum(pg_table_size(relid)), 0)::float8 / 1e6, \
+               coalesce(sum(pg_indexes_size(relid)), 0)::float8 / 1e6, \
+               coalesce(sum(pg_stat_get_dead_tuples(relid)), 0)::int8 FROM pg_partition_tree('outbox') WHERE isleaf";
+    let plain = "SELECT pg_table_size('outbox')::float8 / 1e6, pg_indexes_size('outbox')::float8 / 1e6, \
+                 pg_stat_get_dead_tuples('outbox'::regclass)";
+    let parts = "SELECT relkind = 'p' FROM pg_class WHERE oid = 'outbox'::regclass";
+    let partitioned: bool = db.query(parts, &[])[0].get(0);
+    // Other sessions report what they did at their ends, or a second later.
+    sleep(Duration::from_millis(1500));
+    let row = &db.query(if partitioned { sql } else { plain }, &[])[0];
+    let (table, indexes, dead): (f64, f64, i64) = (row.get(0), row.get(1), row.get(2));
+    format!("table {table:.1} MB, indexes {indexes:.1} MB, {dead} dead rows")
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.expect("after 1970").as_millis() as u64
+}
+
+/// Commit to acknowledgement since `since_ms`: medians and maxima of the percentiles of each second.
+fn latency(address: SocketAddr, since_ms: u64) -> String {
+    let (_, body) = get(address, "/api/history").expect("an answer");
+    let history: Value = serde_json::from_str(&body).expect("JSON");
+    let samples = history["samples"].as_array().expect("samples");
+    let of = |place: usize| {
+        let during = samples
+            .iter()
+            .filter(|sample| sample[0].as_u64().is_some_and(|at| at >= since_ms));
+        let mut values: Vec<f64> = during.filter_map(|sample| sample[place].as_f64()).collect();
+        values.sort_by(f64::total_cmp);
+        let at = |part: usize| values.get(values.len() * part / 100).copied();
+        (
+            at(50).unwrap_or_default(),
+            at(99).unwrap_or_default(),
+            values.len(),
+        )
+    };
+    let ((p50, _, seconds), (p99, most, _)) = (of(2), of(3));
+    format!("{seconds} s: p50 {p50:.1} ms, p99 {p99:.1} ms, p99 of the worst second {most:.1} ms")
+}
+
+/// Prunes everything old while rows are written at the rate.
+fn while_streaming(rows: u64, partitioned: bool) {
+    let what = if partitioned { "partitions" } else { "rows" };
+    let rig = rig(rows, partitioned);
+    let db = Db::connect(&rig.postgres.url());
+    let address = free_address();
+    let more = format!("\n[http]\nlisten = \"{address}\"\n");
+    let config = rig.config_with(&rig.postgres.url(), &more);
+    let relay = rig.streaming(&config);
+    eprintln!("{what}: before: {}", size(&db));
+    let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    scope(|scope| {
+        for _ in 0..WRITERS {
+            scope.spawn(|| {
+                let db = Db::connect(&rig.postgres.url());
+                let sql = insert(TOGETHER, "now()");
+                let every = Duration::from_secs(1) * (TOGETHER * WRITERS) as u32 / RATE as u32;
+                let mut next = Instant::now();
+                while !stop.load(Ordering::Relaxed) {
+                    db.batch(&sql);
+                    written.fetch_add(TOGETHER, Ordering::Relaxed);
+                    next += every;
+                    sleep(next.saturating_duration_since(Instant::now()));
+                }
+            });
+        }
+        sleep(Duration::from_secs(5));
+        let (since, begun, first) = (now_ms(), Instant::now(), written.load(Ordering::Relaxed));
+        sleep(BEFORE);
+        eprintln!("{what}: without pruning {}", latency(address, since));
+        let since = now_ms();
+        let pruned = output_with("prune", &config, &[MAY, "--keep=24h", "--yes"]);
+        assert!(pruned.status.success(), "{pruned:?}");
+        eprintln!(
+            "{what}: {}",
+            said(&pruned).lines().last().unwrap_or_default()
+        );
+        // The second of the end, too.
+        sleep(Duration::from_secs(2));
+        eprintln!("{what}: while pruning {}", latency(address, since));
+        let rate = (written.load(Ordering::Relaxed) - first) as f64 / begun.elapsed().as_secs_f64();
+        eprintln!("{what}: {rate:.0} rows/s were written");
+        stop.store(true, Ordering::Relaxed);
+    });
+    rig.caught_up();
+    eprintln!("{what}: after: {}", size(&db));
+    db.batch("VACUUM outbox");
+    eprintln!("{what}: after VACUUM: {}", size(&db));
+    relay.ends_well();
+}
+
+/// WAL of a row in bytes, and what is left of the table, without other load.
+fn alone(rows: u64) {
+    let wal = |rig: &Rig, what: &str, work: &mut dyn FnMut(&Db)| {
+        let db = Db::connect(&rig.postgres.url());
+        let begin: String = db.query("SELECT pg_current_wal_insert_lsn()::text", &[])[0].get(0);
+        work(&db);
+        let sql = format!("SELECT (pg_current_wal_insert_lsn() - '{begin}')::float8");
+        let bytes: f64 = db.query(&sql, &[])[0].get(0);
+        eprintln!(
+            "{what}: {:.0} bytes of WAL a row; {}",
+            bytes / rows as f64,
+            size(&db)
+        );
+        db.batch("VACUUM outbox");
+        eprintln!("{what}: after VACUUM: {}", size(&db));
+    };
+    let one_by_one = |db: &Db, delete: &str| {
+        let body = insert(TOGETHER, "now()");
+        db.batch(&format!(
+            "DO $$BEGIN FOR n IN 1..{} LOOP {body}; {delete} COMMIT; END LOOP; END$$",
+            rows / TOGETHER
+        ));
+    };
+    let empty = rig(0, false);
+    wal(&empty, "insert and delete in one transaction", &mut |db| {
+        one_by_one(db, "DELETE FROM outbox WHERE created_at = now();");
+    });
+    wal(&empty, "insert", &mut |db| one_by_one(db, ""));
+    for (what, partitioned) in [("delete rows", false), ("drop partitions", true)] {
+        let rig = rig(rows, partitioned);
+        let config = rig.config();
+        let relay = rig.streaming(&config);
+        wal(&rig, what, &mut |_| {
+            let pruned = output_with("prune", &config, &[MAY, "--keep=24h", "--yes"]);
+            assert!(pruned.status.success(), "{pruned:?}");
+        });
+        relay.ends_well();
+    }
+}
+
+/// A million rows are pruned beside 5,000 rows/s.
+#[test]
+#[ignore = "a million rows, minutes: its figures are in docs/BENCHMARKS.md"]
+fn rows_are_pruned_beside_others() {
+    let rows: u64 =
+        std::env::var("PRUNE_ROWS").map_or(1_000_000, |rows| rows.parse().expect("a number"));
+    alone(rows / 5);
+    while_streaming(rows, false);
+    while_streaming(rows, true);
+}
