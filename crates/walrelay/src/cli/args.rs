@@ -163,11 +163,13 @@ A row is a JSON object of columns and values:
     /// Delete rows of the outbox tables that are confirmed and old enough.
     ///
     /// A row that is not confirmed stays, whatever its age. The relay must run, as the rows are deleted when it has
-    /// confirmed a position behind them. In batches, with pauses; locked rows are passed over. Asks first.
+    /// confirmed a position behind them. In batches, with pauses; locked rows are passed over. Of a table that is
+    /// partitioned by time, whole partitions are dropped and the next ones created. Asks first.
     #[command(after_help = "Examples:
   walrelay prune --keep 168h --dry-run
   walrelay prune --keep 168h
-  walrelay prune --keep 24h --set prune.batch=1000 --yes")]
+  walrelay prune --keep 24h --set prune.batch=1000 --yes
+  walrelay prune --keep 24h --set prune.partition=24h --yes")]
     Prune(Box<PruneArgs>),
 
     /// Go from a polling relay to walrelay in steps that can be looked at, and back.

@@ -13,7 +13,7 @@ pub struct PruneArgs {
     #[arg(long, value_name = "TIME", value_parser = crate::config::duration)]
     pub keep: Option<Duration>,
 
-    /// Say how many rows are old enough, and delete none.
+    /// Say how many rows are old enough and which partitions would come and go, and change nothing.
     #[arg(long)]
     pub dry_run: bool,
 
