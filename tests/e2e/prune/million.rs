@@ -1,5 +1,5 @@
-//! The figures of docs/BENCHMARKS.md, "Pruning": `PRUNE_ROWS=1000000 cargo test -p walrelay --test e2e prune::million --
-//! --ignored --nocapture`.
+//! The figures of docs/BENCHMARKS.md, "Pruning": `cargo test -p walrelay --test e2e prune::million -- --ignored --nocapture
+//! --test-threads=1`; `PRUNE_ROWS` is a million.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,11 +16,16 @@ use crate::rig::{Rig, output_with, said};
 
 const RATE: u64 = 5_000;
 const WRITERS: u64 = 4;
-/// Rows of a transaction.
-const TOGETHER: u64 = 5;
+/// Rows of a transaction beside the pruning, and without other load.
+const TOGETHER: u64 = 20;
+const FEW: u64 = 5;
 /// How long the relay is watched without pruning.
 const BEFORE: Duration = Duration::from_secs(20);
 const PARTS: u64 = 10;
+
+fn rows() -> u64 {
+    std::env::var("PRUNE_ROWS").map_or(1_000_000, |rows| rows.parse().expect("a number"))
+}
 
 /// A server that flushes its commits, and an outbox with old rows, which are a month old, partitioned or not.
 fn rig(rows: u64, partitioned: bool) -> Rig {
@@ -155,7 +160,10 @@ fn while_streaming(rows: u64, partitioned: bool) {
 }
 
 /// WAL of a row in bytes, and what is left of the table, without other load.
-fn alone(rows: u64) {
+#[test]
+#[ignore = "a minute: its figures are in docs/BENCHMARKS.md"]
+fn wal_and_bloat_of_each_way() {
+    let rows = rows() / 10;
     let wal = |rig: &Rig, what: &str, work: &mut dyn FnMut(&Db)| {
         let db = Db::connect(&rig.postgres.url());
         let begin: String = db.query("SELECT pg_current_wal_insert_lsn()::text", &[])[0].get(0);
@@ -171,12 +179,12 @@ fn alone(rows: u64) {
         eprintln!("{what}: after VACUUM: {}", size(&db));
     };
     let one_by_one = |db: &Db, delete: &str| {
-        let body = insert(TOGETHER, "now()");
+        let body = insert(FEW, "now()");
         // The plan is made while the table is empty.
         db.batch("SET enable_seqscan = off");
         db.batch(&format!(
             "DO $$BEGIN FOR n IN 1..{} LOOP {body}; {delete} COMMIT; END LOOP; END$$",
-            rows / TOGETHER
+            rows / FEW
         ));
     };
     let empty = rig(0, false);
@@ -200,9 +208,6 @@ fn alone(rows: u64) {
 #[test]
 #[ignore = "a million rows, minutes: its figures are in docs/BENCHMARKS.md"]
 fn rows_are_pruned_beside_others() {
-    let rows: u64 =
-        std::env::var("PRUNE_ROWS").map_or(1_000_000, |rows| rows.parse().expect("a number"));
-    alone(rows / 10);
-    while_streaming(rows, false);
-    while_streaming(rows, true);
+    while_streaming(rows(), false);
+    while_streaming(rows(), true);
 }

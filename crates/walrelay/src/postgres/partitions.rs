@@ -68,7 +68,6 @@ impl Pruning {
             let old = self.old(session, table).await?;
             planned.extend(old.into_iter().map(|part| Change::Dropped(part.name)));
         }
-        session.query("RESET TimeZone").await?;
         Ok(planned)
     }
 
@@ -100,7 +99,6 @@ impl Pruning {
                 first.get_or_insert(error);
             }
         }
-        session.query("RESET TimeZone").await?;
         first.map_or(Ok(()), Err)
     }
 

@@ -102,6 +102,8 @@ impl Pruning {
         session: &mut Session,
         mut deleted: impl FnMut(u64),
     ) -> Result<u64, PruneError> {
+        // Partitions are looked at in UTC; a row's `timestamp` is in the zone of the role.
+        session.query("RESET TimeZone").await?;
         let mut total = 0;
         for table in &self.tables {
             let column = self.column_of(session, table).await?;
