@@ -27,12 +27,15 @@ pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> Ended {
         let mut hurts = old > 0;
         for change in pruning.planned(&mut session).await.map_err(failed)? {
             hurts |= matches!(change, Change::Dropped(_));
-            plan.push_str(&match change {
-                Change::Created(part) => format!("partition {part} is created\n"),
+            let _ = match change {
+                Change::Created(part) => writeln!(plan, "partition {part} is created"),
                 Change::Dropped(part) => {
-                    format!("partition {part} is dropped, if its rows are confirmed\n")
+                    writeln!(
+                        plan,
+                        "partition {part} is dropped, if its rows are confirmed"
+                    )
                 }
-            });
+            };
         }
         let _ = writeln!(
             plan,
@@ -47,10 +50,10 @@ pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> Ended {
         let begun = Instant::now();
         let mut done = String::new();
         let changed = pruning.change_partitions(&mut session, |change| {
-            done.push_str(&match change {
-                Change::Created(part) => format!("created partition {part}\n"),
-                Change::Dropped(part) => format!("dropped partition {part}\n"),
-            });
+            let _ = match change {
+                Change::Created(part) => writeln!(done, "created partition {part}"),
+                Change::Dropped(part) => writeln!(done, "dropped partition {part}"),
+            };
         });
         let changed = changed.await;
         io::stdout().write_all(done.as_bytes()).map_err(output)?;
