@@ -237,3 +237,36 @@ fn rows_in_the_default_partition_are_in_the_way_of_theirs_alone() {
     refused(&other, 78, "prune-partition");
     relay.ends_well();
 }
+
+/// What is committed while the partition is being detached is waited for, too.
+#[test]
+fn the_last_row_of_a_partition_is_waited_for() {
+    let rig = rig(15);
+    let db = Db::connect(&rig.postgres.url());
+    let config = rig.config();
+    let relay = rig.relay();
+    rig.workload().rows(100).seed(1).run();
+    let writer = Db::connect(&rig.postgres.url());
+    writer.batch(
+        "BEGIN; INSERT INTO outbox SELECT gen_random_uuid(), aggregatetype, 'last', type, '{\"number\": 1}' FROM outbox LIMIT 1",
+    );
+    let config_of = config.clone();
+    let tried = thread::spawn(move || prune(&config_of, &["--yes", "--set=prune.lock_timeout=2m"]));
+    eventually(PATIENCE, || {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%DETACH%'";
+        db.query(sql, &[])[0].get::<_, i64>(0) == 1
+    });
+    // All else is confirmed by now. Nobody confirms the row that comes before the partition is detached.
+    relay.ends_well();
+    writer.batch("COMMIT");
+    refused(&tried.join().expect("an output"), 75, "prune-not-confirmed");
+    assert!(there(&db) && !partitions(&db).contains(&"outbox_old".to_owned()));
+    let relay = rig.relay();
+    let gone = done(&prune(&config, &["--yes"]));
+    assert!(
+        gone.contains("dropped partition public.outbox_old\n"),
+        "{gone}"
+    );
+    verdict(&rig).assert_clean();
+    relay.ends_well();
+}
