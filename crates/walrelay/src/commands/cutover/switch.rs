@@ -13,7 +13,7 @@ use super::super::slots::{Server, failure, warn};
 use super::plan::{lockers_sql, slot_exists};
 use super::{INTERVAL, gone, marking, needs_unsent, say, stop};
 use crate::cli::{Exit, Failure, SwitchCutoverArgs};
-use crate::postgres::slots;
+use crate::postgres::{ConfirmedError, slots};
 use crate::telemetry::{World, log_to_stderr};
 
 pub(super) fn switch(
@@ -125,7 +125,7 @@ async fn exists(server: &Server) -> Result<bool, Failure> {
     Ok(found.iter().any(|slot| slot.name == server.slot()))
 }
 
-/// Resolves when the relay has made the slot and reads it.
+/// Resolves when the relay has made the slot and confirms positions in it.
 async fn slot_made(server: &Server) {
     let mut connected: Option<Session> = None;
     loop {
@@ -142,15 +142,21 @@ async fn slot_made(server: &Server) {
                 }
             },
         };
-        // A reply: the relay has opened the stream. The session that makes the slot holds it, too, before that.
-        let read = format!(
-            "SELECT FROM pg_catalog.pg_replication_slots s JOIN pg_catalog.pg_stat_replication r \
-             ON r.pid = s.active_pid WHERE s.slot_name = {} AND r.reply_time IS NOT NULL",
-            quote_literal(server.slot())
-        );
-        match session.query(&read).await {
-            Ok(rows) if !rows.is_empty() => return,
-            Ok(_) => {}
+        let looked = async {
+            let found = slots(session).await?;
+            if !found.iter().any(|slot| slot.name == server.slot()) {
+                return Ok(false);
+            }
+            // The stream goes on when it confirms what is committed now.
+            match marking(&server.config).wait_confirmed(session).await {
+                Ok(()) => Ok(true),
+                Err(ConfirmedError::NotConfirmed { .. }) => Ok(false),
+                Err(ConfirmedError::Sql(error)) => Err(error),
+            }
+        };
+        match looked.await {
+            Ok(true) => return,
+            Ok(false) => {}
             Err(error) => {
                 debug!(%error, "the slot cannot be looked at");
                 connected = None;
