@@ -104,7 +104,7 @@ pub struct ShadowCutoverArgs {
     #[arg(long, value_name = "PLACE")]
     pub id: Option<CutoverId>,
 
-    /// End after this time; without it, at Ctrl-C.
+    /// End so long after the first event that both relays have published; without it, at Ctrl-C.
     #[arg(long = "for", value_name = "TIME", value_parser = crate::config::duration)]
     pub duration: Option<Duration>,
 

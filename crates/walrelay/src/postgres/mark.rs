@@ -191,6 +191,8 @@ impl Marking {
 
     /// Waits until the slot has confirmed what is committed now.
     pub(crate) async fn wait_confirmed(&self, session: &mut Session) -> Result<(), ConfirmedError> {
+        // A new slot has confirmed the end of an idle log already: first move it.
+        flush(session).await?;
         let position = begin(session, LOCK_TIMEOUT).await?;
         session.query("COMMIT").await?;
         flush(session).await?;
