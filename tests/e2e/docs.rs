@@ -15,7 +15,7 @@ mod texts;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use walrelay_lab::servers::{ChildGuard, Signal};
@@ -54,6 +54,19 @@ fn block(document: &str, name: &str) -> String {
     blocks(document)
         .remove(name)
         .unwrap_or_else(|| panic!("{document} has no block named {name}"))
+}
+
+/// A shell for a block of a document, which finds the binary that is tested.
+fn shell(script: &str) -> Command {
+    let binary = Path::new(env!("CARGO_BIN_EXE_walrelay"));
+    let folder = binary.parent().expect("a folder").display();
+    let searched = std::env::var("PATH").unwrap_or_default();
+    let mut command = Command::new("sh");
+    command
+        .args(["-ec", script])
+        .env("PATH", format!("{folder}:{searched}"))
+        .env_remove("WALRELAY_CONFIG");
+    command
 }
 
 /// Runs statements one by one, as psql sends them: some are refused in a transaction with others.

@@ -1,12 +1,10 @@
 //! CUTOVER.md: its configuration, its rights and its commands.
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
 
 use walrelay_testkit::{Db, eventually};
 
-use super::{block, psql, with};
+use super::{block, psql, shell, with};
 use crate::rig::{PATIENCE, Rig, done, output};
 
 const DOCUMENT: &str = "docs/CUTOVER.md";
@@ -28,18 +26,15 @@ fn from_a_polling_relay() {
     let config = fs::read_to_string(&path).expect("the configuration");
     let lines = block(DOCUMENT, "cutover-config");
     fs::write(&path, with(&config, "[source]\n", &format!("{lines}\n"))).expect("written");
-    // A binary of that name, as a shell finds it.
-    let binary = Path::new(env!("CARGO_BIN_EXE_walrelay"));
-    let folder = binary.parent().expect("a folder").display();
-    let searched = std::env::var("PATH").unwrap_or_default();
-    let shell = Command::new("sh")
-        .args(["-ec", &block(DOCUMENT, "cutover")])
-        .env("PATH", format!("{folder}:{searched}"))
+    let switched = shell(&block(DOCUMENT, "cutover"))
         .env("WALRELAY_CONFIG", &path)
         .env("STOP_POLLER", "true")
         .output()
         .expect("a shell");
-    assert!(done(&shell).contains("Start walrelay run now"), "{shell:?}");
+    assert!(
+        done(&switched).contains("Start walrelay run now"),
+        "{switched:?}"
+    );
     let relay = rig.streaming(&path);
     rig.workload().rows(100).seed(2).run();
     rig.caught_up();

@@ -2,11 +2,10 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use walrelay_testkit::{Db, History, eventually};
 
-use super::{block, psql};
+use super::{block, psql, shell};
 use crate::rig::{PATIENCE, Rig, output_with, said};
 
 const DOCUMENT: &str = "docs/PRUNING.md";
@@ -41,13 +40,7 @@ fn the_ways_of_the_page() {
         "INSERT INTO outbox SELECT gen_random_uuid(), 'Order', '1', 'T', '1', now() - days * interval '1 day' \
          FROM generate_series(0, 30, 10) AS days",
     );
-    // A binary of that name, as a shell finds it.
-    let binary = Path::new(env!("CARGO_BIN_EXE_walrelay"));
-    let folder = binary.parent().expect("a folder").display();
-    let searched = std::env::var("PATH").unwrap_or_default();
-    let output = Command::new("sh")
-        .args(["-ec", &block(DOCUMENT, "prune")])
-        .env("PATH", format!("{folder}:{searched}"))
+    let output = shell(&block(DOCUMENT, "prune"))
         .env("WALRELAY_CONFIG", &config)
         .output()
         .expect("a shell");

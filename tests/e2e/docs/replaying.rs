@@ -1,29 +1,20 @@
 //! REPLAY.md: its commands and its configuration against real servers.
 
-use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::Output;
 
 use walrelay_testkit::{Db, History, eventually};
 
-use super::{block, insert, succeeded};
+use super::{block, insert, shell, succeeded};
 use crate::rig::{PATIENCE, Rig};
 
 const DOCUMENT: &str = "docs/REPLAY.md";
 
-/// Runs a block as a shell does, beside `walrelay.toml`.
-fn shell(name: &str, dir: &Path) -> Output {
-    let binary = PathBuf::from(env!("CARGO_BIN_EXE_walrelay"));
-    let folder = binary.parent().expect("a folder").to_owned();
-    let path = env::var("PATH").unwrap_or_default();
-    let path = format!("{}:{path}", folder.display());
-    let mut command = Command::new("sh");
-    command
-        .args(["-ec", &block(DOCUMENT, name)])
-        .current_dir(dir);
-    command.env("PATH", path).env_remove("WALRELAY_CONFIG");
-    command.output().expect("a shell")
+/// Runs a block beside `walrelay.toml`.
+fn run(name: &str, dir: &Path) -> Output {
+    let mut command = shell(&block(DOCUMENT, name));
+    command.current_dir(dir).output().expect("a shell")
 }
 
 #[test]
@@ -37,7 +28,7 @@ fn commands_of_the_page_do_what_it_says() {
     let db = Db::connect(&rig.postgres.url());
     insert(&db, "key", 1);
     rig.caught_up();
-    let said = succeeded(&shell("bookmark", dir));
+    let said = succeeded(&run("bookmark", dir));
     for words in [
         "created bookmark before_release",
         "BOOKMARK",
@@ -46,7 +37,7 @@ fn commands_of_the_page_do_what_it_says() {
     ] {
         assert!(said.contains(words), "{words}: {said}");
     }
-    succeeded(&shell("replay", dir));
+    succeeded(&run("replay", dir));
     let events = fs::read_to_string(dir.join("events.jsonl")).expect("the events");
     assert_eq!(events.lines().count(), 1, "{events}");
     eventually(PATIENCE, || {

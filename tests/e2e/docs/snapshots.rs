@@ -1,12 +1,10 @@
 //! SNAPSHOTS.md: its configuration, its right and its commands.
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
 
 use walrelay_testkit::{Db, History, eventually};
 
-use super::{block, psql, with};
+use super::{block, psql, shell, with};
 use crate::rig::{PATIENCE, Rig, SLOT};
 
 const DOCUMENT: &str = "docs/SNAPSHOTS.md";
@@ -39,13 +37,7 @@ fn snapshot_and_resend() {
     let records = || History::records(&rig.bootstrap, &rig.prefix, 2, PATIENCE);
     assert_eq!(records().len(), 2);
 
-    // A binary of that name, as a shell finds it.
-    let binary = Path::new(env!("CARGO_BIN_EXE_walrelay"));
-    let folder = binary.parent().expect("a folder").display();
-    let searched = std::env::var("PATH").unwrap_or_default();
-    let output = Command::new("sh")
-        .args(["-ec", &block(DOCUMENT, "resend")])
-        .env("PATH", format!("{folder}:{searched}"))
+    let output = shell(&block(DOCUMENT, "resend"))
         .env("WALRELAY_CONFIG", &path)
         .output()
         .expect("a shell");

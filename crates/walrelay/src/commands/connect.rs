@@ -171,14 +171,18 @@ pub(super) fn selection(config: &Config) -> Selection {
     }
 }
 
-/// How rows are marked as sent, where that is configured.
-pub(super) fn marking(config: &Config) -> Option<Marking> {
-    Some(Marking {
-        slot: config.source.slot.clone(),
-        tables: config.source.tables.clone(),
-        selection: selection(config),
-        set: config.source.mark_sent.clone()?,
-    })
+/// Which rows count as not sent, and how they are marked: not at all where `set` is empty.
+pub(super) fn marking(config: &Config) -> Marking {
+    let source = &config.source;
+    Marking {
+        slot: source.slot.clone(),
+        tables: source.tables.clone(),
+        selection: Selection {
+            unsent: true,
+            ..selection(config)
+        },
+        set: source.mark_sent.clone().unwrap_or_default(),
+    }
 }
 
 pub(super) fn settings(

@@ -179,7 +179,8 @@ fn row_workers(
 ) -> Result<Vec<Background>, Failure> {
     let keep = config.prune.as_ref().and_then(|prune| prune.keep);
     let prune = keep.map(|keep| pruning(config, Some(keep))).transpose()?;
-    let work = [prune.map(Work::Prune), marking(config).map(Work::Mark)];
+    let mark = config.source.mark_sent.as_ref().map(|_| marking(config));
+    let work = [prune.map(Work::Prune), mark.map(Work::Mark)];
     let started = work.into_iter().flatten().map(|work| {
         let worker = RowWorker {
             info: conn_info(&config.source, env)?,

@@ -27,11 +27,11 @@ use tokio::time::sleep;
 use walrelay_walsender::Session;
 
 use super::confirm::confirm;
+use super::connect::marking;
 use super::slots::{Server, failure, warn};
 use super::{Ended, Env, log_warnings, output};
 use crate::cli::{CutoverArgs, CutoverCommand, Exit, Failure};
 use crate::config::{Config, KafkaSink, SinkConfig, SnapshotMode};
-use crate::postgres::Marking;
 
 /// The header that says which comparison a record belongs to.
 const HEADER: &str = "walrelay-cutover";
@@ -76,20 +76,6 @@ fn kafka_of(config: &Config) -> Result<&KafkaSink, Failure> {
             "there is no Kafka in the configuration",
         )
         .remedy("set sink.kind to kafka")),
-    }
-}
-
-/// The rule by which rows count as not sent. `set` is empty where rows cannot be marked.
-fn marking(config: &Config) -> Marking {
-    let source = &config.source;
-    Marking {
-        slot: source.slot.clone(),
-        tables: source.tables.clone(),
-        selection: crate::postgres::Selection {
-            unsent: true,
-            ..super::connect::selection(config)
-        },
-        set: source.mark_sent.clone().unwrap_or_default(),
     }
 }
 

@@ -55,7 +55,7 @@ pub(super) fn switch(
     // The relay's own log says how far the snapshot is.
     let errors = log_to_stderr(config.log, Some(&config.source.slot), env);
     let mut once = config.clone();
-    // Both would be held open until it is known whether the switch was made.
+    // Bookmarks and pruning begin with `walrelay run`.
     once.retention = None;
     once.prune = None;
     let run = Run {
