@@ -13,7 +13,7 @@ help:
 	@echo "make drill   the same with faults: a stopped broker, a killed walsender, a poison row; ends by itself"
 	@echo "make build   the binary, in target/release/walrelay"
 	@echo "make test    all tests, against real servers"
-	@echo "make test-minimal  make demo and some tests in a fresh minimal Debian, as root and as a user (needs root)"
+	@echo "make test-minimal  make demo, as root and as a user, and some tests in a fresh minimal Debian (needs root)"
 	@echo "make test-alerts  the alerts for Prometheus, by promtool"
 	@echo "make test-faults  every fault of docs/PROOF.md on Postgres 14 to 18, and its table there"
 	@echo "             (FAULTS_SEED=1 FAULTS_ONLY=name FAULTS_POSTGRES=17 to repeat one)"
@@ -40,6 +40,8 @@ drill:
 	@scripts/bootstrap.sh demo
 	@$(CARGO) run --locked --release -p walrelay -- demo --drill
 
+# Most tests wait for servers, so that more of them run at a time than there are processors.
+test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 2)))
 test:
 	@scripts/bootstrap.sh test
 	$(CARGO) test --locked --workspace
