@@ -148,3 +148,40 @@ fn goes_on_when_the_broker_is_back() {
     assert_eq!(verdict.duplicates, 0);
     relay.ends_well();
 }
+
+/// The commit record of a transaction may start exactly where the confirmed one ends. A relay that asked for
+/// the log after the confirmed position, instead of from it on, would lose that transaction.
+#[test]
+fn a_commit_at_the_confirmed_position_is_sent() {
+    let rig = Rig::with_outbox(18);
+    let config = rig.config();
+    let [first, second] = [(); 2].map(|()| Db::connect(&rig.postgres.url()));
+    let slot = rig.slot();
+    let begin = |db: &Db, key: &str, number: u32| {
+        db.batch(&format!(
+            "BEGIN; INSERT INTO outbox VALUES (gen_random_uuid(), 'order', '{key}', 'T', '{{\"number\": {number}}}')"
+        ));
+    };
+    // A record of the server's own may come between the two commits, so it is tried again.
+    let adjacent = (1..=20).any(|number| {
+        let relay = rig.streaming(&config);
+        begin(&first, "first", number);
+        begin(&second, "second", number);
+        first.batch("COMMIT");
+        slot.wait_until(slot.wal_end(), PATIENCE);
+        relay.ends_well();
+        let confirmed = slot.read().expect("the slot").confirmed_flush;
+        let end = first.text("SELECT pg_current_wal_insert_lsn()::text");
+        let adjacent = end == Some(confirmed.to_string());
+        second.batch("COMMIT");
+        adjacent
+    });
+    assert!(adjacent, "no commit started at the confirmed position");
+
+    let relay = rig.streaming(&config);
+    rig.caught_up();
+    let verdict = rig.verdict();
+    verdict.assert_clean();
+    assert_eq!(verdict.duplicates, 0);
+    relay.ends_well();
+}
