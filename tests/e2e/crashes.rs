@@ -72,6 +72,7 @@ fn by_sigterm_repeat_nothing() {
     let mut relay = rig.relay();
     let load = rig.workload().rate(2_500.0).seed(8).start();
     // Then the topics are there, for which a relay that is asked to stop does not wait.
+    eventually(PATIENCE, || load.written().rows >= 1_000);
     rig.caught_up();
     for _ in 0..5 {
         let next = load.written().rows + 1_000;

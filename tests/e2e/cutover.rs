@@ -267,27 +267,19 @@ fn a_shadow_finds_what_differs_and_nothing_else() {
     let rig = rig(15, kind);
     let config = config(&rig, kind);
     done(&output_with("init", &config, &[]));
-    let load = rig.workload().rate(600.0).seed(3).start();
+    // Few enough that a poller on a busy machine keeps up.
+    let load = rig.workload().rate(200.0).seed(3).start();
     more(&load, 200);
     let plan = step(&config, "plan", &[]);
     assert!(done(&plan).contains("Nothing is in the way"), "{plan:?}");
     let prefix = format!("shadow-{}", rig.prefix);
-    let shadow = |time: &str| {
-        step(
-            &config,
-            "shadow",
-            &[
-                "--for",
-                time,
-                "--patience",
-                "15s",
-                "--topic-prefix",
-                &prefix,
-            ],
-        )
+    let shadow = |time: &str, patience: &str| {
+        let times = ["--for", time, "--patience", patience];
+        let arguments = [&times[..], &["--topic-prefix", &prefix]].concat();
+        step(&config, "shadow", &arguments)
     };
     let poller = poller::start(&rig, kind, false);
-    let equal = shadow("5s");
+    let equal = shadow("5s", "60s");
     let text = done(&equal);
     assert!(
         text.contains("events on both sides") && kinds(&equal).is_empty(),
@@ -296,7 +288,7 @@ fn a_shadow_finds_what_differs_and_nothing_else() {
     assert!(rig.slot().read().is_none());
     kill(&rig, poller, kind);
     let poller = poller::start(&rig, kind, true);
-    let differs = shadow("18s");
+    let differs = shadow("18s", "15s");
     assert_eq!(differs.status.code(), Some(65), "{}", said(&differs));
     let found = kinds(&differs);
     for what in [

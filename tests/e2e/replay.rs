@@ -500,13 +500,12 @@ fn a_rolling_bookmark_follows_the_relay() {
             .into_iter()
             .find(|bookmark| bookmark["bookmark"] == "rolling")
     };
+    // A slot that is being made is listed before it has a position.
     let position = || -> walrelay_lsn::Lsn {
-        let bookmark = eventually_some(PATIENCE, rolling);
-        bookmark["position"]
-            .as_str()
-            .expect("a position")
-            .parse()
-            .expect("an LSN")
+        let text = eventually_some(PATIENCE, || {
+            rolling()?["position"].as_str().map(str::to_owned)
+        });
+        text.parse().expect("an LSN")
     };
     let begin = position();
     insert(&db, 1);
