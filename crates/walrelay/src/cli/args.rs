@@ -2,15 +2,15 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use super::bench::BenchArgs;
 use super::bookmark::BookmarkArgs;
+use super::common::{ConfigArgs, Output};
 use super::cutover::CutoverArgs;
-use super::dlq::{DlqArgs, Output};
+use super::dlq::DlqArgs;
 use super::exit::{self, Exit};
 use super::import::ImportArgs;
 use super::prune::PruneArgs;
@@ -216,26 +216,6 @@ A row is a JSON object of columns and values:
     },
 }
 
-/// Which configuration.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub struct ConfigArgs {
-    /// The configuration file.
-    #[arg(
-        short,
-        long,
-        value_name = "FILE",
-        env = "WALRELAY_CONFIG",
-        default_value = "walrelay.toml"
-    )]
-    pub config: PathBuf,
-
-    /// Override a key of the file; may be repeated, the last one counts.
-    ///
-    /// The value is plain text, or TOML for numbers, booleans and lists.
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = assignment)]
-    pub set: Vec<String>,
-}
-
 /// Arguments of `run`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct RunArgs {
@@ -355,14 +335,6 @@ Keys of the configuration file: docs/CONFIGURATION.md",
     )
 }
 
-/// The form of `--set`; the configuration checks the key.
-fn assignment(text: &str) -> Result<String, String> {
-    match text.split_once('=') {
-        Some((key, _)) if !key.trim().is_empty() => Ok(text.to_owned()),
-        _ => Err("an override has the form key=value, such as source.slot=orders".to_owned()),
-    }
-}
-
 impl Cli {
     /// Reads the command line; the first argument is the program's name.
     ///
@@ -398,6 +370,8 @@ pub fn completions(shell: Shell, out: &mut dyn Write) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     fn parse(args: &str) -> Result<Command, clap::Error> {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::args::ConfigArgs;
+use super::common::ConfigArgs;
 
 /// Arguments of `bench`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use walrelay_lsn::Lsn;
 
-use super::slots::{AskArgs, ChangeArgs, ListSlotsArgs};
+use super::common::{AskArgs, ChangeArgs, ListSlotsArgs};
 
 /// Arguments of `bookmark`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

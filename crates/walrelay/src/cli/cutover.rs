@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::args::ConfigArgs;
-use super::slots::{AskArgs, ChangeArgs};
+use super::common::{AskArgs, ChangeArgs, ConfigArgs};
 
 /// Arguments of `cutover`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

@@ -1,11 +1,11 @@
 //! Arguments of `walrelay dlq`.
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use walrelay_sink::{EventPosition, Poison, dlq_headers};
 
-use super::args::ConfigArgs;
+use super::common::{ConfigArgs, Output};
 
 /// Arguments of `dlq`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -109,16 +109,6 @@ pub struct FilterArgs {
     /// No more dead letters than this, the oldest.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
-}
-
-/// How things are shown.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// For people.
-    #[default]
-    Table,
-    /// For programs: one document, or an object a line.
-    Json,
 }
 
 /// Arguments of `dlq list`.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::dlq::Output;
+use super::common::Output;
 
 /// Arguments of `import-debezium`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

@@ -12,6 +12,7 @@
 mod args;
 mod bench;
 mod bookmark;
+mod common;
 mod cutover;
 mod dlq;
 mod exit;
@@ -23,21 +24,20 @@ mod resend;
 mod route;
 mod slots;
 
-pub use args::{
-    CheckArgs, Cli, Command, ConfigArgs, DemoArgs, InitArgs, RunArgs, StatusArgs, completions,
-};
+pub use args::{CheckArgs, Cli, Command, DemoArgs, InitArgs, RunArgs, StatusArgs, completions};
 pub use bench::{BenchArgs, BenchPart};
 pub use bookmark::{
     AdvanceBookmarkArgs, BookmarkArgs, BookmarkCommand, CreateBookmarkArgs, DropBookmarkArgs,
     ListBookmarksArgs,
 };
+pub use common::{AskArgs, ChangeArgs, ConfigArgs, ListSlotsArgs, Output};
 pub use cutover::{
     CutoverArgs, CutoverCommand, CutoverId, RollbackCutoverArgs, ShadowCutoverArgs,
     SwitchCutoverArgs, VerifyCutoverArgs,
 };
 pub use dlq::{
-    CloseArgs, DlqArgs, DlqCommand, DlqTopicArgs, DropArgs, FilterArgs, ListArgs, Output,
-    RedriveArgs, ShowArgs,
+    CloseArgs, DlqArgs, DlqCommand, DlqTopicArgs, DropArgs, FilterArgs, ListArgs, RedriveArgs,
+    ShowArgs,
 };
 pub use exit::Exit;
 pub(crate) use failure::printable;
@@ -48,6 +48,5 @@ pub use replay::{ReplayArgs, ReplayFrom, ReplaySink, ReplayTo};
 pub use resend::ResendArgs;
 pub use route::{Form, RouteArgs};
 pub use slots::{
-    AdvanceSlotArgs, AdvanceTo, AskArgs, ChangeArgs, CreateSlotArgs, DropSlotArgs, ListSlotsArgs,
-    SlotsArgs, SlotsCommand,
+    AdvanceSlotArgs, AdvanceTo, CreateSlotArgs, DropSlotArgs, SlotsArgs, SlotsCommand,
 };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::args::ConfigArgs;
+use super::common::AskArgs;
 
 /// Arguments of `prune`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -13,15 +13,7 @@ pub struct PruneArgs {
     #[arg(long, value_name = "TIME", value_parser = crate::config::duration)]
     pub keep: Option<Duration>,
 
-    /// Say how many rows are old enough and which partitions would come and go, and change nothing.
-    #[arg(long)]
-    pub dry_run: bool,
-
-    /// Do not ask.
-    #[arg(long)]
-    pub yes: bool,
-
-    /// Which configuration.
+    /// Where; a dry run says how many rows are old enough, and which partitions would come and go.
     #[command(flatten)]
-    pub config: ConfigArgs,
+    pub ask: AskArgs,
 }

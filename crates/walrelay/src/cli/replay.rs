@@ -11,7 +11,7 @@ use time::format_description::well_known::Rfc3339;
 use walrelay_event_router::Selection;
 use walrelay_lsn::Lsn;
 
-use super::args::ConfigArgs;
+use super::common::ConfigArgs;
 
 /// Arguments of `replay`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

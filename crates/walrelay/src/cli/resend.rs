@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::slots::AskArgs;
+use super::common::AskArgs;
 
 /// Arguments of `resend`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

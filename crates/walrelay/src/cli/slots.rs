@@ -5,8 +5,7 @@ use std::str::FromStr;
 use clap::{Args, Subcommand};
 use walrelay_lsn::Lsn;
 
-use super::args::ConfigArgs;
-use super::dlq::Output;
+use super::common::{AskArgs, ChangeArgs, ListSlotsArgs};
 
 /// Arguments of `slots`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -47,42 +46,6 @@ pub enum SlotsCommand {
   walrelay slots advance walrelay --to now --dry-run
   walrelay slots advance walrelay --to 0/16B3748 --yes")]
     Advance(AdvanceSlotArgs),
-}
-
-/// Arguments of `slots list`.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub struct ListSlotsArgs {
-    /// Which configuration.
-    #[command(flatten)]
-    pub config: ConfigArgs,
-
-    /// For people, or for programs.
-    #[arg(long, value_enum, default_value_t)]
-    pub output: Output,
-}
-
-/// Where, and whether it is done.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub struct ChangeArgs {
-    /// Which configuration.
-    #[command(flatten)]
-    pub config: ConfigArgs,
-
-    /// Show what would be done, and do nothing.
-    #[arg(long)]
-    pub dry_run: bool,
-}
-
-/// Which configuration, what is only shown, and what is done without a question.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub struct AskArgs {
-    /// Where.
-    #[command(flatten)]
-    pub change: ChangeArgs,
-
-    /// Do not ask.
-    #[arg(long)]
-    pub yes: bool,
 }
 
 /// Arguments of `slots create`.

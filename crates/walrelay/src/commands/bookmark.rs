@@ -6,8 +6,8 @@ use serde::Serialize;
 use walrelay_walsender::Session;
 
 use super::connect::block_on;
-use super::replay::first_of;
-use super::slots::{Server, advance_slot, drop_slot, failure, say};
+use super::server::{Server, failure};
+use super::slots::{advance_slot, drop_slot, say};
 use super::units::{bytes, columns};
 use super::{Ended, Env, output};
 use crate::cli::{
@@ -137,14 +137,20 @@ async fn list(args: &ListBookmarksArgs, server: Server) -> Result<(), Failure> {
         .await
         .map_err(failure)?;
     session.close().await;
+    let end = if args.times {
+        Some(server.system().await?.flushed)
+    } else {
+        None
+    };
     let mut listed = Vec::with_capacity(found.len());
     for bookmark in found {
-        let first = if args.times {
-            first_of(&bookmark, &server).await?
-        } else {
-            None
+        let first = match end {
+            Some(end) if bookmark.position().is_some() => {
+                server.first_commit(&bookmark.slot.name, end).await?
+            }
+            _ => None,
         };
-        listed.push((bookmark, first));
+        listed.push((bookmark, first.map(|first| first.to_string())));
     }
     let mut out = Vec::new();
     match args.list.output {

@@ -16,6 +16,7 @@ mod replay;
 mod resend;
 mod route;
 mod run;
+mod server;
 mod slots;
 mod status;
 mod units;

@@ -15,7 +15,7 @@ use walrelay_walsender::{Session, SessionKind};
 
 /// `walrelay prune`.
 pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> Ended {
-    let config = load(&args.config, env)?;
+    let config = load(&args.ask.change.config, env)?;
     let keep = args.keep.or_else(|| config.prune.as_ref()?.keep);
     let pruning = pruning(&config, keep)?;
     let info = conn_info(&config.source, env)?;
@@ -41,7 +41,7 @@ pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> Ended {
             plan,
             "{old} rows are old enough to be deleted, if they are confirmed"
         );
-        if args.dry_run {
+        if args.ask.change.dry_run {
             return Ok(plan);
         }
         if hurts {
@@ -130,7 +130,7 @@ fn failed(error: PruneError) -> Failure {
 }
 
 fn agree(args: &PruneArgs, plan: &str) -> Result<(), Failure> {
-    if args.yes {
+    if args.ask.yes {
         return Ok(());
     }
     // For people, also when standard error is closed.

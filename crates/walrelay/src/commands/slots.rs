@@ -8,21 +8,18 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use walrelay_lsn::Lsn;
-use walrelay_walsender::{Session, SessionKind};
+use walrelay_walsender::Session;
 
 use super::confirm::{confirm, go_on};
-use super::connect::{block_on, conn_info};
+use super::connect::block_on;
+use super::server::{Server, failure};
 use super::units::{bytes, columns};
-use super::{Ended, Env, load, output};
+use super::{Ended, Env, output};
 use crate::cli::{
-    AdvanceSlotArgs, AdvanceTo, AskArgs, ConfigArgs, CreateSlotArgs, DropSlotArgs, Exit, Failure,
+    AdvanceSlotArgs, AdvanceTo, AskArgs, CreateSlotArgs, DropSlotArgs, Exit, Failure,
     ListSlotsArgs, Output, SlotsArgs, SlotsCommand, printable,
 };
-use crate::config::Config;
-use crate::failures;
-use crate::postgres::{
-    PostgresError, SlotRow, advance_slot as advance_sql, script, slots as read_slots,
-};
+use crate::postgres::{SlotRow, advance_slot as advance_sql, script, slots as read_slots};
 
 /// `walrelay slots`.
 pub(crate) fn slots(args: &SlotsArgs, env: Env<'_>) -> Ended {
@@ -43,12 +40,6 @@ pub(crate) fn slots(args: &SlotsArgs, env: Env<'_>) -> Ended {
     }))??)
 }
 
-/// The server of the configuration.
-pub(super) struct Server {
-    pub(super) config: Config,
-    pub(super) info: walrelay_walsender::ConnInfo,
-}
-
 /// Whether a change is made, and whether somebody is asked before.
 #[derive(Clone, Copy)]
 pub(super) struct Change {
@@ -63,28 +54,6 @@ impl From<&AskArgs> for Change {
             yes: args.yes,
         }
     }
-}
-
-impl Server {
-    pub(super) fn of(args: &ConfigArgs, env: Env<'_>) -> Result<Self, Vec<Failure>> {
-        let config = load(args, env)?;
-        let info = conn_info(&config.source, env)?;
-        Ok(Self { config, info })
-    }
-
-    /// The configured slot.
-    pub(super) fn slot(&self) -> &str {
-        &self.config.source.slot
-    }
-
-    pub(super) async fn connect(&self) -> Result<Session, Failure> {
-        let connected = Session::connect(&self.info, SessionKind::Sql, &[]).await;
-        connected.map_err(failure)
-    }
-}
-
-pub(super) fn failure(error: impl Into<PostgresError>) -> Failure {
-    failures::postgres(error.into())
 }
 
 async fn list(args: &ListSlotsArgs, server: Server) -> Result<(), Failure> {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
-use super::catalog::{ServerFacts, SlotFacts};
+use super::catalog::facts::{ServerFacts, SlotFacts};
 
 /// The first reminder comes after this, each further one after twice the time.
 const FIRST_REMINDER: Duration = Duration::from_secs(60);

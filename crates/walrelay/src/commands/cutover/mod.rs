@@ -28,7 +28,8 @@ use walrelay_walsender::Session;
 
 use super::confirm::confirm;
 use super::connect::marking;
-use super::slots::{Server, failure, warn};
+use super::server::{Server, failure};
+use super::slots::warn;
 use super::{Ended, Env, log_warnings, output};
 use crate::cli::{CutoverArgs, CutoverCommand, Exit, Failure};
 use crate::config::{Config, KafkaSink, SinkConfig, SnapshotMode};

@@ -3,7 +3,7 @@
 use walrelay_walsender::{Session, quote_literal};
 
 use super::super::connect::{block_on, wanted};
-use super::super::slots::{Server, failure};
+use super::super::server::{Server, failure};
 use super::{marking, needs_unsent, say};
 use crate::cli::{Exit, Failure};
 use crate::postgres::{Moment, inspect, plan as plan_setup, slots};

@@ -4,7 +4,8 @@ use tokio::time::Instant;
 use walrelay_walsender::{Session, quote_literal};
 
 use super::super::connect::block_on;
-use super::super::slots::{Server, failure, warn};
+use super::super::server::{Server, failure};
+use super::super::slots::warn;
 use super::{gone, marking, say, stop};
 use crate::cli::{Exit, Failure, RollbackCutoverArgs};
 use crate::failures;

@@ -2,7 +2,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::viewer::Seen;
 use crate::commands::run::CommitToAck;
 use crate::telemetry::Latencies;
 
@@ -34,6 +33,17 @@ pub(super) enum Arrival {
     /// It was never committed.
     Phantom,
 }
+
+/// What the viewer has counted.
+pub(super) struct Seen {
+    pub(super) per_topic: PerTopic,
+    pub(super) phantoms: u64,
+    pub(super) out_of_order: u64,
+    pub(super) latencies: Latencies,
+}
+
+/// Counts per topic, in the order of their names.
+pub(super) type PerTopic = BTreeMap<String, u64>;
 
 impl Ledger {
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -131,6 +141,3 @@ impl Ledger {
 fn quantiles(latencies: &Latencies) -> CommitToAck {
     latencies.millis(0.5).zip(latencies.millis(0.99))
 }
-
-/// Counts per topic, in the order of their names.
-pub(super) type PerTopic = BTreeMap<String, u64>;

@@ -5,19 +5,11 @@ use std::time::{Duration, Instant};
 
 use walrelay_kafka_sink::{KafkaError, Tail, TailedRecord};
 
-use super::ledger::{Arrival, Ledger, PerTopic};
+use super::ledger::{Arrival, Ledger, PerTopic, Seen};
 use crate::telemetry::Latencies;
 
 /// Lines shown per second at most: more than that nobody reads.
 const LINES_PER_SECOND: u32 = 12;
-
-/// What the viewer has counted.
-pub(super) struct Seen {
-    pub(super) per_topic: PerTopic,
-    pub(super) phantoms: u64,
-    pub(super) out_of_order: u64,
-    pub(super) latencies: Latencies,
-}
 
 /// Reads the topics until `done` and nothing more comes. Shows the records in colours or without, or not at all.
 pub(super) fn watch(

@@ -28,7 +28,8 @@ use super::confirm::go_on;
 use super::connect::{self, block_on, wanted};
 use super::progress_line::ProgressLine;
 use super::run::asked_to_stop_or;
-use super::slots::{Server, warn};
+use super::server::Server;
+use super::slots::warn;
 use super::{Ended, Env, log_warnings};
 use crate::cli::{Exit, Failure, ReplayArgs, ReplaySink};
 use crate::config::{Config, SinkConfig};
@@ -37,7 +38,6 @@ use crate::postgres::{CopySource, Range, RangeSource};
 use crate::sinks::{Counting, StdoutSinkFactory};
 use note::{Note, NoteFile};
 use progress::Watch;
-pub(super) use range::first_of;
 use range::{chosen, still_there};
 pub(super) use tally::Tally;
 

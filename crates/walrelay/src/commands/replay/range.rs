@@ -6,14 +6,13 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
-use walrelay_walsender::{Session, SessionKind, SystemIdentity};
 
 use super::note::{Note, unusable};
 use super::sink;
 use crate::cli::{Exit, Failure, ReplayArgs, ReplayFrom, ReplayTo};
 use crate::commands::bookmark::unknown;
-use crate::commands::slots::{Server, failure};
-use crate::postgres::{Bookmark, Original, SlotRow, bookmarks_among, first_commit, slots};
+use crate::commands::server::{Server, failure};
+use crate::postgres::{Bookmark, SlotRow, bookmarks_among, slots};
 
 /// A slot that a replay can be made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +47,7 @@ pub(super) async fn chosen(args: &ReplayArgs, server: &Server) -> Result<Note, F
     let mut session = server.connect().await?;
     let rows = slots(&mut session).await.map_err(failure)?;
     session.close().await;
-    let system = system(server).await?;
+    let system = server.system().await?;
     let candidates = candidates(server.slot(), rows);
     let (candidate, after) = match from {
         ReplayFrom::Bookmark(name) => (named(&candidates, server.slot(), name)?, None),
@@ -101,7 +100,7 @@ pub(super) async fn chosen(args: &ReplayArgs, server: &Server) -> Result<Note, F
 
 /// Whether the rest of a replay can still be read.
 pub(super) async fn still_there(note: &Note, server: &Server) -> Result<(), Failure> {
-    if system(server).await?.system_id != note.system_id {
+    if server.system().await?.system_id != note.system_id {
         let what = format!("replay {} was one of another server", note.id);
         return Err(Failure::new("replay-resume", Exit::Config, what)
             .remedy("name the configuration of that server with --config"));
@@ -121,15 +120,6 @@ pub(super) async fn still_there(note: &Note, server: &Server) -> Result<(), Fail
         from,
         oldest.map(|oldest| format!("{}, of {oldest}", oldest.position)),
     ))
-}
-
-/// Which server that is, and where its log ends.
-pub(super) async fn system(server: &Server) -> Result<SystemIdentity, Failure> {
-    let session = Session::connect(&server.info, SessionKind::Replication, &[]).await;
-    let mut session = session.map_err(failure)?;
-    let system = session.identify_system().await.map_err(failure)?;
-    session.close().await;
-    Ok(system)
 }
 
 /// The bookmarks and the relay's slot, the oldest position first.
@@ -192,7 +182,7 @@ async fn committed<'c>(
         // Without reading the log, where the server tells so much.
         let mut known = candidate.since;
         if known.is_none_or(|since| since > time) {
-            let first = first(candidate, server, end).await?;
+            let first = server.first_commit(&candidate.slot, end).await?;
             known = known.into_iter().chain(first).min();
         }
         match known {
@@ -201,52 +191,8 @@ async fn committed<'c>(
             None => {}
         }
     }
-    let oldest = oldest.map(|(candidate, known)| format!("{}, of {candidate}", text(known)));
+    let oldest = oldest.map(|(candidate, known)| format!("{known}, of {candidate}"));
     Err(gone(&from.format(&Rfc3339).unwrap_or_default(), oldest))
-}
-
-/// When its first transaction was committed.
-async fn first(
-    candidate: &Candidate,
-    server: &Server,
-    end: Lsn,
-) -> Result<Option<PgTimestamp>, Failure> {
-    let config = &server.config;
-    let original = Original {
-        info: server.info.clone(),
-        slot: candidate.slot.clone(),
-        publication: config.source.publication.clone(),
-        tables: Vec::new(),
-        messages: config.source.messages.is_some(),
-        // The server decodes without a word from us.
-        wal_sender_timeout: std::time::Duration::from_secs(3600),
-    };
-    let name = format!("walrelay_look_{:08x}", fastrand::u32(..));
-    let first = first_commit(original, &name, end).await;
-    first.map_err(failure)
-}
-
-/// When the first transaction of a bookmark was committed, for people.
-pub(crate) async fn first_of(
-    bookmark: &Bookmark,
-    server: &Server,
-) -> Result<Option<String>, Failure> {
-    let Some(position) = bookmark.position() else {
-        return Ok(None);
-    };
-    let candidate = Candidate {
-        slot: bookmark.slot.name.clone(),
-        bookmark: Some(bookmark.name.clone()),
-        position,
-        since: None,
-    };
-    let end = system(server).await?.flushed;
-    let first = first(&candidate, server, end).await?;
-    Ok(first.map(text))
-}
-
-fn text(time: PgTimestamp) -> String {
-    time.to_string()
 }
 
 fn timestamp(time: OffsetDateTime) -> Result<PgTimestamp, Failure> {

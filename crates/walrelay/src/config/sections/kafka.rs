@@ -1,16 +1,30 @@
 //! `[sink.kafka]`: each property compared with what librdkafka takes and what the relay promises.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use walrelay_kafka_sink::{KafkaConfig, KafkaConfigError};
 
-use super::sink::KafkaProperties;
 use crate::config::document::Value;
-use crate::config::keys::PASS_THROUGH;
+use crate::config::keys::{self, PASS_THROUGH};
 use crate::config::reader::Reader;
 
 /// The names of the property without which there is no broker to ask.
 const BROKERS: [&str; 2] = ["bootstrap.servers", "metadata.broker.list"];
+
+/// Properties of librdkafka by their own names. `Debug` hides those that look secret.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct KafkaProperties(pub BTreeMap<String, String>);
+
+impl fmt::Debug for KafkaProperties {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let properties = self.0.iter().map(|(name, value)| {
+            let secret = keys::names_a_secret(name);
+            (name, if secret { "[REDACTED]" } else { value.as_str() })
+        });
+        f.debug_map().entries(properties).finish()
+    }
+}
 
 /// The section as strings, files of `*_file` read.
 pub(super) fn properties(reader: &mut Reader<'_>) -> KafkaProperties {

@@ -19,12 +19,13 @@ use std::sync::LazyLock;
 pub use debezium::Debezium;
 pub use delivery::{Backoff, Delivery, Guarantee, Log, LogFormat, LogLevel, Poison};
 pub use http::Http;
+pub use kafka::KafkaProperties;
 pub use otel::Otel;
 pub use prune::Prune;
 pub use registry::{Registry, RegistryLogin, SchemaFile};
 pub use retention::Retention;
 pub use router::Router;
-pub use sink::{Bearer, KafkaProperties, KafkaSink, SinkConfig, TokenOrigin, TopicCreation};
+pub use sink::{Bearer, KafkaSink, SinkConfig, TokenOrigin, TopicCreation};
 pub use source::{SnapshotMode, Source};
 
 use super::Config;

@@ -4,7 +4,6 @@ use walrelay_event_router::{
     Lookups, Member, Object, Place, Preset, Scalar, Template, Templates, ValueTemplate,
 };
 
-use super::router::Router;
 use crate::config::declare::{
     Part, Section, only_false, section, template, template_or_false, text,
 };
@@ -33,7 +32,10 @@ pub(super) struct Keys at "router.route" {
 }
 
 /// The templates of a preset, or of none, as the configuration changes them.
-pub(super) fn templates(reader: &mut Reader<'_>, preset: Option<Preset>) -> Result<Router, Noted> {
+pub(super) fn templates(
+    reader: &mut Reader<'_>,
+    preset: Option<Preset>,
+) -> Result<Templates, Noted> {
     for section in ["router.debezium", "router.converters"] {
         refuse(reader, section, "unless `router.preset` is \"debezium\"");
     }
@@ -79,7 +81,7 @@ pub(super) fn templates(reader: &mut Reader<'_>, preset: Option<Preset>) -> Resu
     replace(&mut templates.partition, keys.partition.map(|part| part.0));
     replace(&mut templates.timestamp, keys.timestamp.map(|part| part.0));
     templates.lookups = reader.lookups.clone();
-    Ok(Router::Templates(Box::new(templates)))
+    Ok(templates)
 }
 
 fn replace<T>(part: &mut T, by: Option<T>) {
@@ -227,7 +229,7 @@ fn insert(object: &mut Object, path: &[String], member: Member) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::config::{Config, Router};
 
     const REST: &str =
         "[source]\nurl = \"postgres://db/app\"\ntables = [\"o\"]\n[sink]\nkind = \"stdout\"\n";

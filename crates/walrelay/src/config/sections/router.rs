@@ -81,9 +81,13 @@ pub(super) fn router(reader: &mut Reader<'_>) -> Result<Router, Noted> {
             route::refuse_templates(reader);
             debezium::debezium(reader).map(|debezium| Router::Debezium(Box::new(debezium)))
         }
-        PresetKey::Templates(preset) => route::templates(reader, Some(preset)),
-        PresetKey::Custom => route::templates(reader, None),
+        PresetKey::Templates(preset) => templates(reader, Some(preset)),
+        PresetKey::Custom => templates(reader, None),
     }
+}
+
+fn templates(reader: &mut Reader<'_>, preset: Option<Preset>) -> Result<Router, Noted> {
+    route::templates(reader, preset).map(|templates| Router::Templates(Box::new(templates)))
 }
 
 /// The name of the header that carries positions; no other header of the records.

@@ -1,15 +1,13 @@
 //! `[sink]`, `[sink.stdout]`, `[sink.topics]` and `[sink.oauthbearer]`.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::kafka;
+use super::kafka::{self, KafkaProperties};
 use crate::config::declare::{
     MINUTE, SECOND, Section, boolean, choice, duration, integer, path, section, strings,
 };
-use crate::config::keys;
 use crate::config::reader::{Noted, Reader};
 
 /// `[sink]`.
@@ -33,20 +31,6 @@ pub struct KafkaSink {
     pub topics: TopicCreation,
     /// Where tokens come from.
     pub bearer: Option<Bearer>,
-}
-
-/// Properties of librdkafka by their own names. `Debug` hides those that look secret.
-#[derive(Clone, PartialEq, Eq, Default)]
-pub struct KafkaProperties(pub BTreeMap<String, String>);
-
-impl fmt::Debug for KafkaProperties {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let properties = self.0.iter().map(|(name, value)| {
-            let secret = keys::names_a_secret(name);
-            (name, if secret { "[REDACTED]" } else { value.as_str() })
-        });
-        f.debug_map().entries(properties).finish()
-    }
 }
 
 /// `[sink.oauthbearer]`.

@@ -1,0 +1,79 @@
+//! Arguments that several commands take.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+/// Which configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct ConfigArgs {
+    /// The configuration file.
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        env = "WALRELAY_CONFIG",
+        default_value = "walrelay.toml"
+    )]
+    pub config: PathBuf,
+
+    /// Override a key of the file; may be repeated, the last one counts.
+    ///
+    /// The value is plain text, or TOML for numbers, booleans and lists.
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = assignment)]
+    pub set: Vec<String>,
+}
+
+/// How things are shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs: one document, or an object a line.
+    Json,
+}
+
+/// Where, and whether it is done.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct ChangeArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+
+    /// Show what would be done, and do nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Which configuration, what is only shown, and what is done without a question.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct AskArgs {
+    /// Where.
+    #[command(flatten)]
+    pub change: ChangeArgs,
+
+    /// Do not ask.
+    #[arg(long)]
+    pub yes: bool,
+}
+
+/// Arguments of `slots list` and `bookmark list`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct ListSlotsArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+
+    /// For people, or for programs.
+    #[arg(long, value_enum, default_value_t)]
+    pub output: Output,
+}
+
+/// The form of `--set`; the configuration checks the key.
+fn assignment(text: &str) -> Result<String, String> {
+    match text.split_once('=') {
+        Some((key, _)) if !key.trim().is_empty() => Ok(text.to_owned()),
+        _ => Err("an override has the form key=value, such as source.slot=orders".to_owned()),
+    }
+}
