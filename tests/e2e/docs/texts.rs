@@ -57,7 +57,7 @@ fn literal(text: &str) -> Option<&str> {
 }
 
 /// What the program can print in brackets: the ids of `Failure::new` and `Check::fail`, the arms of
-/// `SetupError::id` and of the tables in `failures.rs`, and the names of the configuration's
+/// `SetupError::id` and of the tables in `failures`, and the names of the configuration's
 /// mistakes.
 fn ids_of_the_code() -> BTreeSet<String> {
     let mut files = Vec::new();
@@ -80,7 +80,10 @@ fn ids_of_the_code() -> BTreeSet<String> {
             let name = rest.split('"').next().unwrap_or_default();
             add(Some(&format!("config-{name}")));
         }
-        if path.ends_with("failures.rs") {
+        if path
+            .parent()
+            .is_some_and(|folder| folder.ends_with("failures"))
+        {
             for rest in code.split("=> (").skip(1) {
                 add(literal(rest));
             }

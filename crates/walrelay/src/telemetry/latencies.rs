@@ -1,8 +1,14 @@
-use std::time::Duration;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use prometheus_client::metrics::histogram::Histogram as Buckets;
 
+use super::lock;
 use super::report::Quantiles;
+
+/// For how long a quantile looks back, in two halves.
+const HALF_WINDOW: Duration = Duration::from_secs(30);
 
 /// Latencies from commit to acknowledgement, by the clocks of the database and of this machine.
 #[derive(Debug)]
@@ -53,5 +59,64 @@ impl Latencies {
 
     pub(crate) fn samples(&self) -> u64 {
         self.micros.len()
+    }
+}
+
+/// Buckets of the latencies in seconds: doubled from 0.5 ms to 65 s.
+fn buckets() -> impl Iterator<Item = f64> {
+    (0..18).map(|n| 0.0005 * f64::from(1 << n))
+}
+
+/// A latency: its histogram for metrics, and quantiles of the last second and the last minute.
+#[derive(Debug)]
+pub(crate) struct Latency {
+    pub(crate) histogram: Buckets,
+    windows: Mutex<Windows>,
+}
+
+#[derive(Debug)]
+struct Windows {
+    second: Latencies,
+    half: Latencies,
+    last_half: Latencies,
+    half_since: Instant,
+}
+
+impl Latency {
+    pub(super) fn new() -> Self {
+        Self {
+            histogram: Buckets::new(buckets()),
+            windows: Mutex::new(Windows {
+                second: Latencies::new(),
+                half: Latencies::new(),
+                last_half: Latencies::new(),
+                half_since: Instant::now(),
+            }),
+        }
+    }
+
+    pub(crate) fn record(&self, latency: Duration) {
+        self.histogram.observe(latency.as_secs_f64());
+        let mut windows = lock(&self.windows);
+        windows.second.record(latency);
+        windows.half.record(latency);
+    }
+
+    /// Of the last second; begins the next one.
+    pub(super) fn end_second(&self) -> Quantiles {
+        let mut windows = lock(&self.windows);
+        if windows.half_since.elapsed() >= HALF_WINDOW {
+            windows.last_half = std::mem::replace(&mut windows.half, Latencies::new());
+            windows.half_since = Instant::now();
+        }
+        let quantiles = windows.second.quantiles();
+        windows.second.clear();
+        quantiles
+    }
+
+    /// Of the last minute.
+    pub(super) fn last_minute(&self) -> Quantiles {
+        let windows = lock(&self.windows);
+        windows.half.plus(&windows.last_half).quantiles()
     }
 }

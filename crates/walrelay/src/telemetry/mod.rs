@@ -2,12 +2,13 @@
 //!
 //! - `environment`: the pipeline's environment, where everything is collected; `summary`, `latencies`: what is logged of
 //!   it.
-//! - `observed`: the figures and states that the HTTP endpoint shows; `monitor` adds what the server says of the slot,
+//! - `observed`: the figures that the HTTP endpoint shows, over the state in `live`; `monitor` adds what the server says of the slot,
 //!   `recent` the last warnings.
 //! - `report`: the document that is made of them; `metrics`: the same as metrics; `otlp`: the same for OpenTelemetry.
 
 mod environment;
 mod latencies;
+mod live;
 mod metrics;
 mod monitor;
 mod observed;
@@ -17,7 +18,7 @@ mod report;
 mod summary;
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tracing::level_filters::LevelFilter;
@@ -131,4 +132,9 @@ pub(crate) fn wall_clock() -> PgTimestamp {
         .unwrap_or_default();
     let micros = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
     PgTimestamp::from_unix_micros(micros).unwrap_or(PgTimestamp::new(0))
+}
+
+/// Nothing that holds these locks panics halfway.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,42 +1,29 @@
 //! What the running relay knows of itself, collected for the HTTP endpoint.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use prometheus_client::metrics::histogram::Histogram;
 use walrelay_lab::proc;
 use walrelay_lsn::Lsn;
 use walrelay_relay::{Class, Diverted, PoisonAction, Progress, SchemaFailure, State};
-use walrelay_sink::{BatchingMode, Parking, Poison, SinkStats};
+use walrelay_sink::{BatchingMode, Parking, SinkStats};
 
+use super::latencies::Latency;
+use super::live::{Live, describe};
 use super::otlp::Spans;
 use super::report::{
     BookmarkReport, BrokerReport, DeadLetterReport, DeliveryReport, History, KafkaReport,
-    LatencyReport, PipelineReport, ProcessReport, Quantiles, RegistryReport, Sample, SlotReport,
+    LatencyReport, PipelineReport, ProcessReport, RegistryReport, Sample, SlotReport,
     SnapshotReport, SourceReport, StatusReport, TopicReport,
 };
+use super::{RecentErrors, lock, millis_now};
 use crate::postgres::SnapshotProgress;
-
-use super::{Latencies, RecentErrors, millis_now, wall_clock};
 
 /// Samples of the history: fifteen minutes.
 const SAMPLES: usize = 900;
-/// For how long a quantile looks back, in two halves.
-const HALF_WINDOW: Duration = Duration::from_secs(30);
-/// A pipeline reports once a second. One that has not for so long stands still.
-const SILENT_PIPELINE: Duration = Duration::from_secs(10);
-/// A server that is idle answers each status update, so that the confirmed position follows its log within a
-/// second or two. A position that is not reached for longer is lag.
-const USUAL_DISTANCE: Duration = Duration::from_secs(10);
-
-/// Buckets of the latencies in seconds: doubled from 0.5 ms to 65 s.
-fn buckets() -> impl Iterator<Item = f64> {
-    (0..18).map(|n| 0.0005 * f64::from(1 << n))
-}
-
 /// What does not change while the relay runs.
 #[derive(Debug, Default)]
 pub(crate) struct Setup {
@@ -92,60 +79,6 @@ impl RegistryStats {
     }
 }
 
-/// A latency: its histogram for metrics, and quantiles of the last second and the last minute.
-#[derive(Debug)]
-pub(crate) struct Latency {
-    pub(crate) histogram: Histogram,
-    windows: Mutex<Windows>,
-}
-
-#[derive(Debug)]
-struct Windows {
-    second: Latencies,
-    half: Latencies,
-    last_half: Latencies,
-    half_since: Instant,
-}
-
-impl Latency {
-    fn new() -> Self {
-        Self {
-            histogram: Histogram::new(buckets()),
-            windows: Mutex::new(Windows {
-                second: Latencies::new(),
-                half: Latencies::new(),
-                last_half: Latencies::new(),
-                half_since: Instant::now(),
-            }),
-        }
-    }
-
-    pub(crate) fn record(&self, latency: Duration) {
-        self.histogram.observe(latency.as_secs_f64());
-        let mut windows = lock(&self.windows);
-        windows.second.record(latency);
-        windows.half.record(latency);
-    }
-
-    /// Of the last second; begins the next one.
-    fn end_second(&self) -> Quantiles {
-        let mut windows = lock(&self.windows);
-        if windows.half_since.elapsed() >= HALF_WINDOW {
-            windows.last_half = std::mem::replace(&mut windows.half, Latencies::new());
-            windows.half_since = Instant::now();
-        }
-        let quantiles = windows.second.quantiles();
-        windows.second.clear();
-        quantiles
-    }
-
-    /// Of the last minute.
-    fn last_minute(&self) -> Quantiles {
-        let windows = lock(&self.windows);
-        windows.half.plus(&windows.last_half).quantiles()
-    }
-}
-
 /// What the pipeline, the sink, the server and the log say of a relay.
 ///
 /// Its methods take locks for moments: the pipeline calls them at each change of its state, at each status update and
@@ -162,31 +95,6 @@ pub(crate) struct Telemetry {
     history: Mutex<Recorder>,
 }
 
-/// What changes.
-#[derive(Debug)]
-struct Live {
-    state: State,
-    state_since_ms: u64,
-    /// When the pipeline streamed last.
-    streaming_at: Instant,
-    progress: Option<Progress>,
-    progress_at: Instant,
-    /// Of the sinks before the present one.
-    earlier: walrelay_relay::Counts,
-    reconnects: BTreeMap<String, u64>,
-    feedback_sent: u64,
-    blocked: Duration,
-    dead_letters: BTreeMap<String, u64>,
-    skipped: BTreeMap<String, u64>,
-    slot: Option<SlotReport>,
-    slot_error: Option<String>,
-    bookmark: Option<BookmarkReport>,
-    pruned: u64,
-    server_end: Option<Lsn>,
-    /// The first end of the log, as the server said, that is not confirmed yet, and when it said so.
-    unreached: Option<(Lsn, Instant)>,
-}
-
 #[derive(Debug, Default)]
 struct Recorder {
     samples: VecDeque<Sample>,
@@ -195,7 +103,6 @@ struct Recorder {
 
 impl Telemetry {
     pub(crate) fn new(setup: Setup, errors: RecentErrors) -> Self {
-        let now = Instant::now();
         Self {
             sink: Arc::default(),
             errors,
@@ -203,25 +110,7 @@ impl Telemetry {
             commit_to_ack: Latency::new(),
             commit_to_read: Latency::new(),
             spans: Spans::new(setup.spans),
-            live: Mutex::new(Live {
-                state: State::Connecting,
-                state_since_ms: millis_now(),
-                streaming_at: now,
-                progress: None,
-                progress_at: now,
-                earlier: walrelay_relay::Counts::default(),
-                reconnects: BTreeMap::new(),
-                feedback_sent: 0,
-                blocked: Duration::ZERO,
-                dead_letters: classes(),
-                skipped: classes(),
-                slot: None,
-                slot_error: None,
-                bookmark: None,
-                pruned: 0,
-                server_end: None,
-                unreached: None,
-            }),
+            live: Mutex::new(Live::new()),
             history: Mutex::default(),
             setup,
         }
@@ -468,102 +357,12 @@ impl Telemetry {
     }
 }
 
-impl Live {
-    fn counts(&self) -> walrelay_relay::Counts {
-        let present = self.progress.map(|progress| progress.counts);
-        self.earlier.plus(present.unwrap_or_default())
-    }
-
-    /// Takes in a new end of the server's log.
-    fn note_end(&mut self) {
-        let confirmed = self.progress.map(|progress| progress.confirmed.lsn());
-        let behind = |lsn: Lsn| confirmed.is_none_or(|confirmed| lsn > confirmed);
-        if self.unreached.is_some_and(|(lsn, _)| behind(lsn)) {
-            return;
-        }
-        self.unreached = self
-            .server_end
-            .filter(|end| behind(*end))
-            .map(|end| (end, Instant::now()));
-    }
-
-    /// How old the oldest commit is that is not acknowledged.
-    fn lag(&self) -> Duration {
-        let oldest = self.progress.and_then(|progress| progress.oldest);
-        // The clocks of two machines may disagree by more than the lag.
-        let sent = oldest.map_or(Duration::ZERO, |committed| {
-            let micros = wall_clock().get().saturating_sub(committed.get());
-            Duration::from_micros(micros.try_into().unwrap_or(0))
-        });
-        let confirmed = self.progress.map(|progress| progress.confirmed.lsn());
-        let unreached = self
-            .unreached
-            .filter(|(lsn, _)| confirmed.is_none_or(|confirmed| *lsn > confirmed));
-        let unread = unreached.map_or(Duration::ZERO, |(_, since)| since.elapsed());
-        let away = match self.state {
-            State::Snapshot
-            | State::Streaming
-            | State::Blocked
-            | State::WaitingForSchema { .. }
-            | State::Draining => self.progress_at.elapsed(),
-            // The relay that reads the slot has a lag, not the one that waits for it.
-            State::WaitingForSlot { .. } => return Duration::ZERO,
-            _ => self.streaming_at.elapsed(),
-        };
-        let noticed = |duration: Duration, usual: Duration| {
-            if duration > usual {
-                duration
-            } else {
-                Duration::ZERO
-            }
-        };
-        sent.max(noticed(unread, USUAL_DISTANCE))
-            .max(noticed(away, Duration::from_secs(2)))
-    }
-
-    fn not_ready(&self) -> Option<String> {
-        let silent = self.progress_at.elapsed();
-        match &self.state {
-            State::Streaming if silent > SILENT_PIPELINE => Some(format!(
-                "the pipeline has not reported for {} s",
-                silent.as_secs()
-            )),
-            State::Streaming => None,
-            state => Some(state.to_string()),
-        }
-    }
-}
-
 fn snapshot(progress: &SnapshotProgress) -> SnapshotReport {
     SnapshotReport {
         running: progress.is_running(),
         rows: progress.of_attempt(),
         expected_rows: progress.expected(),
         rows_total: progress.rows(),
-    }
-}
-
-/// All classes, so that a first event is an increase of a counter that was there before.
-fn classes() -> BTreeMap<String, u64> {
-    let classes = Poison::ALL
-        .map(Class::Poison)
-        .into_iter()
-        .chain([Class::Parked]);
-    classes.map(|class| (class.to_string(), 0)).collect()
-}
-
-/// A state's name of [`STATES`](super::report::STATES) and its reason.
-fn describe(state: &State) -> (&'static str, Option<&str>) {
-    match state {
-        State::Connecting => ("connecting", None),
-        State::Snapshot => ("snapshot", None),
-        State::Streaming => ("streaming", None),
-        State::Blocked => ("blocked", None),
-        State::WaitingForSchema { why } => ("waiting-for-schema", Some(why)),
-        State::WaitingForSlot { why } => ("waiting-for-slot", Some(why)),
-        State::Waiting { why, .. } => ("retrying", Some(why)),
-        State::Draining => ("draining", None),
-        State::Halted { why } => ("halted", Some(why)),
     }
 }
 
@@ -578,10 +377,6 @@ fn process() -> ProcessReport {
         threads: count("/proc/self/task"),
         open_files: count("/proc/self/fd"),
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for Telemetry {

@@ -87,7 +87,7 @@ impl<'a> Job<'a> {
         };
         replayer
             .read(fits)
-            .map_err(|error| failures::letters(&error))?;
+            .map_err(|error| failures::dead_letters(&error))?;
         note_foreign(replayer.index());
         let plan = replayer.plan(&self.options);
         if plan.is_empty() && by_id {
@@ -117,7 +117,7 @@ impl<'a> Job<'a> {
         match carried {
             Ok(summary) => self.sum_up(summary, failed.count),
             // First: its exit code counts.
-            Err(error) => failures.insert(0, failures::desk(error)),
+            Err(error) => failures.insert(0, failures::dlq_replay(error)),
         }
         // Last: the dead letters are closed, whoever reads of it or not.
         failures.extend(written.err().map(output));

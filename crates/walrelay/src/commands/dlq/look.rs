@@ -20,7 +20,7 @@ pub(super) fn list(args: &ListArgs, env: Env<'_>) -> Ended {
     let mut table = Table::new(columns);
     let mut count = 0;
     if let Some(mut replayer) = topic.open()? {
-        let failed = |error| failures::letters(&error);
+        let failed = |error| failures::dead_letters(&error);
         if let Some(since) = filter.written_since() {
             replayer.start_at(since).map_err(failed)?;
         }
@@ -78,7 +78,7 @@ pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> Ended {
     let slot = topic.slot.as_deref();
     let wanted =
         |letter: &DlqRecord| letter.id == id && slot.is_none_or(|slot| slot == letter.slot);
-    let failed = |error| failures::letters(&error);
+    let failed = |error| failures::dead_letters(&error);
     replayer.read(wanted).map_err(failed)?;
     let listed: Vec<Listed> = replayer.index().selected(true);
     if listed.is_empty() {

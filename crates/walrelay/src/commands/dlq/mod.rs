@@ -60,7 +60,7 @@ impl DlqTopic {
     /// `None`: there is no such topic, and that was said.
     fn open(&self) -> Result<Option<DlqReplayer>, Failure> {
         let replayer = DlqReplayer::open(&self.kafka, &self.topic, BROKER_PATIENCE)
-            .map_err(|error| failures::letters(&error))?;
+            .map_err(|error| failures::dead_letters(&error))?;
         if replayer.is_none() {
             note(&format!(
                 "there is no topic {}: nothing was ever a dead letter there",
@@ -100,6 +100,6 @@ fn show_each(
                 written = show(listed, letter);
             }
         })
-        .map_err(|error| failures::letters(&error))?;
+        .map_err(|error| failures::dead_letters(&error))?;
     written.map_err(output)
 }

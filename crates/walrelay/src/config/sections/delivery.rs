@@ -94,7 +94,7 @@ pub struct Poison at "poison" {
 
 impl Poison {
     /// Whether any class of events becomes dead letters.
-    pub fn writes_letters(&self) -> bool {
+    pub fn writes_dead_letters(&self) -> bool {
         let Self {
             unroutable,
             oversize,
@@ -108,7 +108,7 @@ impl Poison {
 
 pub(super) fn poison(reader: &mut Reader<'_>) -> Result<Poison, Noted> {
     let poison = Poison::read(reader)?;
-    if poison.park_key && !poison.writes_letters() {
+    if poison.park_key && !poison.writes_dead_letters() {
         let path = "poison.park_key";
         let what = format!("`{path}` has no effect while nothing becomes a dead letter");
         return Err(reader.conflict(path, what));

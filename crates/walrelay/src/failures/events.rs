@@ -1,0 +1,91 @@
+//! Errors of events: columns that a route needs, schemas of values.
+
+use std::borrow::Cow;
+
+use walrelay_event_router::{PlanError, Role};
+use walrelay_relay::{SchemaError, SchemaFailure};
+
+use crate::cli::{Exit, Failure};
+use crate::postgres::columns_remedy;
+
+/// The route reads columns that messages do not have.
+pub(crate) fn messages(error: &PlanError) -> Failure {
+    Failure::new(
+        "message-column",
+        Exit::Config,
+        "messages cannot be routed as [router] says",
+    )
+    .caused_by(error.to_string())
+    .remedy(
+        "a message has the columns that the cause lists, and no others: route by one of them, or \
+         leave [source.messages] out",
+    )
+}
+
+/// A table and the configured routes do not fit each other.
+pub(crate) fn plan(what: &str, error: impl Into<Box<PlanError>>) -> Failure {
+    let error = error.into();
+    let remedy: Cow<'static, str> = match &*error {
+        PlanError::MissingColumn { columns, role, .. } => {
+            columns_remedy(columns, matches!(role, Role::Template(_))).into()
+        }
+        _ => "name the table's columns in [router.debezium] or [router.route]".into(),
+    };
+    Failure::new("column-missing", Exit::Config, what)
+        .caused_by(error)
+        .remedy(remedy)
+}
+
+/// The registry does not have a schema of the configuration.
+pub(crate) fn unregistered(subject: &str) -> Failure {
+    let reason = format!("the schema registry does not have the schema of subject {subject:?}");
+    schema(SchemaError {
+        kind: SchemaFailure::Missing,
+        reason,
+    })
+}
+
+/// `route` asks no registry.
+pub(crate) fn schema_file(subject: &str) -> Failure {
+    let what = format!(
+        "the schema of subject {subject:?} is not in the configuration, and route asks no registry"
+    );
+    Failure::new("schema-file", Exit::Config, what)
+        .remedy("name its file in [router.registry.schemas], or with --set")
+}
+
+/// There is no schema.
+pub(crate) fn schema(error: SchemaError) -> Failure {
+    let (id, exit, remedy) = match error.kind {
+        SchemaFailure::Unavailable => (
+            "registry-unreachable",
+            Exit::Unavailable,
+            "see to the schema registry, and to url, ca_file and timeout in [router.registry].",
+        ),
+        SchemaFailure::Unauthenticated | SchemaFailure::Forbidden => (
+            "registry-access",
+            Exit::Denied,
+            "correct user and password, or the token, in [router.registry], and allow them to read \
+             the subject, and with register = true to write it.",
+        ),
+        SchemaFailure::Missing => (
+            "schema-missing",
+            Exit::Config,
+            "register a schema for the subject; or name its file in [router.registry.schemas] and set \
+             register = true. Where the registry does not speak of the subject, url in \
+             [router.registry] may lead elsewhere.",
+        ),
+        SchemaFailure::Refused => (
+            "schema-refused",
+            Exit::Config,
+            "correct the schema, or what [router.registry] says of its format and subject; whether it \
+             goes with earlier ones is a matter of the subject's compatibility in the registry.",
+        ),
+    };
+    Failure::new(id, exit, "there is no schema for values")
+        .caused_by(error)
+        .remedy(format!(
+            "{remedy} A relay that stopped has confirmed what was sent, and goes on from there when \
+             started again"
+        ))
+}

@@ -1,0 +1,153 @@
+//! Each error of the crates below as a failure: what is wrong, and what to do about it.
+
+mod events;
+mod kafka;
+mod postgres;
+
+use std::error::Error;
+
+use walrelay_event_router::RouteError;
+use walrelay_relay::{CoreError, PipelineError};
+use walrelay_sink::Disposition;
+
+use crate::cli::{Exit, Failure};
+use crate::http::EndpointError;
+use crate::postgres::PostgresError;
+pub(crate) use events::{messages, plan, schema, schema_file, unregistered};
+pub(crate) use kafka::{dead_letters, dlq_replay, kafka, kafka_client};
+use postgres::log;
+pub(crate) use postgres::{conn_info, postgres};
+
+/// An error of a sink factory.
+pub(crate) trait SinkFailure: Error + Send + Sync + Sized + 'static {
+    fn failure(self) -> Failure;
+}
+
+impl SinkFailure for std::io::Error {
+    fn failure(self) -> Failure {
+        let what = "standard output cannot be opened";
+        Failure::new("output", Exit::Unavailable, what).caused_by(self)
+    }
+}
+
+pub(crate) fn endpoint(error: EndpointError) -> Failure {
+    let (exit, remedy) = match &error {
+        EndpointError::Listen { .. } => (
+            Exit::Config,
+            "choose another address for [http] listen: another process has this one, or this machine has not",
+        ),
+        EndpointError::Tls { .. } => (
+            Exit::Config,
+            "[http.tls] needs a chain of certificates and its key, both PEM files that the relay's user can read",
+        ),
+        EndpointError::Thread(_) => (
+            Exit::Unavailable,
+            "see the limits of the system and the user",
+        ),
+    };
+    Failure::new("http-endpoint", exit, "the HTTP endpoint cannot be served")
+        .caused_by(error)
+        .remedy(remedy)
+}
+
+pub(crate) fn pipeline<K: SinkFailure>(error: PipelineError<PostgresError, K>) -> Failure {
+    let what = error.to_string();
+    match error {
+        PipelineError::Source(error) => postgres(error),
+        PipelineError::Sink(error) => error.failure(),
+        PipelineError::Core(error) => core(error),
+        PipelineError::Delivery { source, event, .. } => {
+            let exit = match source.disposition {
+                Disposition::Configuration => Exit::Config,
+                Disposition::Retryable | Disposition::Fatal => Exit::Data,
+            };
+            let failure = if event.is_some_and(|event| event.dead_letter) {
+                Failure::new("dlq-write", exit, what).remedy(
+                    "the topic of dead letters, which the cause names, refuses the record: raise its \
+                     max.message.bytes, create it, or allow the principal WRITE and DESCRIBE on it. \
+                     Then start again: neither this event nor anything after it was confirmed",
+                )
+            } else {
+                Failure::new("delivery", exit, what).remedy(
+                    "nothing after it was confirmed: mend the cause and start again. The row is in \
+                     the outbox table, and in the log at the position given. [poison] can make a dead \
+                     letter of such an event instead: docs/OPERATIONS.md, \"An event cannot be \
+                     delivered\"",
+                )
+            };
+            failure.caused_by(source)
+        }
+        PipelineError::Log(error) => log(&error),
+        // The relay retries these as long as it runs, so it does not end by them.
+        other => Failure::new("postgres-unreachable", Exit::Unavailable, what)
+            .caused_by(other.to_string()),
+    }
+}
+
+/// The slot does not continue what was relayed: what is gone, and how to go on.
+fn core(error: CoreError) -> Failure {
+    let what = error.to_string();
+    match error {
+        CoreError::Plan { source, .. } => {
+            let mut failure = plan(&what, source);
+            let again = "what was sent is confirmed; the relay goes on from here when started again. ";
+            failure.remedy = failure.remedy.map(|remedy| again.to_owned() + &remedy);
+            failure
+        }
+        CoreError::ForeignTable { .. } => {
+            Failure::new("publication-foreign-table", Exit::Config, what).remedy(
+                "add it to [source] tables if it is an outbox, or take it out of the publication",
+            )
+        }
+        CoreError::Route { source, .. } => {
+            let again = match *source {
+                RouteError::SchemaMismatch { .. } => {
+                    "have what writes the events keep to the schema, or register one that they fit,"
+                }
+                _ => "make the column NOT NULL",
+            };
+            Failure::new("unroutable", Exit::Data, what)
+                .caused_by(source)
+                .remedy(format!(
+                    "what came before is confirmed. Start again with [poison] unroutable or \
+                     undecodable = \"dead-letter\" (--set poison.unroutable=dead-letter) to keep the \
+                     event in a topic of its own and go on, or \"skip\" to pass it over; and {again} so \
+                     that it does not happen again"
+                ))
+        }
+        CoreError::Schema { source, .. } => Failure {
+            what,
+            ..schema(source)
+        },
+        CoreError::Message { source, .. } => Failure::new("message", Exit::Data, what)
+            .caused_by(source)
+            .remedy(
+                "what came before is confirmed. Write such events with outbox.emit, which refuses \
+                 what is no event: docs/CONFIGURATION.md, \"[source.messages]\". To go on, start \
+                 again with [poison] undecodable or unroutable = \"dead-letter\" \
+                 (--set poison.undecodable=dead-letter), or \"skip\"",
+            ),
+        CoreError::NotTransactional { .. } => {
+            Failure::new("message-not-transactional", Exit::Data, what).remedy(
+                "emit it with true as the first argument, or with outbox.emit. What came before is \
+                 confirmed. If nobody needs this one, start once with --set poison.unroutable=skip",
+            )
+        }
+        CoreError::Update { .. } => Failure::new("outbox-updated", Exit::Data, what).remedy(
+            "events are inserted rows, and table.op.invalid.behavior = \"fatal\" asks for this. Have \
+             the publication carry insertions only (ALTER PUBLICATION … SET (publish = 'insert')), or \
+             start with [router.debezium] \"table.op.invalid.behavior\" = \"warn\": the update itself \
+             is never sent. What came before is confirmed",
+        ),
+        CoreError::Decode { source, .. } => Failure::new("undecodable", Exit::Internal, what)
+            .caused_by(source)
+            .remedy(BUG),
+        CoreError::Ledger { source, .. } => Failure::new("ledger", Exit::Internal, what)
+            .caused_by(source)
+            .remedy(BUG),
+        _ => Failure::new("protocol", Exit::Internal, what).remedy(BUG),
+    }
+}
+
+const BUG: &str = "this is a bug in walrelay or in the server; nothing was confirmed past it. \
+                   Please report it with the server's version";

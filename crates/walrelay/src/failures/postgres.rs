@@ -1,0 +1,218 @@
+//! Errors of Postgres: its address, its connection, its log.
+
+use walrelay_relay::{LogError, SourceError};
+use walrelay_sink::Disposition;
+use walrelay_walsender::{ConnInfoError, ErrorClass};
+
+use crate::cli::{Exit, Failure};
+use crate::postgres::{GO_ON, PUBLISH, PostgresError};
+
+pub(crate) fn conn_info(error: &ConnInfoError) -> Failure {
+    Failure::new("source-url", Exit::Config, "[source] url cannot be used")
+        .caused_by(error.to_string())
+        .remedy("its form is postgres://user:password@host:5432/database?sslmode=verify-full")
+}
+
+pub(crate) fn postgres(error: PostgresError) -> Failure {
+    let what = error.to_string();
+    let disposition = error.disposition();
+    match error {
+        PostgresError::Setup(error) => {
+            let exit = match disposition {
+                Disposition::Fatal => Exit::Data,
+                Disposition::Retryable => Exit::Unavailable,
+                Disposition::Configuration => Exit::Config,
+            };
+            Failure::new(error.id(), exit, what).remedy(error.remedy())
+        }
+        PostgresError::SlotBusy { .. } => Failure::new("slot-busy", Exit::Unavailable, what)
+            .remedy("stop the other relay, or give this one a slot of its own"),
+        PostgresError::NoAnswer { .. }
+        | PostgresError::TwoServers(_)
+        | PostgresError::MakeWay(_) => {
+            Failure::new("postgres-unreachable", Exit::Unavailable, what).remedy(
+                "check the hosts in [source] url; with several, add \
+                 target_session_attrs=read-write so that both connections reach the primary",
+            )
+        }
+        PostgresError::SnapshotRead | PostgresError::SnapshotLost => {
+            Failure::new("snapshot-lost", Exit::Unavailable, what)
+                .remedy("start again: the rows are read from the first")
+        }
+        PostgresError::RowsSql(error) => Failure::new("snapshot-sql", Exit::Config, what)
+            .caused_by(error)
+            .remedy(
+                "the cause says what of the SQL is wrong: snapshot_where or snapshot_order in [source], or \
+                 --where or --id of resend. Columns are those of the table, as psql shows them",
+            ),
+        PostgresError::Row(_) => Failure::new("snapshot-row", Exit::Data, what).remedy(
+            "that is a bug, of this program or of what is between it and Postgres: report it",
+        ),
+        PostgresError::Wal(error) => connection(error),
+        PostgresError::Log(error) => log(&error),
+        PostgresError::StateFile(error) => {
+            let exit = match disposition {
+                Disposition::Configuration => Exit::Config,
+                Disposition::Retryable | Disposition::Fatal => Exit::Unavailable,
+            };
+            Failure {
+                source: error.io().map(Into::into),
+                ..Failure::new("state-file", exit, what).remedy(error.remedy())
+            }
+        }
+        PostgresError::WalGone { source, .. } => Failure::new("wal-gone", Exit::Data, what)
+            .caused_by(source)
+            .remedy(format!(
+                "drop the slot with pg_drop_replication_slot, {GO_ON} with a new one, and \
+                 {PUBLISH}: docs/OPERATIONS.md, \"The slot is lost\". So that it does not happen \
+                 again, raise max_slot_wal_keep_size"
+            )),
+    }
+}
+
+/// 42501 is raised for many things; only the server's words say which one is missing.
+fn privilege_remedy(error: &walrelay_walsender::Error) -> &'static str {
+    // Servers may translate all but the names of objects and keywords: look for keywords where there are any.
+    let said = error.server().map_or_else(String::new, |server| {
+        let detail = server.detail.as_deref().unwrap_or_default();
+        format!("{} {detail}", server.message)
+    });
+    let says = |words: &[&str]| words.iter().any(|word| said.contains(word));
+    if says(&["replication", "REPLICATION", "walsender"]) {
+        "to replicate, the role needs ALTER ROLE … REPLICATION (Amazon RDS: GRANT rds_replication TO \
+         …; Azure: ALTER ROLE … REPLICATION as the admin)"
+    } else if says(&["for database", "for schema"]) {
+        "to create the publication or the table, a role needs CREATE on the database and the schema: \
+         run walrelay init, or the SQL of walrelay init --dry-run, as an administrator"
+    } else if says(&["owner of", "to create role", "CREATEROLE"]) {
+        "only the owner of a table may publish it, and only a role with CREATEROLE may create \
+         another: run walrelay init, or the SQL of walrelay init --dry-run, as an administrator"
+    } else if says(&["for table", "row-level security"]) {
+        "to read rows, for [source] snapshot and walrelay resend, the role needs SELECT on the outbox tables, and \
+         BYPASSRLS where they have row-level security: GRANT SELECT ON … TO …"
+    } else {
+        "the cause says what it was refused. The relay itself needs REPLICATION only; publication, \
+         table and slot are made by an administrator: walrelay init, or the SQL of walrelay init \
+         --dry-run"
+    }
+}
+
+/// Whether TLS fails for a reason that does not pass.
+fn is_tls(error: &walrelay_walsender::Error) -> bool {
+    use walrelay_walsender::Error as E;
+    match error {
+        E::Tls(error) => !error.is_transient(),
+        E::TlsNotOffered { .. } => true,
+        E::NoServer { attempts } => attempts.iter().all(is_tls),
+        _ => false,
+    }
+}
+
+fn connection(error: walrelay_walsender::Error) -> Failure {
+    if is_tls(&error) {
+        return Failure::new("postgres-tls", Exit::Config, "TLS to Postgres fails")
+            .caused_by(error)
+            .remedy(
+                "the cause says which certificate, name or file is wrong: correct it, or sslmode \
+                 and sslrootcert in [source] url. Nothing was sent: neither password nor query",
+            );
+    }
+    let sqlstate = error.sqlstate().unwrap_or_default().to_owned();
+    let (id, exit, what, remedy) = match (error.class(), sqlstate.as_str()) {
+        (_, "28P01") => (
+            "password",
+            Exit::Denied,
+            "Postgres does not accept the user's password",
+            "correct user and password in [source] url (special characters are percent-encoded), \
+             or put the password into password_file. Postgres says the same of a role that does not \
+             exist, or that has no password: \\du in psql lists roles, \\password sets one",
+        ),
+        (_, "28000") => (
+            "access",
+            Exit::Denied,
+            "Postgres does not let this user in",
+            "check the role's name and LOGIN, and that pg_hba.conf has a line for its connections \
+             to this database (logical replication uses the database's lines)",
+        ),
+        (_, "3D000") => (
+            "database-missing",
+            Exit::Config,
+            "the database does not exist",
+            "correct the database in [source] url: the part after the slash",
+        ),
+        (_, "42501") => (
+            "privilege",
+            Exit::Denied,
+            "the role lacks a privilege",
+            privilege_remedy(&error),
+        ),
+        (ErrorClass::AccessDenied, _) => (
+            "access",
+            Exit::Denied,
+            "Postgres refuses access",
+            "check user, password and pg_hba.conf",
+        ),
+        (ErrorClass::ServerUnavailable | ErrorClass::SlotInUse | ErrorClass::Unknown, _) => (
+            "postgres-unreachable",
+            Exit::Unavailable,
+            "Postgres cannot be reached",
+            "check host and port in [source] url, and that the server is running",
+        ),
+        // With a slot and a range it is `PostgresError::WalGone`.
+        (ErrorClass::WalGone, _) => (
+            "wal-gone",
+            Exit::Data,
+            "the log that the slot needs is gone",
+            "see docs/OPERATIONS.md, \"The slot is lost\"; raise max_slot_wal_keep_size",
+        ),
+        (ErrorClass::Protocol, _) => (
+            "protocol",
+            Exit::Internal,
+            "the server's answer is not understood",
+            "is there a pooler such as PgBouncer in between? Replication needs a direct connection",
+        ),
+        (ErrorClass::Configuration, _) => (
+            "postgres-configuration",
+            Exit::Config,
+            "Postgres refuses what the configuration asks for",
+            "the cause above names what to change: a setting of the server (ssl, a publication, a \
+             limit), or the configuration that asks for it",
+        ),
+    };
+    Failure::new(id, exit, what).caused_by(error).remedy(remedy)
+}
+
+pub(super) fn log(error: &LogError) -> Failure {
+    let (id, remedy) = match error {
+        LogError::SlotMoved { .. } => (
+            "slot-moved",
+            format!(
+                "find out who reads, advances or drops the slot: one slot belongs to one relay. Then \
+                 {GO_ON} from where it stands, and if nobody else did, {PUBLISH}: \
+                 docs/OPERATIONS.md, \"The slot is gone or was moved\""
+            ),
+        ),
+        LogError::LogWentBack { .. } => (
+            "log-went-back",
+            format!(
+                "the server was restored from an older state: consumers may have events that the \
+                 database has not. Settle that, then {GO_ON} from the slot as it is now"
+            ),
+        ),
+        LogError::OtherServer { .. } => (
+            "other-server",
+            format!(
+                "the address now leads to another cluster. If that is not meant, correct it; if it is, \
+                 {GO_ON} with the slot of the new one, and {PUBLISH}"
+            ),
+        ),
+        _ => (
+            "other-timeline",
+            format!(
+                "a standby was promoted whose slot is not a copy of the old primary's: {GO_ON} with \
+                 it, and {PUBLISH}: docs/OPERATIONS.md, \"Failover of Postgres\""
+            ),
+        ),
+    };
+    Failure::new(id, Exit::Data, error.to_string()).remedy(remedy)
+}
