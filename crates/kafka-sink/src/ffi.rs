@@ -1,6 +1,7 @@
-//! The project's only `unsafe`: topic handles and produce by handle, the partitioner that asks a [`PartitionGate`],
-//! asking for metadata and for rights on topics, naming brokers, OAUTHBEARER tokens for clients that nobody polls, and the callback that hears
-//! why a certificate is refused.
+//! The project's only `unsafe`: topic handles and produce by handle, the partitioner that asks a
+//! [`PartitionGate`](crate::producer::partition_gate::PartitionGate), requests for metadata and for rights on topics,
+//! names of brokers, OAUTHBEARER tokens for clients without a poll thread, and the callback that is told why a
+//! certificate is refused.
 //!
 //! Producing by name, which is all that rdkafka's safe API has, makes librdkafka look the name up by
 //! a linear scan under its global lock for every record (`rd_kafka_topic_find`); at a thousand topics
@@ -13,12 +14,11 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rdkafka::bindings as sys;
 use rdkafka::client::Client;
-use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaResult;
 use rdkafka::message::BorrowedMessage;
 use rdkafka::producer::{BaseProducer, Producer, ProducerContext};
@@ -26,9 +26,9 @@ use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr, RDKafkaType};
 use rdkafka::{ClientConfig, ClientContext};
 use walrelay_sink::Record;
 
+use crate::answers::{Finding, Findings, TopicRights, TopicState};
 use crate::producer::partition_gate::HoldQueue;
 use crate::producer::topic::{NotQueued, TopicContext};
-use crate::sync::lock;
 use crate::tokens::Token;
 
 // A delivery report must give back the whole sequence number.
@@ -39,7 +39,7 @@ const UNASSIGNED: i32 = -1;
 
 /// A topic of one producer, resolved once. Keeps the producer alive: the handle is always destroyed
 /// before the client it belongs to, as librdkafka demands.
-pub(crate) struct Topic<C: ProducerContext<DeliveryOpaque = usize> + 'static> {
+pub(crate) struct Topic<C: TopicKeeper> {
     handle: NonNull<sys::rd_kafka_topic_t>,
     context: Option<Arc<TopicContext>>,
     producer: Arc<BaseProducer<C>>,
@@ -47,16 +47,16 @@ pub(crate) struct Topic<C: ProducerContext<DeliveryOpaque = usize> + 'static> {
 
 /// The context of a producer whose topics may have gates. What is kept lives until after the client is
 /// destroyed, as contexts do: librdkafka's threads call into it.
-pub(crate) trait TopicKeeper {
+pub(crate) trait TopicKeeper: ProducerContext<DeliveryOpaque = usize> + 'static {
     /// Holds on to a topic's context.
     fn keep(&self, topic: Arc<TopicContext>);
 }
 
 // SAFETY: an `rd_kafka_topic_t` is reference-counted and internally locked, and every function that
 // takes one may be called from any thread ("librdkafka is completely thread-safe", INTRODUCTION.md).
-unsafe impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Send for Topic<C> {}
+unsafe impl<C: TopicKeeper> Send for Topic<C> {}
 
-impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Topic<C> {
+impl<C: TopicKeeper> Topic<C> {
     /// A handle with the producer's default topic configuration, but for its partitioner if there is a
     /// gate. Starts a metadata look-up in the background and does not wait for it.
     ///
@@ -67,26 +67,21 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Topic<C> {
         producer: &Arc<BaseProducer<C>>,
         name: &str,
         context: Option<Arc<TopicContext>>,
-    ) -> Result<Self, RDKafkaErrorCode>
-    where
-        C: TopicKeeper,
-    {
-        let name = CString::new(name).map_err(|_| RDKafkaErrorCode::InvalidTopic)?;
+    ) -> Result<Self, RDKafkaErrorCode> {
+        let name = topic_name(name)?;
         let client = producer.client().native_ptr();
         let config = match &context {
             // Means the client's default.
             None => ptr::null_mut(),
             Some(context) => {
                 producer.context().keep(Arc::clone(context));
+                let opaque = Arc::as_ptr(context).cast_mut().cast();
                 // SAFETY: the client is alive. The copy of its topic configuration is ours until
                 // rd_kafka_topic_new takes it. `place` has the type that rdkafka.h asks for; its
                 // opaque is the topic's context, which the client's keeps alive for longer than the client.
                 unsafe {
                     let config = sys::rd_kafka_default_topic_conf_dup(client);
-                    sys::rd_kafka_topic_conf_set_opaque(
-                        config,
-                        Arc::as_ptr(context).cast_mut().cast(),
-                    );
+                    sys::rd_kafka_topic_conf_set_opaque(config, opaque);
                     sys::rd_kafka_topic_conf_set_partitioner_cb(config, Some(place));
                     config
                 }
@@ -136,7 +131,7 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Topic<C> {
     ) -> Result<(), RDKafkaErrorCode> {
         let (key, key_len) = as_memory(record.key);
         let (value, value_len) = as_memory(record.value);
-        let headers = Headers::new(record)?;
+        let headers = header_list(record)?;
         // SAFETY: every tag is followed by arguments of the types that rdkafka.h documents for it,
         // and the list ends with END. The topic handle belongs to this very client and is alive,
         // as is the client. Key and value are readable for their lengths during the call and are
@@ -163,20 +158,17 @@ impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Topic<C> {
                 sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_TIMESTAMP,
                 timestamp_ms,
                 sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_HEADERS,
-                headers.0,
+                headers.pointer,
                 sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_END,
             )
         };
-        if result == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
-            std::mem::forget(headers);
-            Ok(())
-        } else {
-            Err(result.into())
-        }
+        check(result)?;
+        std::mem::forget(headers);
+        Ok(())
     }
 }
 
-impl<C: ProducerContext<DeliveryOpaque = usize> + 'static> Drop for Topic<C> {
+impl<C: TopicKeeper> Drop for Topic<C> {
     fn drop(&mut self) {
         // SAFETY: the handle came from rd_kafka_topic_new, is given up exactly once, and the client
         // it belongs to is still alive: `self.producer` is dropped after this.
@@ -231,45 +223,56 @@ pub(crate) fn topic_of<'a>(message: &'a BorrowedMessage<'_>) -> Option<&'a Topic
     }
 }
 
-/// librdkafka's header list; null when there are none. Freed on drop unless it was enqueued.
-struct Headers(*mut sys::rd_kafka_headers_t);
+/// An object of librdkafka's that is ours, or null. Destroyed on drop.
+struct Owned<T> {
+    pointer: *mut T,
+    destroy: unsafe extern "C" fn(*mut T),
+}
 
-impl Headers {
-    fn new(record: &Record<'_>) -> Result<Self, RDKafkaErrorCode> {
-        if record.headers.is_empty() {
-            return Ok(Self(ptr::null_mut()));
-        }
-        // SAFETY: allocates; aborts the process when there is no memory.
-        let list = Self(unsafe { sys::rd_kafka_headers_new(record.headers.len()) });
-        for header in record.headers {
-            let (value, value_len) = as_memory(header.value);
-            // SAFETY: the list is alive and ours. Name and value are readable for the lengths that
-            // are passed and are copied; a null value means a null header. Lengths of slices never
-            // exceed isize::MAX, so they cannot turn into the -1 that means "NUL-terminated".
-            let result = unsafe {
-                sys::rd_kafka_header_add(
-                    list.0,
-                    header.name.as_ptr().cast(),
-                    header.name.len() as isize,
-                    value,
-                    value_len as isize,
-                )
-            };
-            if result != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
-                return Err(result.into());
-            }
-        }
-        Ok(list)
+impl<T> Owned<T> {
+    /// # Safety
+    /// `pointer` is null, or `destroy` may be called with it once, when the value is dropped.
+    const unsafe fn new(pointer: *mut T, destroy: unsafe extern "C" fn(*mut T)) -> Self {
+        Self { pointer, destroy }
     }
 }
 
-impl Drop for Headers {
+impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
-        if !self.0.is_null() {
-            // SAFETY: the list came from rd_kafka_headers_new and was not enqueued.
-            unsafe { sys::rd_kafka_headers_destroy(self.0) }
+        if !self.pointer.is_null() {
+            // SAFETY: the promise of `new`.
+            unsafe { (self.destroy)(self.pointer) }
         }
     }
+}
+
+/// The record's headers as librdkafka's list; null if there are none.
+fn header_list(record: &Record<'_>) -> Result<Owned<sys::rd_kafka_headers_t>, RDKafkaErrorCode> {
+    let destroy = sys::rd_kafka_headers_destroy;
+    let list = match record.headers.len() {
+        0 => ptr::null_mut(),
+        // SAFETY: allocates; aborts the process when there is no memory.
+        count => unsafe { sys::rd_kafka_headers_new(count) },
+    };
+    // SAFETY: a list that is not enqueued is ours. One that is, is forgotten.
+    let list = unsafe { Owned::new(list, destroy) };
+    for header in record.headers {
+        let name = header.name;
+        let (value, value_len) = as_memory(header.value);
+        // SAFETY: the list is alive and ours. Name and value are readable for the lengths that
+        // are passed and are copied; a null value means a null header. Lengths of slices never
+        // exceed isize::MAX, so they cannot turn into the -1 that means "NUL-terminated".
+        check(unsafe {
+            sys::rd_kafka_header_add(
+                list.pointer,
+                name.as_ptr().cast(),
+                name.len() as isize,
+                value,
+                value_len as isize,
+            )
+        })?;
+    }
+    Ok(list)
 }
 
 /// Kafka tells null from empty, and librdkafka does so by the pointer: an empty slice's is not null.
@@ -283,48 +286,26 @@ fn as_memory(bytes: Option<&[u8]>) -> (*mut c_void, usize) {
 /// **Blocks** until every queued record was reported or the time is over; true for the former. While
 /// it waits nothing lingers. Reports are served by the poll thread, not here, unlike with rdkafka's
 /// own `flush`.
-pub(crate) fn flush<C: ProducerContext<DeliveryOpaque = usize> + 'static>(
-    producer: &BaseProducer<C>,
-    timeout: Duration,
-) -> bool {
-    let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+pub(crate) fn flush(producer: &BaseProducer<impl TopicKeeper>, timeout: Duration) -> bool {
+    let client = producer.client().native_ptr();
     // SAFETY: the client is alive. It delivers reports as events (rdkafka sets it up so), in which
     // case flush only waits for the count of records to reach zero.
-    let result = unsafe { sys::rd_kafka_flush(producer.client().native_ptr(), millis) };
-    result == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR
-}
-
-/// What a broker says of a topic.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TopicState {
-    pub(crate) name: String,
-    /// Why there is nothing to be said of it.
-    pub(crate) error: Option<RDKafkaErrorCode>,
-    /// Partitions without a leader.
-    pub(crate) leaderless: Vec<i32>,
+    check(unsafe { sys::rd_kafka_flush(client, milliseconds(timeout)) }).is_ok()
 }
 
 /// Asks a broker for metadata of the topics in use, for librdkafka's own sake too, and **blocks** until it
 /// has answered or the time is over.
-pub(crate) fn topic_states<C: ProducerContext<DeliveryOpaque = usize> + 'static>(
-    producer: &BaseProducer<C>,
+pub(crate) fn topic_states(
+    producer: &BaseProducer<impl TopicKeeper>,
     timeout: Duration,
 ) -> Result<Vec<TopicState>, RDKafkaErrorCode> {
-    let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+    let client = producer.client().native_ptr();
+    let timeout = milliseconds(timeout);
     let mut metadata = ptr::null();
     // SAFETY: the client is alive. No topic is named, so none is borrowed.
-    let result = unsafe {
-        sys::rd_kafka_metadata(
-            producer.client().native_ptr(),
-            0,
-            ptr::null_mut(),
-            &raw mut metadata,
-            millis,
-        )
-    };
-    if result != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
-        return Err(result.into());
-    }
+    check(unsafe {
+        sys::rd_kafka_metadata(client, 0, ptr::null_mut(), &raw mut metadata, timeout)
+    })?;
     // SAFETY: the call succeeded, so this is its answer, and it lives until it is destroyed. Lists are as
     // long as their counts say.
     let topics = unsafe {
@@ -333,7 +314,7 @@ pub(crate) fn topic_states<C: ProducerContext<DeliveryOpaque = usize> + 'static>
             .iter()
             .map(|topic| TopicState {
                 name: CStr::from_ptr(topic.topic).to_string_lossy().into_owned(),
-                error: error_of(topic.err),
+                error: check(topic.err).err(),
                 leaderless: list(topic.partitions, topic.partition_cnt)
                     .iter()
                     .filter(|partition| partition.leader < 0)
@@ -347,56 +328,30 @@ pub(crate) fn topic_states<C: ProducerContext<DeliveryOpaque = usize> + 'static>
     Ok(topics)
 }
 
-fn error_of(code: RDKafkaRespErr) -> Option<RDKafkaErrorCode> {
-    (code != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR).then(|| code.into())
+fn check(code: RDKafkaRespErr) -> Result<(), RDKafkaErrorCode> {
+    match code {
+        RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(()),
+        code => Err(code.into()),
+    }
+}
+
+fn topic_name(name: &str) -> Result<CString, RDKafkaErrorCode> {
+    CString::new(name).map_err(|_| RDKafkaErrorCode::InvalidTopic)
+}
+
+fn milliseconds(timeout: Duration) -> c_int {
+    c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX)
 }
 
 /// A list of librdkafka's, which may be null where it is empty.
 ///
 /// # Safety
 /// `first` is null, or the first of `count` elements that live for `'a`.
-unsafe fn list<'a, T>(first: *const T, count: c_int) -> &'a [T] {
-    match usize::try_from(count) {
+unsafe fn list<'a, T>(first: *const T, count: impl TryInto<usize>) -> &'a [T] {
+    match count.try_into() {
         // SAFETY: the caller's promise.
         Ok(count) if !first.is_null() => unsafe { std::slice::from_raw_parts(first, count) },
         _ => &[],
-    }
-}
-
-/// What a broker says of a topic to somebody who wants to know his rights on it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TopicRights {
-    pub(crate) name: String,
-    /// Why there is nothing to be said of it.
-    pub(crate) error: Option<RDKafkaErrorCode>,
-    /// The principal may write records; `None` where the broker does not say.
-    pub(crate) write: Option<bool>,
-}
-
-/// A request to the cluster's administration and all that librdkafka allocates for it.
-struct DescribeTopics {
-    names: *mut sys::rd_kafka_TopicCollection_t,
-    options: *mut sys::rd_kafka_AdminOptions_t,
-    queue: *mut sys::rd_kafka_queue_t,
-    event: *mut sys::rd_kafka_event_t,
-}
-
-impl Drop for DescribeTopics {
-    fn drop(&mut self) {
-        // SAFETY: each was made by librdkafka for this request and is given up once; those that were not
-        // made are null, which only the event's destructor takes.
-        unsafe {
-            sys::rd_kafka_event_destroy(self.event);
-            if !self.queue.is_null() {
-                sys::rd_kafka_queue_destroy(self.queue);
-            }
-            if !self.options.is_null() {
-                sys::rd_kafka_AdminOptions_destroy(self.options);
-            }
-            if !self.names.is_null() {
-                sys::rd_kafka_TopicCollection_destroy(self.names);
-            }
-        }
     }
 }
 
@@ -407,85 +362,74 @@ pub(crate) fn topic_rights<C: ClientContext>(
     topics: &[String],
     timeout: Duration,
 ) -> Result<Vec<TopicRights>, RDKafkaErrorCode> {
-    let millis = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
-    let names: Vec<CString> = topics
-        .iter()
-        .map(|name| CString::new(name.as_str()).map_err(|_| RDKafkaErrorCode::InvalidTopic))
-        .collect::<Result<_, _>>()?;
-    let mut pointers: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
+    let answer = describe_topics(client, topics, milliseconds(timeout))?;
+    let write = sys::rd_kafka_AclOperation_t::RD_KAFKA_ACL_OPERATION_WRITE;
+    let mut count = 0;
+    // SAFETY: the result belongs to the event, which lives to the end of this function, and so does all that it
+    // holds. Lists are as long as their counts say; a list of operations is null where the broker sent none.
+    unsafe {
+        let result = sys::rd_kafka_event_DescribeTopics_result(answer.pointer);
+        if result.is_null() {
+            return Err(RDKafkaErrorCode::Fail);
+        }
+        let topics = sys::rd_kafka_DescribeTopics_result_topics(result, &raw mut count);
+        let rights = list(topics.cast_const(), count).iter().map(|topic| {
+            let mut count = 0;
+            let operations =
+                sys::rd_kafka_TopicDescription_authorized_operations(*topic, &raw mut count);
+            let error = sys::rd_kafka_TopicDescription_error(*topic);
+            let name = CStr::from_ptr(sys::rd_kafka_TopicDescription_name(*topic));
+            TopicRights {
+                name: name.to_string_lossy().into_owned(),
+                error: check(sys::rd_kafka_error_code(error)).err(),
+                write: (!operations.is_null()).then(|| list(operations, count).contains(&write)),
+            }
+        });
+        Ok(rights.collect())
+    }
+}
+
+/// The broker's answer to a DescribeTopics request with the principal's rights.
+fn describe_topics<C: ClientContext>(
+    client: &Client<C>,
+    topics: &[String],
+    timeout: c_int,
+) -> Result<Owned<sys::rd_kafka_event_t>, RDKafkaErrorCode> {
+    let names = topics.iter().map(|name| topic_name(name));
+    let names: Vec<CString> = names.collect::<Result<_, _>>()?;
+    let mut names: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
     let rk = client.native_ptr();
-    // SAFETY: the client is alive. The names are NUL-terminated, live through the call and are copied by it.
-    let mut request = unsafe {
-        DescribeTopics {
-            names: sys::rd_kafka_TopicCollection_of_topic_names(
-                pointers.as_mut_ptr(),
-                pointers.len(),
-            ),
-            options: sys::rd_kafka_AdminOptions_new(
-                rk,
-                sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS,
-            ),
-            queue: sys::rd_kafka_queue_new(rk),
-            event: ptr::null_mut(),
-        }
-    };
-    // SAFETY: all were made just now, for this client; options, names and queue may be freed as soon as the event
+    let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS;
+    // SAFETY: the client is alive. The names are NUL-terminated, live through the call and are copied by it. Each
+    // object is made for this request and given up once; options, names and queue may be freed as soon as the event
     // is there. An error of an option is reported in a string that is not asked for, or an object that is ours.
-    let result = unsafe {
-        sys::rd_kafka_AdminOptions_set_request_timeout(request.options, millis, ptr::null_mut(), 0);
+    unsafe {
+        let topics = sys::rd_kafka_TopicCollection_of_topic_names(names.as_mut_ptr(), names.len());
+        let topics = Owned::new(topics, sys::rd_kafka_TopicCollection_destroy);
+        let options = sys::rd_kafka_AdminOptions_new(rk, operation);
+        let options = Owned::new(options, sys::rd_kafka_AdminOptions_destroy);
+        let queue = Owned::new(sys::rd_kafka_queue_new(rk), sys::rd_kafka_queue_destroy);
+        let no_text = ptr::null_mut();
+        sys::rd_kafka_AdminOptions_set_request_timeout(options.pointer, timeout, no_text, 0);
         let refused =
-            sys::rd_kafka_AdminOptions_set_include_authorized_operations(request.options, 1);
-        if !refused.is_null() {
-            sys::rd_kafka_error_destroy(refused);
-        }
-        sys::rd_kafka_DescribeTopics(rk, request.names, request.options, request.queue);
+            sys::rd_kafka_AdminOptions_set_include_authorized_operations(options.pointer, 1);
+        drop(Owned::new(refused, sys::rd_kafka_error_destroy));
+        sys::rd_kafka_DescribeTopics(rk, topics.pointer, options.pointer, queue.pointer);
         // The request itself ends by its own time limit.
-        request.event = sys::rd_kafka_queue_poll(request.queue, millis.saturating_add(1_000));
-        if request.event.is_null() {
+        let answer = sys::rd_kafka_queue_poll(queue.pointer, timeout.saturating_add(1_000));
+        let answer = Owned::new(answer, sys::rd_kafka_event_destroy);
+        if answer.pointer.is_null() {
             return Err(RDKafkaErrorCode::OperationTimedOut);
         }
-        if let Some(error) = error_of(sys::rd_kafka_event_error(request.event)) {
-            return Err(error);
-        }
-        sys::rd_kafka_event_DescribeTopics_result(request.event)
-    };
-    if result.is_null() {
-        return Err(RDKafkaErrorCode::Fail);
+        check(sys::rd_kafka_event_error(answer.pointer))?;
+        Ok(answer)
     }
-    let mut count = 0;
-    // SAFETY: the result belongs to the event, which lives until the request is dropped, and so does all that it
-    // holds. Lists are as long as their counts say; a list of operations is null where the broker sent none.
-    let found = unsafe {
-        let first = sys::rd_kafka_DescribeTopics_result_topics(result, &raw mut count);
-        list(first.cast_const(), c_int::try_from(count).unwrap_or(0))
-            .iter()
-            .map(|topic| {
-                let mut count = 0;
-                let operations =
-                    sys::rd_kafka_TopicDescription_authorized_operations(*topic, &raw mut count);
-                let write = sys::rd_kafka_AclOperation_t::RD_KAFKA_ACL_OPERATION_WRITE;
-                let error = sys::rd_kafka_TopicDescription_error(*topic);
-                let name = CStr::from_ptr(sys::rd_kafka_TopicDescription_name(*topic));
-                TopicRights {
-                    name: name.to_string_lossy().into_owned(),
-                    error: error_of(sys::rd_kafka_error_code(error)),
-                    write: (!operations.is_null()).then(|| {
-                        list(operations, c_int::try_from(count).unwrap_or(0)).contains(&write)
-                    }),
-                }
-            })
-            .collect()
-    };
-    Ok(found)
 }
 
 /// Tells the client of these brokers, written as `bootstrap.servers` is, if it does not know them. How many of
 /// them it knows then. With `client.dns.lookup=resolve_canonical_bootstrap_servers_only` their names are taken
 /// as they are written.
-pub(crate) fn add_brokers<C: ProducerContext<DeliveryOpaque = usize> + 'static>(
-    producer: &BaseProducer<C>,
-    brokers: &str,
-) -> usize {
+pub(crate) fn add_brokers(producer: &BaseProducer<impl TopicKeeper>, brokers: &str) -> usize {
     // What a configuration takes has none, for it is handed to librdkafka in the same way.
     let Ok(brokers) = CString::new(brokers) else {
         return 0;
@@ -498,9 +442,7 @@ pub(crate) fn add_brokers<C: ProducerContext<DeliveryOpaque = usize> + 'static>(
 
 /// Makes the producer believe that it met a fatal error.
 #[cfg(test)]
-pub(crate) fn inject_fatal_error<C: ProducerContext<DeliveryOpaque = usize> + 'static>(
-    producer: &BaseProducer<C>,
-) {
+pub(crate) fn inject_fatal_error(producer: &BaseProducer<impl TopicKeeper>) {
     // SAFETY: the client is alive; the reason is NUL-terminated and copied.
     unsafe {
         sys::rd_kafka_test_fatal_error(
@@ -531,41 +473,12 @@ pub(crate) fn set_token<C: ClientContext>(client: &Client<C>, token: &Token) -> 
             reason.len(),
         )
     };
-    if result == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
+    if check(result).is_ok() {
         return Ok(());
     }
     // SAFETY: the array was zeroed and is NUL-terminated whether or not it was written.
     let reason = unsafe { CStr::from_ptr(reason.as_ptr()) };
     Err(reason.to_string_lossy().into_owned())
-}
-
-/// What verification found wrong with a certificate.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Finding {
-    /// The broker, as librdkafka names it.
-    pub(crate) broker: String,
-    /// OpenSSL's `X509_V_ERR_…`.
-    pub(crate) error: i32,
-    /// Zero is the broker's own certificate; above are those that it rests on.
-    pub(crate) depth: i32,
-}
-
-/// The context of a client that only looks at certificates.
-#[derive(Debug, Default)]
-pub(crate) struct Findings(Mutex<Option<Finding>>);
-
-impl Findings {
-    /// The first finding, if there is one yet.
-    pub(crate) fn first(&self) -> Option<Finding> {
-        let first = lock(&self.0);
-        first.clone()
-    }
-}
-
-impl ClientContext for Findings {
-    fn log(&self, _: RDKafkaLogLevel, _: &str, _: &str) {}
-    fn stats_raw(&self, _: &[u8]) {}
-    fn error(&self, _: rdkafka::error::KafkaError, _: &str) {}
 }
 
 /// A client that notes why a certificate is refused. It refuses what the configuration's own
@@ -609,7 +522,6 @@ unsafe extern "C" fn inspect(
         error,
         depth,
     };
-    let mut first = lock(&findings.0);
-    first.get_or_insert(finding);
+    findings.add(finding);
     0
 }

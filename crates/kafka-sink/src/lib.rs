@@ -55,6 +55,7 @@
 #![deny(unsafe_code)]
 
 mod admin;
+mod answers;
 mod client_log;
 mod config;
 mod consumer;

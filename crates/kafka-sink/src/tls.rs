@@ -3,8 +3,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::answers::Finding;
 use crate::config::KafkaConfig;
-use crate::ffi::{self, Finding};
+use crate::ffi;
 
 /// How long brokers may take to show their certificates.
 const PATIENCE: Duration = Duration::from_secs(3);

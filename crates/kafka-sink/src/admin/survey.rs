@@ -8,7 +8,8 @@ use rdkafka::admin::{ConfigResource, ResourceSpecifier};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::{Client, new_topic, options};
-use crate::ffi::{self, TopicRights};
+use crate::answers::TopicRights;
+use crate::ffi;
 use crate::{KafkaConfig, KafkaError, TopicCreation};
 
 /// What a cluster said.

@@ -18,7 +18,8 @@ use rdkafka::producer::{BaseProducer, Producer as _};
 use rdkafka::types::RDKafkaErrorCode as Code;
 use walrelay_sink::{Disposition, Obstacle};
 
-use crate::ffi::{self, TopicState};
+use crate::answers::TopicState;
+use crate::ffi;
 use crate::producer::context::Context;
 use crate::producer::producers::Producer;
 use crate::sync::lock;
