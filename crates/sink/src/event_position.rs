@@ -21,7 +21,7 @@ impl fmt::Display for EventPosition {
 
 /// The text is no [`EventPosition`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a letter is named as LSN and row, such as 0/16B3748 0")]
+#[error("a dead letter is named as LSN and row, such as 0/16B3748 0")]
 pub struct InvalidEventPosition;
 
 impl FromStr for EventPosition {

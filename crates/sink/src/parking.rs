@@ -60,7 +60,7 @@ impl Parking {
         self.ready.load(Ordering::Acquire)
     }
 
-    /// There is an open letter: the relay is about to write it, or it was read in the topic. Known
+    /// There is an open dead letter: the relay is about to write it, or it was read in the topic. Known
     /// ones, and ones that were resolved before, change nothing.
     pub fn park(&self, id: EventPosition, topic: Option<&str>, key: &[u8]) {
         let mut state = self.lock();
@@ -83,9 +83,9 @@ impl Parking {
         let Some(place) = state.open.remove(&id) else {
             return;
         };
-        if let Some(letters) = state.places.get_mut(&place) {
-            letters.remove(&id);
-            if letters.is_empty() {
+        if let Some(dead_letters) = state.places.get_mut(&place) {
+            dead_letters.remove(&id);
+            if dead_letters.is_empty() {
                 state.places.remove(&place);
             }
         }
@@ -183,7 +183,7 @@ mod tests {
         let before = EventPosition { lsn: 0, row: 7 };
         assert!(
             !parking.is_parked(before, "t", b"k"),
-            "it comes before the letter"
+            "it comes before the dead letter"
         );
         assert!(parking.is_parked(LATER, "t", b"k"));
         assert!(

@@ -128,7 +128,7 @@ impl Consumer {
         let mut client = config.consumer_config();
         client
             // librdkafka assigns nothing without one; no member of it ever joins.
-            .set("group.id", "walrelay-letters")
+            .set("group.id", "walrelay-dlq")
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
             .set("auto.offset.reset", "earliest")

@@ -136,7 +136,7 @@ impl Entry {
     /// Where it lies.
     pub(super) fn position(&self) -> Position {
         match self {
-            Self::DlqRecord(letter) => letter.position,
+            Self::DlqRecord(dead_letter) => dead_letter.position,
             Self::Resolution(resolution) => resolution.position,
             Self::Foreign { position, .. } => *position,
         }
@@ -158,7 +158,7 @@ impl Entry {
         }
         let class = ours
             .text(dlq_headers::CLASS)?
-            .ok_or("it has no header of a letter")?;
+            .ok_or("it has no header of a dead letter")?;
         let id = EventPosition::from_parts(
             ours.text(dlq_headers::LSN)?.ok_or("it has no LSN")?,
             ours.text(dlq_headers::ROW)?.ok_or("it has no row")?,
@@ -279,47 +279,50 @@ pub(crate) mod tests {
         (dlq_headers::PARTITION, "4"),
     ];
 
-    fn letter_of(headers: Headers) -> DlqRecord {
+    fn dead_letter_of(headers: Headers) -> DlqRecord {
         match Entry::of(record(headers)) {
-            Entry::DlqRecord(letter) => *letter,
+            Entry::DlqRecord(dead_letter) => *dead_letter,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn a_letter_is_read() {
-        let letter = letter_of(headers(FULL));
-        assert_eq!(letter.id.to_string(), "1/16B3748 3");
+    fn a_dead_letter_is_read() {
+        let dead_letter = dead_letter_of(headers(FULL));
+        assert_eq!(dead_letter.id.to_string(), "1/16B3748 3");
         assert_eq!(
-            (letter.slot.as_str(), letter.class.as_str()),
+            (dead_letter.slot.as_str(), dead_letter.class.as_str()),
             ("orders", "rejected")
         );
-        assert_eq!(letter.cause.as_deref(), Some("it is refused"));
-        assert_eq!(letter.xid, Some(771));
+        assert_eq!(dead_letter.cause.as_deref(), Some("it is refused"));
+        assert_eq!(dead_letter.xid, Some(771));
         assert_eq!(
-            letter.commit_time.as_deref(),
+            dead_letter.commit_time.as_deref(),
             Some("2026-01-02T03:04:05.678900Z")
         );
-        assert_eq!(letter.table.as_deref(), Some("public.outbox"));
-        assert_eq!(letter.event_id.as_deref(), Some(&b"e-1"[..]));
-        assert_eq!(letter.topic.as_deref(), Some("orders.events"));
-        assert_eq!(letter.timestamp_ms, Some(1_767_323_045_678));
-        assert_eq!((letter.partition, letter.omitted_bytes), (Some(4), None));
-        assert_eq!(letter.headers, headers(&[("id", "secret-header")]));
+        assert_eq!(dead_letter.table.as_deref(), Some("public.outbox"));
+        assert_eq!(dead_letter.event_id.as_deref(), Some(&b"e-1"[..]));
+        assert_eq!(dead_letter.topic.as_deref(), Some("orders.events"));
+        assert_eq!(dead_letter.timestamp_ms, Some(1_767_323_045_678));
         assert_eq!(
-            letter.position,
+            (dead_letter.partition, dead_letter.omitted_bytes),
+            (Some(4), None)
+        );
+        assert_eq!(dead_letter.headers, headers(&[("id", "secret-header")]));
+        assert_eq!(
+            dead_letter.position,
             Position {
                 partition: 2,
                 offset: 7
             }
         );
-        assert_eq!(letter.payload_bytes(), 10 + 12 + 2 + 13);
-        let shown = format!("{letter:?} {:?}", Entry::of(record(headers(FULL))));
+        assert_eq!(dead_letter.payload_bytes(), 10 + 12 + 2 + 13);
+        let shown = format!("{dead_letter:?} {:?}", Entry::of(record(headers(FULL))));
         assert!(!shown.contains("secret"), "{shown}");
     }
 
     #[test]
-    fn what_a_letter_may_lack_is_none() {
+    fn what_a_dead_letter_may_lack_is_none() {
         let mut wanting = headers(&[
             (dlq_headers::CLASS, "unroutable"),
             (dlq_headers::SLOT, "orders"),
@@ -328,13 +331,17 @@ pub(crate) mod tests {
             (dlq_headers::VALUE_BYTES, "70000000"),
         ]);
         wanting.push((dlq_headers::EVENT_ID.to_owned(), None));
-        let letter = letter_of(wanting);
+        let dead_letter = dead_letter_of(wanting);
         assert_eq!(
-            (letter.topic, letter.event_id, letter.partition),
+            (
+                dead_letter.topic,
+                dead_letter.event_id,
+                dead_letter.partition
+            ),
             (None, None, None)
         );
-        assert_eq!(letter.omitted_bytes, Some(70_000_000));
-        assert_eq!(letter.headers, []);
+        assert_eq!(dead_letter.omitted_bytes, Some(70_000_000));
+        assert_eq!(dead_letter.headers, []);
     }
 
     #[test]
@@ -366,8 +373,8 @@ pub(crate) mod tests {
             headers
         };
         for (given, expected) in [
-            (headers(&[]), "no header of a letter"),
-            (headers(&[("id", "x")]), "no header of a letter"),
+            (headers(&[]), "no header of a dead letter"),
+            (headers(&[("id", "x")]), "no header of a dead letter"),
             (without(dlq_headers::LSN), "no LSN"),
             (without(dlq_headers::ROW), "no row"),
             (without(dlq_headers::SLOT), "no slot"),

@@ -7,7 +7,7 @@ use walrelay_sink::{EventPosition, dlq_headers};
 
 use super::entry::{DlqRecord, Entry, Outcome, Position};
 
-/// Which letter: names of slots in order, then the order of the log.
+/// Which dead letter: names of slots in order, then the order of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DlqRecordId {
     /// The replication slot.
@@ -29,7 +29,7 @@ impl fmt::Display for DlqRecordId {
 /// and its key. Values and headers are not kept.
 #[derive(Debug, Default)]
 pub struct DlqIndex {
-    letters: HashMap<DlqRecordId, Known>,
+    known: HashMap<DlqRecordId, Known>,
     /// Slots and topics: few, and each kept once.
     names: HashSet<Arc<str>>,
     foreign: u64,
@@ -71,11 +71,11 @@ pub(super) struct Place {
 }
 
 impl Place {
-    pub(super) fn of(letter: &DlqRecord) -> Self {
+    pub(super) fn of(dead_letter: &DlqRecord) -> Self {
         Self {
-            slot: Arc::from(letter.slot.as_str()),
-            key: letter.key.as_deref().map(Arc::from),
-            topic: letter.topic.as_deref().map(Arc::from),
+            slot: Arc::from(dead_letter.slot.as_str()),
+            key: dead_letter.key.as_deref().map(Arc::from),
+            topic: dead_letter.topic.as_deref().map(Arc::from),
         }
     }
 }
@@ -92,7 +92,7 @@ pub(super) struct Due {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutOfOrder {
     /// The dead letter.
-    pub letter: DlqRecordId,
+    pub dead_letter: DlqRecordId,
     /// The earlier open one.
     pub behind: DlqRecordId,
 }
@@ -117,35 +117,35 @@ impl DlqIndex {
                 let name = self.name(&resolution.slot, resolution.id);
                 self.resolve(&name, resolution.outcome);
             }
-            Entry::DlqRecord(letter) => self.letter(letter, select),
+            Entry::DlqRecord(dead_letter) => self.dead_letter(dead_letter, select),
         }
     }
 
-    fn letter(&mut self, letter: &DlqRecord, select: impl FnOnce(&DlqRecord) -> bool) {
-        let name = self.name(&letter.slot, letter.id);
-        let topic = letter.topic.as_deref().map(|topic| self.intern(topic));
-        match self.letters.entry(name) {
+    fn dead_letter(&mut self, dead_letter: &DlqRecord, select: impl FnOnce(&DlqRecord) -> bool) {
+        let name = self.name(&dead_letter.slot, dead_letter.id);
+        let topic = dead_letter.topic.as_deref().map(|topic| self.intern(topic));
+        match self.known.entry(name) {
             // Another copy of it.
             Slot::Occupied(known) if known.get().position.is_some() => {}
             Slot::Occupied(mut known) => {
                 let known = known.get_mut();
-                known.position = Some(letter.position);
-                known.selected = select(letter);
+                known.position = Some(dead_letter.position);
+                known.selected = select(dead_letter);
             }
             Slot::Vacant(vacant) => {
                 let place = Place {
                     slot: Arc::clone(&vacant.key().slot),
-                    key: letter.key.as_deref().map(Arc::from),
+                    key: dead_letter.key.as_deref().map(Arc::from),
                     topic,
                 };
                 vacant.insert(Known {
-                    position: Some(letter.position),
-                    selected: select(letter),
+                    position: Some(dead_letter.position),
+                    selected: select(dead_letter),
                     outcome: None,
                     open: Some(Box::new(Open {
                         place,
-                        parked: letter.class == dlq_headers::PARKED,
-                        bytes: letter.payload_bytes(),
+                        parked: dead_letter.class == dlq_headers::PARKED,
+                        bytes: dead_letter.payload_bytes(),
                     })),
                 });
                 self.open += 1;
@@ -171,7 +171,7 @@ impl DlqIndex {
 
     /// A dead letter is open no more.
     pub(super) fn resolve(&mut self, name: &DlqRecordId, outcome: Outcome) {
-        let known = self.letters.entry(name.clone()).or_insert(Known {
+        let known = self.known.entry(name.clone()).or_insert(Known {
             position: None,
             selected: false,
             outcome: None,
@@ -196,7 +196,7 @@ impl DlqIndex {
     /// Selected dead letters in their order; those that were resolved too if `resolved`.
     pub fn selected(&self, resolved: bool) -> Vec<Listed> {
         let mut listed: Vec<Listed> = self
-            .letters
+            .known
             .iter()
             .filter(|(_, known)| known.selected && (resolved || known.outcome.is_none()))
             .filter_map(|(name, known)| {
@@ -214,7 +214,7 @@ impl DlqIndex {
     /// Open dead letters in their order.
     fn in_order(&self) -> Vec<(&DlqRecordId, &Known, &Open, Position)> {
         let mut open: Vec<_> = self
-            .letters
+            .known
             .iter()
             .filter_map(|(name, known)| {
                 Some((name, known, known.open.as_deref()?, known.position?))
@@ -233,7 +233,7 @@ impl DlqIndex {
                 passed.add(&open.place, name);
             } else if let Some(behind) = passed.before(&open.place) {
                 found.push(OutOfOrder {
-                    letter: name.clone(),
+                    dead_letter: name.clone(),
                     behind: behind.clone(),
                 });
             }

@@ -161,10 +161,10 @@ impl DlqReader {
             if position.partition != first.partition || position.offset < first.offset {
                 continue;
             }
-            if let Entry::DlqRecord(letter) = entry
+            if let Entry::DlqRecord(dead_letter) = entry
                 && run.binary_search(&position).is_ok()
             {
-                found.insert(position, *letter);
+                found.insert(position, *dead_letter);
             }
             if position.offset >= last {
                 return Ok(());

@@ -50,7 +50,7 @@ pub struct ReplayOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum NotRedriven {
     /// Its value is not in the dead letter.
-    #[error("its value of {bytes} bytes was left out of the letter")]
+    #[error("its value of {bytes} bytes was left out of the dead letter")]
     Omitted {
         /// The value's size.
         bytes: u64,
@@ -62,7 +62,7 @@ pub enum NotRedriven {
     #[error(transparent)]
     Refused(DeliveryError),
     /// Retention removed it after it was looked up.
-    #[error("it is not in the topic of letters any more")]
+    #[error("it is not in the topic of dead letters any more")]
     Gone,
     /// The topic refused another record a moment ago, for a reason that is not that record's.
     #[error("its topic takes nothing: {0}")]
@@ -76,20 +76,22 @@ pub enum ReplayError {
     #[error(transparent)]
     Kafka(#[from] KafkaError),
     /// Nobody acknowledged in time. The record may have arrived or not.
-    #[error("letter {letter}: no acknowledgement within {patience:?}")]
+    #[error("dead letter {dead_letter}: no acknowledgement within {patience:?}")]
     NoAnswer {
         /// The dead letter that was being worked on: it is open.
-        letter: DlqRecordId,
+        dead_letter: DlqRecordId,
         /// How long was waited.
         patience: Duration,
         /// The last that was heard.
         source: Option<DeliveryError>,
     },
     /// What became of a dead letter could not be written down.
-    #[error("letter {letter}: that it was {outcome} could not be written to the topic of letters")]
+    #[error(
+        "dead letter {dead_letter}: that it was {outcome} could not be written to the topic of dead letters"
+    )]
     NotRecorded {
-        /// The letter: it counts as open.
-        letter: DlqRecordId,
+        /// The dead letter: it counts as open.
+        dead_letter: DlqRecordId,
         /// What was done already.
         outcome: Outcome,
         /// Why.
@@ -107,7 +109,7 @@ pub enum Step<'a> {
     /// It stays open, as one before it did.
     HeldBack {
         /// The dead letter.
-        letter: &'a DlqRecordId,
+        dead_letter: &'a DlqRecordId,
         /// The one before it.
         behind: &'a DlqRecordId,
     },
@@ -252,8 +254,8 @@ impl DlqReplayer {
             thread::sleep(LOOK);
             let (index, taken) = (&mut self.index, &work.taken);
             self.reader.read(|entry| {
-                index.take(&entry, |letter| {
-                    taken.before(&Place::of(letter)).is_some() && select(letter)
+                index.take(&entry, |dead_letter| {
+                    taken.before(&Place::of(dead_letter)).is_some() && select(dead_letter)
                 });
             })?;
         }
@@ -283,7 +285,7 @@ impl DlqReplayer {
     fn one(
         &mut self,
         due: &Due,
-        letter: Option<&DlqRecord>,
+        dead_letter: Option<&DlqRecord>,
         work: &mut Work<'_>,
         report: &mut impl FnMut(Step<'_>),
     ) -> Result<(), ReplayError> {
@@ -293,12 +295,12 @@ impl DlqReplayer {
         {
             work.summary.held_back += 1;
             report(Step::HeldBack {
-                letter: &due.name,
+                dead_letter: &due.name,
                 behind,
             });
             return Ok(());
         }
-        let Some(letter) = letter else {
+        let Some(dead_letter) = dead_letter else {
             work.failed(due, None, NotRedriven::Gone, report);
             return Ok(());
         };
@@ -306,19 +308,19 @@ impl DlqReplayer {
             Action::Drop => (Outcome::Dropped, Ok(())),
             Action::Redrive { topic, .. } => {
                 let topic = topic.as_deref();
-                let sent = self.redrive(&due.name, letter, topic, work)?;
+                let sent = self.redrive(&due.name, dead_letter, topic, work)?;
                 (Outcome::Redriven, sent)
             }
         };
         match sent {
             Ok(()) => {
-                self.record(&due.name, letter, outcome, work.options.patience)?;
+                self.record(&due.name, dead_letter, outcome, work.options.patience)?;
                 self.index.resolve(&due.name, outcome);
                 work.taken.add(&due.place, &due.name);
                 work.summary.done += 1;
-                report(Step::Done(letter));
+                report(Step::Done(dead_letter));
             }
-            Err(why) => work.failed(due, Some(letter), why, report),
+            Err(why) => work.failed(due, Some(dead_letter), why, report),
         }
         Ok(())
     }
@@ -327,20 +329,20 @@ impl DlqReplayer {
     fn redrive(
         &mut self,
         name: &DlqRecordId,
-        letter: &DlqRecord,
+        dead_letter: &DlqRecord,
         instead: Option<&str>,
         work: &mut Work<'_>,
     ) -> Result<Result<(), NotRedriven>, ReplayError> {
-        if let Some(bytes) = letter.omitted_bytes {
+        if let Some(bytes) = dead_letter.omitted_bytes {
             return Ok(Err(NotRedriven::Omitted { bytes }));
         }
-        let Some(topic) = instead.or(letter.topic.as_deref()) else {
+        let Some(topic) = instead.or(dead_letter.topic.as_deref()) else {
             return Ok(Err(NotRedriven::NoTopic));
         };
         if let Some(reason) = work.refusing.get(topic) {
             return Ok(Err(NotRedriven::TopicRefuses(Arc::clone(reason))));
         }
-        let headers: Vec<Header<'_>> = letter
+        let headers: Vec<Header<'_>> = dead_letter
             .headers
             .iter()
             .map(|(name, value)| Header {
@@ -351,10 +353,10 @@ impl DlqReplayer {
         let record = Record {
             topic,
             // Another topic may have other partitions.
-            partition: letter.partition.filter(|_| instead.is_none()),
-            timestamp_ms: letter.timestamp_ms,
-            key: letter.key.as_deref(),
-            value: letter.value.as_deref(),
+            partition: dead_letter.partition.filter(|_| instead.is_none()),
+            timestamp_ms: dead_letter.timestamp_ms,
+            key: dead_letter.key.as_deref(),
+            value: dead_letter.value.as_deref(),
             headers: &headers,
         };
         match self.sender.send(&record, work.options.patience) {
@@ -375,7 +377,7 @@ impl DlqReplayer {
         }
     }
 
-    /// Writes down what became of a letter: in its partition, wherever its key may belong now.
+    /// Writes down what became of a dead letter: in its partition, wherever its key may belong now.
     fn record(
         &mut self,
         name: &DlqRecordId,
@@ -406,7 +408,7 @@ impl DlqReplayer {
             .send(&record, patience)
             .map_err(|error| match error {
                 NotSent::Refused(source) => ReplayError::NotRecorded {
-                    letter: name.clone(),
+                    dead_letter: name.clone(),
                     outcome,
                     source,
                 },
@@ -417,12 +419,12 @@ impl DlqReplayer {
 }
 
 fn no_answer(
-    letter: &DlqRecordId,
+    dead_letter: &DlqRecordId,
     patience: Duration,
     source: Option<DeliveryError>,
 ) -> ReplayError {
     ReplayError::NoAnswer {
-        letter: letter.clone(),
+        dead_letter: dead_letter.clone(),
         patience,
         source,
     }
@@ -456,13 +458,13 @@ impl Work<'_> {
     fn failed(
         &mut self,
         due: &Due,
-        letter: Option<&DlqRecord>,
+        dead_letter: Option<&DlqRecord>,
         why: NotRedriven,
         report: &mut impl FnMut(Step<'_>),
     ) {
         self.blocked.add(&due.place, &due.name);
         self.summary.failed += 1;
-        report(Step::Failed(&due.name, letter, why));
+        report(Step::Failed(&due.name, dead_letter, why));
     }
 
     /// How many dead letters may still be taken.

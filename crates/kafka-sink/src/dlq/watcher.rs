@@ -14,7 +14,7 @@ use crate::client_log::LogThrottle;
 use crate::consumer::{Consumer, Polled};
 use crate::{KafkaConfig, KafkaError};
 
-const NAME: &str = "kafka-letters";
+const NAME: &str = "kafka-dlq";
 /// How long it blocks before it looks whether it is to stop.
 const POLL: Duration = Duration::from_millis(250);
 /// For one answer of the broker: it cannot be interrupted.
@@ -162,7 +162,7 @@ impl Watch {
                 code @ (Code::TopicAuthorizationFailed | Code::UnknownTopicOrPartition),
             ) => self.complain("it cannot be read", &code),
             // The client tries again by itself, and says more in its log.
-            Polled::Complaint(code) => tracing::debug!(topic = self.topic, %code, "letters"),
+            Polled::Complaint(code) => tracing::debug!(topic = self.topic, %code, "dead letters"),
         }
         self.forget_resolved();
         if !self.parking.is_ready() && self.has_caught_up() {
@@ -260,11 +260,16 @@ impl Watch {
 
     fn take(&mut self, entry: Entry) {
         let position = match entry {
-            Entry::DlqRecord(letter) => {
-                if let Some(key) = letter.key.as_deref().filter(|_| letter.slot == self.slot) {
-                    self.parking.park(letter.id, letter.topic.as_deref(), key);
+            Entry::DlqRecord(dead_letter) => {
+                if let Some(key) = dead_letter
+                    .key
+                    .as_deref()
+                    .filter(|_| dead_letter.slot == self.slot)
+                {
+                    self.parking
+                        .park(dead_letter.id, dead_letter.topic.as_deref(), key);
                 }
-                letter.position
+                dead_letter.position
             }
             Entry::Resolution(resolution) => {
                 if resolution.slot == self.slot {

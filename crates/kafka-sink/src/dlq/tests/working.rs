@@ -34,7 +34,10 @@ fn words(step: &Step<'_>) -> String {
     match step {
         Step::Done(letter) => format!("done {}", letter.id),
         Step::Failed(name, _, why) => format!("failed {}: {why}", name.id),
-        Step::HeldBack { letter, behind } => format!("{} waits for {}", letter.id, behind.id),
+        Step::HeldBack {
+            dead_letter,
+            behind,
+        } => format!("{} waits for {}", dead_letter.id, behind.id),
     }
 }
 
@@ -195,7 +198,7 @@ fn what_is_refused_holds_its_key_back_and_no_other() {
         "failed 0/1 3: its topic takes nothing:",
         "failed 0/1 4: it has no topic to go to",
         "0/1 5 waits for 0/1 4",
-        "failed 0/1 6: its value of 5000000 bytes was left out of the letter",
+        "failed 0/1 6: its value of 5000000 bytes was left out of the dead letter",
         "0/1 7 waits for 0/1 6",
         "done 0/1 8",
     ]) {
@@ -302,7 +305,7 @@ fn it_is_known_what_would_be_out_of_order() {
     let found = replayer.out_of_order();
     let shown: Vec<String> = found
         .iter()
-        .map(|found| format!("{} behind {}", found.letter, found.behind))
+        .map(|found| format!("{} behind {}", found.dead_letter, found.behind))
         .collect();
     assert_eq!(shown, ["s 0/2 1 behind s 0/1 0"]);
     let listed = replayer.index().selected(false);
@@ -331,7 +334,9 @@ fn who_gets_no_answer_says_so_and_leaves_the_letter_open() {
     let away = RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS;
     cluster.topic_error("orders", away).expect("set");
     match replayer.carry_out(&impatient, all, |step| panic!("{step:?}")) {
-        Err(ReplayError::NoAnswer { letter, .. }) => assert_eq!(letter.to_string(), "s 0/1 0"),
+        Err(ReplayError::NoAnswer { dead_letter, .. }) => {
+            assert_eq!(dead_letter.to_string(), "s 0/1 0")
+        }
         other => panic!("{other:?}"),
     }
     assert_eq!(open_letters(&cluster), 1);

@@ -106,9 +106,12 @@ impl<'a> Job<'a> {
                 }
             }
             Step::Failed(name, letter, why) => failed.add(name, letter, why),
-            Step::HeldBack { letter, behind } => {
+            Step::HeldBack {
+                dead_letter,
+                behind,
+            } => {
                 if failed.held_back == 0 {
-                    note(&format!("{letter} waits: {behind} stays open"));
+                    note(&format!("{dead_letter} waits: {behind} stays open"));
                 }
                 failed.held_back += 1;
             }
@@ -222,7 +225,12 @@ fn not_redriven(name: &DlqRecordId, letter: Option<&DlqRecord>, why: NotRedriven
 fn out_of_order(broken: &[OutOfOrder]) -> Failure {
     let first = broken.iter().take(5);
     let first: Vec<String> = first
-        .map(|OutOfOrder { letter, behind }| format!("\n  {letter} is behind {behind}"))
+        .map(
+            |OutOfOrder {
+                 dead_letter,
+                 behind,
+             }| format!("\n  {dead_letter} is behind {behind}"),
+        )
         .collect();
     let what = format!(
         "{} selected letters would overtake earlier ones of the same key{}",
