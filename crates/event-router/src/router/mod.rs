@@ -2,34 +2,35 @@
 
 mod partial_row;
 mod position;
+mod row;
 mod selection;
 mod topics;
 
 use std::fmt;
-use std::str;
 
 use smallvec::{SmallVec, smallvec};
 use walrelay_lsn::{RelationId, RelationMap};
 use walrelay_pgoutput::{Relation, Tuple, Value};
-use walrelay_sink::{Header, Record};
+use walrelay_sink::Header;
 
 pub use partial_row::PartialRow;
 use partial_row::UnroutableTable;
+use row::RowReader;
+pub use row::{Routed, Row};
 use selection::Parts;
 pub use selection::{Selection, SelectionError, TopicChange};
 use topics::Topics;
 
-use crate::plan::{Columns, Field, Plan, PlanError, Role, RouteError, Slots, Topic};
+use crate::plan::{Columns, Plan, PlanError, Role, RouteError, Slots, Topic};
 use crate::render::cloudevents::{CloudEvents, CloudPlan};
 use crate::render::connect::TableFacts;
 use crate::render::registry::{Encoding, ValueSchema, WireFormat};
 use crate::render::template::Text;
 use crate::route::Route;
-use crate::value::{Event, Fault, Part, ValueError};
+use crate::value::{Event, Part};
 
-/// Columns and headers that a row may need before it costs an allocation.
+/// Columns that a row may need before it costs an allocation.
 const INLINE_COLUMNS: usize = 12;
-const INLINE_HEADERS: usize = 9;
 
 /// Turns the rows of outbox tables into records.
 pub struct Router {
@@ -54,31 +55,6 @@ pub struct Router {
     scratch: Vec<u8>,
 }
 
-/// A row that was read; [`Router::routed`] joins it with what the router rendered for it.
-#[derive(Default)]
-pub struct Row<'t> {
-    plan: usize,
-    key: Part<'t>,
-    value: Part<'t>,
-    headers: SmallVec<[Part<'t>; INLINE_HEADERS]>,
-    partition: Option<i32>,
-    timestamp_ms: Option<i64>,
-    event_id: Option<&'t [u8]>,
-    passed_over: bool,
-}
-
-/// A record made of a row. It borrows from the row, and from the router until the next row is read.
-#[derive(Default)]
-pub struct Routed<'a> {
-    topic: &'a str,
-    key: Option<&'a [u8]>,
-    value: Option<&'a [u8]>,
-    headers: SmallVec<[Header<'a>; INLINE_HEADERS]>,
-    partition: Option<i32>,
-    timestamp_ms: Option<i64>,
-    event_id: Option<&'a [u8]>,
-}
-
 struct TablePlan {
     slots: Slots,
     plan: Plan,
@@ -88,8 +64,6 @@ struct TablePlan {
     /// Slot of the event's type, if events are selected by it.
     kind: Option<usize>,
 }
-
-// === impl Router ===
 
 impl Router {
     /// A router that knows no table yet.
@@ -404,119 +378,5 @@ impl fmt::Debug for Router {
             .field("route", &self.route)
             .field("plans", &self.plans.len())
             .finish_non_exhaustive()
-    }
-}
-
-// === impl RowReader ===
-
-struct RowReader<'r, 't> {
-    slots: &'r Slots,
-    values: &'r [Value<'t>],
-    scratch: &'r mut Vec<u8>,
-}
-
-impl<'t> RowReader<'_, 't> {
-    #[inline]
-    fn optional(&mut self, field: Option<&Field>) -> Result<Part<'t>, RouteError> {
-        match field {
-            Some(field) => self.part(field),
-            None => Ok(Part::Null),
-        }
-    }
-
-    /// By far the most parts are in the row: nothing is rendered.
-    #[inline]
-    fn part(&mut self, field: &Field) -> Result<Part<'t>, RouteError> {
-        match field.piece.in_row(self.values) {
-            Some(text) => Ok(Part::Row(text)),
-            None => self.render(field),
-        }
-    }
-
-    #[inline(never)]
-    fn render(&mut self, field: &Field) -> Result<Part<'t>, RouteError> {
-        let part = field.piece.render(self.values, self.scratch);
-        part.map_err(|fault| self.slots.error(fault, &field.role))
-    }
-
-    /// A part that is rendered as decimal text.
-    fn number<T: str::FromStr>(&mut self, field: Option<&Field>) -> Result<Option<T>, RouteError> {
-        let Some(field) = field else { return Ok(None) };
-        let part = self.part(field)?;
-        let Some(text) = part.resolve(self.scratch) else {
-            return Ok(None);
-        };
-        let number = str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-        number.map(Some).ok_or_else(|| {
-            let fault = Fault::new(field.piece.slot(), ValueError::NotANumber);
-            self.slots.error(fault, &field.role)
-        })
-    }
-}
-
-// === impl Routed ===
-
-impl<'a> Routed<'a> {
-    /// Adds more headers behind those it has.
-    pub fn add_headers(&mut self, more: impl IntoIterator<Item = Header<'a>>) {
-        self.headers.extend(more);
-    }
-
-    /// The record, to be offered to a sink.
-    pub fn record(&self) -> Record<'_> {
-        Record {
-            topic: self.topic,
-            partition: self.partition,
-            timestamp_ms: self.timestamp_ms,
-            key: self.key,
-            value: self.value,
-            headers: &self.headers,
-        }
-    }
-
-    /// The topic.
-    pub fn topic(&self) -> &'a str {
-        self.topic
-    }
-
-    /// The record's key.
-    pub fn key(&self) -> Option<&'a [u8]> {
-        self.key
-    }
-
-    /// The record's value.
-    pub fn value(&self) -> Option<&'a [u8]> {
-        self.value
-    }
-
-    /// The record's headers.
-    pub fn headers(&self) -> &[Header<'a>] {
-        &self.headers
-    }
-
-    /// The event's id, unchanged from the row.
-    pub fn event_id(&self) -> Option<&'a [u8]> {
-        self.event_id
-    }
-}
-
-impl Row<'_> {
-    /// The router's [`Selection`] leaves the event out: there is no record of it.
-    pub fn is_passed_over(&self) -> bool {
-        self.passed_over
-    }
-}
-
-/// No values.
-impl fmt::Debug for Row<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Row").finish_non_exhaustive()
-    }
-}
-
-/// As [`Record`]'s: lengths, no values.
-impl fmt::Debug for Routed<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Routed").field(&self.record()).finish()
     }
 }

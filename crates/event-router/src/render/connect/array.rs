@@ -1,6 +1,5 @@
 //! Postgres' text of an array: `{1,NULL,"a b"}`, nested and with bounds in front.
 
-use super::codec::Codec;
 use super::schema::Data;
 use crate::value::Malformed;
 use crate::value::cursor::Cursor;
@@ -8,18 +7,25 @@ use crate::value::cursor::Cursor;
 /// Postgres has no arrays of more dimensions.
 const MAX_DEPTH: usize = 6;
 
-pub(super) fn parse<'t>(text: &'t str, codec: &Codec) -> Result<Data<'t>, Malformed> {
+type Element<'f> = dyn Fn(&str) -> Result<Data<'_>, Malformed> + 'f;
+
+/// `element` reads the text of an element.
+pub(super) fn parse<'t>(text: &'t str, element: &Element<'_>) -> Result<Data<'t>, Malformed> {
     let text = match text.strip_prefix('[') {
         // Bounds, where they do not begin at 1: `[2:3]={…}`.
         Some(_) => text.split_once('=').ok_or(Malformed)?.1,
         None => text,
     };
     let mut text = Cursor::new(text);
-    let items = array(&mut text, codec, MAX_DEPTH)?;
+    let items = array(&mut text, element, MAX_DEPTH)?;
     text.rest.is_empty().then_some(items).ok_or(Malformed)
 }
 
-fn array<'t>(text: &mut Cursor<'t>, codec: &Codec, depth: usize) -> Result<Data<'t>, Malformed> {
+fn array<'t>(
+    text: &mut Cursor<'t>,
+    element: &Element<'_>,
+    depth: usize,
+) -> Result<Data<'t>, Malformed> {
     let mut items = Vec::new();
     if depth == 0 || !text.take("{") {
         return Err(Malformed);
@@ -29,14 +35,12 @@ fn array<'t>(text: &mut Cursor<'t>, codec: &Codec, depth: usize) -> Result<Data<
             return Err(Malformed);
         }
         items.push(match text.peek() {
-            Some('{') => array(text, codec, depth - 1)?,
-            Some('"') => codec
-                .read(&text.backslashed().ok_or(Malformed)?)?
-                .into_owned(),
+            Some('{') => array(text, element, depth - 1)?,
+            Some('"') => element(&text.backslashed().ok_or(Malformed)?)?.into_owned(),
             _ => match text.take_while(|c| !matches!(c, '{' | '}' | ',' | '"' | '\\')) {
                 "" => return Err(Malformed),
                 null if null.eq_ignore_ascii_case("NULL") => Data::Null,
-                element => codec.read(element)?,
+                plain => element(plain)?,
             },
         });
     }
@@ -52,7 +56,7 @@ mod tests {
     }
 
     fn texts(text: &str) -> Result<Data<'_>, Malformed> {
-        parse(text, &Codec::Text)
+        parse(text, &|text| Ok(Data::Text(text.into())))
     }
 
     #[test]

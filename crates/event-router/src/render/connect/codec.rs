@@ -111,7 +111,7 @@ impl Codec {
             Self::Point => point(input)?,
             Self::HstoreJson => text(hstore::json(&ordered(input)?)),
             Self::HstoreMap => Data::Map(ordered(input)?),
-            Self::Array(element) => array::parse(input, element)?,
+            Self::Array(element) => array::parse(input, &|text| element.read(text))?,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Kafka Connect's converters: a value and its schema to bytes.
 
-use super::json::JsonOptions;
+use super::options::JsonOptions;
 use super::schema::{Data, Kind, Schema};
 use super::text::Style;
 use crate::value::{Part, ValueError};

@@ -1,32 +1,10 @@
-//! The options of Kafka Connect's `JsonConverter`, and the schemas that it writes.
+//! What Kafka Connect's `JsonConverter` writes around a value: its schema.
 
 use std::io::Write as _;
 
+use super::options::JsonOptions;
 use super::schema::{Kind, Schema};
 use super::text::{OBJECT, Style, sequence, string};
-
-/// Options of a `JsonConverter`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct JsonOptions {
-    /// Whether `{"schema":…,"payload":…}` is around each value (`schemas.enable`).
-    pub schemas: bool,
-    /// Whether decimals are numbers and not base64 (`decimal.format=NUMERIC`).
-    pub decimal_numbers: bool,
-    /// Whether null in a field of a struct that has a default is that default
-    /// (`replace.null.with.default`).
-    pub replace_null_with_default: bool,
-}
-
-impl Default for JsonOptions {
-    /// Kafka Connect's defaults.
-    fn default() -> Self {
-        Self {
-            schemas: true,
-            decimal_numbers: false,
-            replace_null_with_default: true,
-        }
-    }
-}
 
 impl JsonOptions {
     /// Everything before the payload, for values of `schema`.

@@ -28,7 +28,7 @@ pub use catalog::{ColumnFacts, TableFacts, TypeFacts, TypeKind};
 pub(crate) use codec::{Clock, Codec};
 pub(crate) use column::Column;
 pub use converter::Converter;
-pub use json::JsonOptions;
 pub use options::{
-    BinaryHandling, DecimalHandling, Handling, HstoreHandling, IntervalHandling, TimePrecision,
+    BinaryHandling, DecimalHandling, Handling, HstoreHandling, IntervalHandling, JsonOptions,
+    TimePrecision,
 };

@@ -1,4 +1,5 @@
-//! Options of Debezium's Postgres connector for the handling of column values.
+//! Options of Debezium's Postgres connector for the handling of column values, and of Kafka Connect's
+//! `JsonConverter`.
 
 /// `time.precision.mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -91,6 +92,29 @@ impl Default for Handling {
             interval: IntervalHandling::default(),
             hstore: HstoreHandling::default(),
             money_fraction_digits: 2,
+        }
+    }
+}
+
+/// Options of a `JsonConverter`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JsonOptions {
+    /// Whether `{"schema":…,"payload":…}` is around each value (`schemas.enable`).
+    pub schemas: bool,
+    /// Whether decimals are numbers and not base64 (`decimal.format=NUMERIC`).
+    pub decimal_numbers: bool,
+    /// Whether null in a field of a struct that has a default is that default
+    /// (`replace.null.with.default`).
+    pub replace_null_with_default: bool,
+}
+
+impl Default for JsonOptions {
+    /// Kafka Connect's defaults.
+    fn default() -> Self {
+        Self {
+            schemas: true,
+            decimal_numbers: false,
+            replace_null_with_default: true,
         }
     }
 }

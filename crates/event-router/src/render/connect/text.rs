@@ -5,7 +5,7 @@ use std::io::Write as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::json::JsonOptions;
+use super::options::JsonOptions;
 use super::schema::{CONNECT_DATE, DECIMAL, Data, Kind, Schema};
 use super::{java, temporal};
 use crate::value::json::short_escape;

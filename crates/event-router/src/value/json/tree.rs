@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::{Malformed, Part, Scanner, unescape};
+use super::scanner::Scanner;
+use super::strings::unescape;
+use crate::value::{Malformed, Part};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Tree<'t> {
@@ -82,7 +84,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::Value;
 
-    use super::super::{MAX_DEPTH, find};
+    use super::super::scanner::{MAX_DEPTH, find};
     use super::*;
 
     /// What serde makes of the same text.

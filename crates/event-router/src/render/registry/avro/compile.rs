@@ -6,7 +6,7 @@ use apache_avro::Schema;
 use apache_avro::schema::{InnerDecimalSchema, RecordSchema, UuidSchema};
 
 use super::encode::{self, Mode};
-use super::{Branch, Field, MICROS, MILLIS, NANOS, Node, Plan, Uuid};
+use super::node::{Branch, Field, MICROS, MILLIS, NANOS, Node, Plan, Uuid};
 
 /// Why a schema cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 
 use num_bigint::BigInt;
 
-use super::{Branch, Field, MILLIS, Node, Plan, Uuid, time};
+use super::node::{Branch, Field, MILLIS, Node, Plan, Uuid};
+use super::time;
 use crate::plan::{SchemaMismatch, SchemaMismatchAt as At};
 use crate::value::decimal::Decimal;
 use crate::value::hex_byte;
@@ -26,6 +27,17 @@ pub(super) enum Mode {
 /// many ways.
 const TRIES_PER_BYTE: usize = 4;
 const TRIES: usize = 1_000;
+
+impl Plan {
+    /// Appends the encoded form of a JSON text.
+    pub(in crate::render::registry) fn encode(
+        &self,
+        json: &str,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SchemaMismatch> {
+        encode(self, self.root, json, Mode::Event, out)
+    }
+}
 
 /// Appends what the JSON is by one of the schema's nodes.
 pub(super) fn encode(

@@ -23,84 +23,9 @@
 
 mod compile;
 mod encode;
+mod node;
 mod time;
 
 pub use compile::SchemaProblem;
 pub(super) use compile::plan;
-use encode::Mode;
-
-use crate::plan::SchemaMismatch;
-
-/// A schema, compiled. Nodes refer to each other by their places: schemas may be recursive.
-pub(super) struct Plan {
-    nodes: Vec<Node>,
-    root: usize,
-    /// The full name of a named schema.
-    name: Option<Box<str>>,
-}
-
-enum Node {
-    Null,
-    Boolean,
-    Int,
-    Long,
-    Float,
-    Double,
-    Bytes,
-    String,
-    Fixed(usize),
-    Enum(Box<[Box<str>]>),
-    Array(usize),
-    Map(usize),
-    Union(Box<[Branch]>),
-    Record(Box<[Field]>),
-    /// The size is of a fixed one.
-    Decimal {
-        precision: usize,
-        scale: usize,
-        size: Option<usize>,
-    },
-    /// As a string, or as 16 bytes, with or without their count.
-    Uuid(Uuid),
-    Date,
-    Time(Unit),
-    /// Whether it is local: without an offset.
-    Timestamp(Unit, bool),
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Uuid {
-    Text,
-    Bytes,
-    Fixed,
-}
-
-/// Units of time by their number in a second.
-type Unit = i64;
-const MILLIS: Unit = 1_000;
-const MICROS: Unit = 1_000_000;
-const NANOS: Unit = 1_000_000_000;
-
-struct Branch {
-    /// Its name in Avro's JSON encoding.
-    tag: Box<str>,
-    node: usize,
-}
-
-struct Field {
-    name: Box<str>,
-    node: usize,
-    /// Replaces a missing member; encoded.
-    default: Option<Box<[u8]>>,
-}
-
-impl Plan {
-    pub(super) fn name(&self) -> Option<&str> {
-        self.name.as_deref()
-    }
-
-    /// Appends the encoded form of a JSON text.
-    pub(super) fn encode(&self, json: &str, out: &mut Vec<u8>) -> Result<(), SchemaMismatch> {
-        encode::encode(self, self.root, json, Mode::Event, out)
-    }
-}
+pub(super) use node::Plan;

@@ -1,6 +1,6 @@
 //! Dates and times in JSON texts: RFC 3339, and what Postgres prints.
 
-use super::Unit;
+use super::node::Unit;
 use crate::value::time::{self, Clock, Printed};
 
 /// Days since 1970-01-01 of `2026-01-02`.

@@ -1,0 +1,134 @@
+//! Strings of JSON: their texts, and texts as strings.
+
+use std::io::Write as _;
+
+use crate::value::{Malformed, Part};
+
+/// Appends the text that a JSON string stands for; `string` is one that [`find`] has found, with its
+/// quotes. It may lie in the buffer that is appended to.
+pub(crate) fn unescape(string: &Part<'_>, out: &mut Vec<u8>) -> Result<(), Malformed> {
+    let end = string.len().saturating_sub(1);
+    let mut from = 1;
+    while from < end {
+        let rest = string.resolve(out).and_then(|text| text.get(from..end));
+        let rest = rest.unwrap_or_default();
+        let (plain, escape) = match rest.iter().position(|byte| *byte == b'\\') {
+            Some(at) => (at, rest.get(at..)),
+            None => (rest.len(), None),
+        };
+        let escape = match escape {
+            Some(escape) => Some(escaped(escape).ok_or(Malformed)?),
+            None => None,
+        };
+        string.copy(from..from + plain, out);
+        from += plain;
+        if let Some((c, length)) = escape {
+            out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+            from += length;
+        }
+    }
+    Ok(())
+}
+
+/// The character that the escape at the beginning of `text` stands for, and the escape's length.
+/// A lone half of a surrogate pair is no character.
+fn escaped(text: &[u8]) -> Option<(char, usize)> {
+    let simple = match text.get(1)? {
+        b'"' => '"',
+        b'\\' => '\\',
+        b'/' => '/',
+        b'b' => '\u{8}',
+        b'f' => '\u{c}',
+        b'n' => '\n',
+        b'r' => '\r',
+        b't' => '\t',
+        b'u' => {
+            let first = hex(text.get(2..6)?)?;
+            if !(0xd800..0xdc00).contains(&first) {
+                return Some((char::from_u32(first)?, 6));
+            }
+            let second = hex(text.get(6..12)?.strip_prefix(b"\\u")?)?;
+            let low = second.checked_sub(0xdc00).filter(|low| *low < 0x400)?;
+            let c = char::from_u32(0x10000 + ((first - 0xd800) << 10) + low)?;
+            return Some((c, 12));
+        }
+        _ => return None,
+    };
+    Some((simple, 2))
+}
+
+pub(super) fn hex(digits: &[u8]) -> Option<u32> {
+    digits.iter().try_fold(0, |number, digit| {
+        Some(number << 4 | char::from(*digit).to_digit(16)?)
+    })
+}
+
+/// Appends a text as a JSON string, in quotes. It is UTF-8, and may lie in the buffer.
+pub(crate) fn string(text: &Part<'_>, out: &mut Vec<u8>) {
+    out.push(b'"');
+    let mut from = 0;
+    while from < text.len() {
+        let rest = text.resolve(out).and_then(|text| text.get(from..));
+        let rest = rest.unwrap_or_default();
+        let plain = rest.iter().position(|byte| must_be_escaped(*byte));
+        let plain = plain.unwrap_or(rest.len());
+        let special = rest.get(plain).copied();
+        text.copy(from..from + plain, out);
+        if let Some(byte) = special {
+            push_escape(byte, out);
+        }
+        from += plain + 1;
+    }
+    out.push(b'"');
+}
+
+pub(super) const fn must_be_escaped(byte: u8) -> bool {
+    byte < 0x20 || byte == b'"' || byte == b'\\'
+}
+
+fn push_escape(byte: u8, out: &mut Vec<u8>) {
+    match short_escape(byte) {
+        Some(escape) => out.extend_from_slice(&[b'\\', escape]),
+        // Writing to a Vec does not fail.
+        None => drop(write!(out, "\\u{byte:04x}")),
+    }
+}
+
+/// The character behind the backslash that stands for this byte in a JSON string.
+pub(crate) const fn short_escape(byte: u8) -> Option<u8> {
+    Some(match byte {
+        b'"' | b'\\' => byte,
+        b'\n' => b'n',
+        b'\r' => b'r',
+        b'\t' => b't',
+        0x8 => b'b',
+        0xc => b'f',
+        _ => return None,
+    })
+}
+
+/// Whether a JSON string stands for this text.
+pub(crate) fn same(string: &[u8], text: &[u8]) -> bool {
+    let inner = string
+        .strip_prefix(b"\"")
+        .and_then(|rest| rest.strip_suffix(b"\""));
+    let mut rest = inner.unwrap_or_default();
+    if !rest.contains(&b'\\') {
+        return rest == text;
+    }
+    let mut wanted = text;
+    while let Some(byte) = rest.first() {
+        let (found, length) = match (byte, escaped(rest)) {
+            (b'\\', None) => return false,
+            (b'\\', Some((c, length))) => (
+                wanted.strip_prefix(c.encode_utf8(&mut [0; 4]).as_bytes()),
+                length,
+            ),
+            (byte, _) => (wanted.strip_prefix(&[*byte]), 1),
+        };
+        let Some(left) = found else { return false };
+        wanted = left;
+        rest = rest.get(length..).unwrap_or_default();
+    }
+    wanted.is_empty()
+}
