@@ -124,6 +124,10 @@ pub enum CoreError {
 }
 
 impl CoreError {
+    pub(super) fn of_ledger(lsn: Lsn) -> impl FnOnce(LedgerError) -> Self {
+        move |source| Self::Ledger { lsn, source }
+    }
+
     /// What the error asks for.
     pub fn disposition(&self) -> Disposition {
         match self {

@@ -24,15 +24,14 @@
 mod diversions;
 mod error;
 mod in_flight;
+mod progress;
 mod read;
 mod schemas;
 mod step;
 mod tables;
 mod transactions;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use walrelay_checkpoint::{AckRing, Ledger, Seq};
 use walrelay_event_router::{Messages, Routed, Router, Row, TableFacts, ValueSchema};
@@ -44,7 +43,7 @@ use walrelay_walsender::Frame;
 pub use error::CoreError;
 pub use step::{Outgoing, Step};
 
-use crate::interface::environment::{Counts, Progress};
+use crate::interface::environment::Counts;
 use crate::interface::event::SentEvent;
 use crate::interface::schemas::PendingSchema;
 use crate::interface::table::TableName;
@@ -214,9 +213,7 @@ impl Core {
         if self.transactions.begin(lsn, begin)? {
             return Ok(());
         }
-        self.ledger
-            .begin()
-            .map_err(|source| CoreError::Ledger { lsn, source })
+        self.ledger.begin().map_err(CoreError::of_ledger(lsn))
     }
 
     fn commit(&mut self, lsn: Lsn, commit: &Commit) -> Result<(), CoreError> {
@@ -225,9 +222,8 @@ impl Core {
             return Ok(());
         }
         self.counts.transactions += 1;
-        self.ledger
-            .commit(commit.end)
-            .map_err(|source| CoreError::Ledger { lsn, source })
+        let committed = self.ledger.commit(commit.end);
+        committed.map_err(CoreError::of_ledger(lsn))
     }
 
     fn relation(&mut self, relation: &Relation<'_>) -> Result<(), CoreError> {
@@ -380,10 +376,8 @@ impl Core {
 
     /// The sink took the record that [`Step::Send`] offered under `seq`.
     pub fn sent(&mut self, seq: Seq) -> Result<(), CoreError> {
-        let lsn = self.received;
-        self.ledger
-            .sent(seq)
-            .map_err(|source| CoreError::Ledger { lsn, source })?;
+        let sent = self.ledger.sent(seq);
+        sent.map_err(CoreError::of_ledger(self.received))?;
         self.next = seq.get() + 1;
         self.counts.records += 1;
         self.transactions.row_sent();
@@ -418,84 +412,9 @@ impl Core {
         self.transactions.take_received()
     }
 
-    /// How far this core has come.
-    pub(crate) fn progress(&self) -> Progress {
-        Progress {
-            counts: self.counts,
-            received: self.received(),
-            confirmed: self.confirmed(),
-            in_flight: self.in_flight(),
-            oldest: self.transactions.oldest(),
-        }
-    }
-
-    /// What may be reported to Postgres as flushed. Never moves backwards.
-    pub fn confirmed(&self) -> CommitEnd {
-        // The ledger was given a position to start from.
-        self.ledger
-            .confirmed()
-            .unwrap_or(CommitEnd::from_slot(Lsn::ZERO))
-    }
-
-    /// The highest commit that was received or confirmed.
-    pub fn seen(&self) -> CommitEnd {
-        let confirmed = self.confirmed();
-        self.ledger
-            .last_commit()
-            .map_or(confirmed, |last| last.max(confirmed))
-    }
-
-    /// What may be reported as written: the highest position received, at least what is confirmed.
-    pub fn received(&self) -> Lsn {
-        self.received.max(self.confirmed().lsn())
-    }
-
-    /// The event that the record of this number stands for, while it is in flight.
-    pub fn event_of(&self, seq: Seq) -> Option<SentEvent> {
-        self.in_flight.of(seq.get())
-    }
-
-    /// How many events of each transaction, by the start of its commit record, were enqueued and are
-    /// not acknowledged.
-    pub(crate) fn unacknowledged(&self) -> BTreeMap<u64, u64> {
-        self.in_flight.events(self.lowest_in_flight(), self.next)
-    }
-
     /// The events that were diverted since the last call.
     pub fn take_diverted(&mut self) -> Vec<Diverted> {
         self.diversions.take()
-    }
-
-    /// The lowest number that is not acknowledged: it moves with each acknowledgement that counts.
-    pub fn lowest_in_flight(&self) -> u64 {
-        self.next - self.in_flight()
-    }
-
-    /// Records enqueued and not acknowledged.
-    pub fn in_flight(&self) -> u64 {
-        self.ledger.in_flight()
-    }
-
-    /// How much later than the commit of its transaction the server sent a message. `sent_at`: µs since 2000.
-    pub(crate) fn lag(&self, sent_at: i64) -> Duration {
-        self.transactions.lag(sent_at)
-    }
-
-    /// Whether waiting for acknowledgements cannot move the confirmed position any more: all have
-    /// arrived, or the next one that is missing has failed.
-    pub fn is_settled(&self) -> bool {
-        let nacked = self.ledger.ring().nacked();
-        self.in_flight() == 0 || nacked.is_some_and(|seq| seq.get() <= self.lowest_in_flight())
-    }
-
-    /// Whether a transaction was begun and its commit not received yet.
-    pub fn is_inside_transaction(&self) -> bool {
-        self.transactions.open.is_some()
-    }
-
-    /// The figures so far.
-    pub fn counts(&self) -> Counts {
-        self.counts
     }
 
     /// Gives up the router and the decisions, for the core of the next sink.
