@@ -24,7 +24,7 @@ pub struct DlqRecord {
     pub slot: String,
     /// The name of a [`Poison`](walrelay_sink::Poison), or [`dlq_headers::PARKED`].
     pub class: String,
-    /// In words, for people.
+    /// In words, for an operator.
     pub cause: Option<String>,
     /// The transaction's number.
     pub xid: Option<u32>,

@@ -1,4 +1,4 @@
-use std::collections::hash_map::Entry as Slot;
+use std::collections::btree_map::Entry as Slot;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
@@ -29,7 +29,8 @@ impl fmt::Display for DlqRecordId {
 /// and its key. Values and headers are not kept.
 #[derive(Debug, Default)]
 pub struct DlqIndex {
-    known: HashMap<DlqRecordId, Known>,
+    /// In the order of the log.
+    known: BTreeMap<DlqRecordId, Known>,
     /// Slots and topics: few, and each kept once.
     names: HashSet<Arc<str>>,
     foreign: u64,
@@ -47,7 +48,7 @@ struct Known {
 
 /// What an open dead letter needs: to be taken in order, and not too many at once.
 struct Open {
-    place: Place,
+    scope: OrderScope,
     parked: bool,
     bytes: usize,
 }
@@ -64,13 +65,13 @@ impl fmt::Debug for Open {
 /// Where order must hold: events of one slot and key, to one topic. Without a topic it concerns
 /// every topic; without a key there is no order.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub(super) struct Place {
+pub(super) struct OrderScope {
     pub(super) slot: Arc<str>,
     pub(super) key: Option<Arc<[u8]>>,
     pub(super) topic: Option<Arc<str>>,
 }
 
-impl Place {
+impl OrderScope {
     pub(super) fn of(dead_letter: &DlqRecord) -> Self {
         Self {
             slot: Arc::from(dead_letter.slot.as_str()),
@@ -84,7 +85,7 @@ impl Place {
 pub(super) struct Due {
     pub(super) name: DlqRecordId,
     pub(super) position: Position,
-    pub(super) place: Place,
+    pub(super) scope: OrderScope,
     pub(super) bytes: usize,
 }
 
@@ -133,7 +134,7 @@ impl DlqIndex {
                 known.selected = select(dead_letter);
             }
             Slot::Vacant(vacant) => {
-                let place = Place {
+                let scope = OrderScope {
                     slot: Arc::clone(&vacant.key().slot),
                     key: dead_letter.key.as_deref().map(Arc::from),
                     topic,
@@ -143,7 +144,7 @@ impl DlqIndex {
                     selected: select(dead_letter),
                     outcome: None,
                     open: Some(Box::new(Open {
-                        place,
+                        scope,
                         parked: dead_letter.class == dlq_headers::PARKED,
                         bytes: dead_letter.payload_bytes(),
                     })),
@@ -195,43 +196,33 @@ impl DlqIndex {
 
     /// Selected dead letters in their order; those that were resolved too if `resolved`.
     pub fn selected(&self, resolved: bool) -> Vec<Listed> {
-        let mut listed: Vec<Listed> = self
-            .known
-            .iter()
-            .filter(|(_, known)| known.selected && (resolved || known.outcome.is_none()))
-            .filter_map(|(name, known)| {
-                Some(Listed {
-                    name: name.clone(),
-                    position: known.position?,
-                    outcome: known.outcome,
-                })
+        let selected = self.known.iter().filter(|(_, known)| known.selected);
+        let wanted = selected.filter(|(_, known)| resolved || known.outcome.is_none());
+        let listed = wanted.filter_map(|(name, known)| {
+            Some(Listed {
+                name: name.clone(),
+                position: known.position?,
+                outcome: known.outcome,
             })
-            .collect();
-        listed.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        listed
+        });
+        listed.collect()
     }
 
     /// Open dead letters in their order.
-    fn in_order(&self) -> Vec<(&DlqRecordId, &Known, &Open, Position)> {
-        let mut open: Vec<_> = self
-            .known
-            .iter()
-            .filter_map(|(name, known)| {
-                Some((name, known, known.open.as_deref()?, known.position?))
-            })
-            .collect();
-        open.sort_unstable_by(|a, b| a.0.cmp(b.0));
-        open
+    fn in_order(&self) -> impl Iterator<Item = (&DlqRecordId, &Known, &Open, Position)> {
+        self.known.iter().filter_map(|(name, known)| {
+            Some((name, known, known.open.as_deref()?, known.position?))
+        })
     }
 
     /// Selected dead letters in front of which there is an open one of the same key that is not.
     pub(super) fn out_of_order(&self) -> Vec<OutOfOrder> {
-        let mut passed = Places::default();
+        let mut passed = OrderScopes::default();
         let mut found = Vec::new();
         for (name, known, open, _) in self.in_order() {
             if !known.selected {
-                passed.add(&open.place, name);
-            } else if let Some(behind) = passed.before(&open.place) {
+                passed.add(&open.scope, name);
+            } else if let Some(behind) = passed.before(&open.scope) {
                 found.push(OutOfOrder {
                     dead_letter: name.clone(),
                     behind: behind.clone(),
@@ -243,26 +234,26 @@ impl DlqIndex {
 
     /// What is to be taken, in order: selected dead letters, and with `follow` those that are parked
     /// behind dead letters that are taken, or were (`taken`).
-    pub(super) fn due(&self, follow: Option<&Places>) -> Vec<Due> {
+    pub(super) fn due(&self, follow: Option<&OrderScopes>) -> Vec<Due> {
         let mut taken = follow.cloned().unwrap_or_default();
-        let mut passed = Places::default();
+        let mut passed = OrderScopes::default();
         let mut due = Vec::new();
         for (name, known, open, position) in self.in_order() {
             let follows = follow.is_some()
                 && open.parked
-                && taken.before(&open.place).is_some()
-                && passed.before(&open.place).is_none();
+                && taken.before(&open.scope).is_some()
+                && passed.before(&open.scope).is_none();
             if !known.selected && !follows {
-                passed.add(&open.place, name);
+                passed.add(&open.scope, name);
                 continue;
             }
             if follow.is_some() {
-                taken.add(&open.place, name);
+                taken.add(&open.scope, name);
             }
             due.push(Due {
                 name: name.clone(),
                 position,
-                place: open.place.clone(),
+                scope: open.scope.clone(),
                 bytes: open.bytes,
             });
         }
@@ -270,47 +261,32 @@ impl DlqIndex {
     }
 }
 
-/// Keys and topics, each with a dead letter of it.
+/// Keys of slots, each with a dead letter of it by topic; `None` is one without a topic, and comes first.
 #[derive(Clone, Default)]
-pub(super) struct Places(HashMap<(Arc<str>, Arc<[u8]>), OfKey>);
+pub(super) struct OrderScopes(HashMap<(Arc<str>, Arc<[u8]>), ByTopic>);
 
-#[derive(Clone, Default)]
-struct OfKey {
-    everywhere: Option<DlqRecordId>,
-    topics: BTreeMap<Arc<str>, DlqRecordId>,
-}
+type ByTopic = BTreeMap<Option<Arc<str>>, DlqRecordId>;
 
-impl Places {
+impl OrderScopes {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(super) fn add(&mut self, place: &Place, name: &DlqRecordId) {
-        let Some(key) = &place.key else { return };
-        let of_key = self
-            .0
-            .entry((Arc::clone(&place.slot), Arc::clone(key)))
-            .or_default();
-        match &place.topic {
-            None => {
-                of_key.everywhere.get_or_insert_with(|| name.clone());
-            }
-            Some(topic) => {
-                of_key
-                    .topics
-                    .entry(Arc::clone(topic))
-                    .or_insert_with(|| name.clone());
-            }
-        }
+    pub(super) fn add(&mut self, scope: &OrderScope, name: &DlqRecordId) {
+        let Some(key) = &scope.key else { return };
+        let key = (Arc::clone(&scope.slot), Arc::clone(key));
+        let by_topic = self.0.entry(key).or_default();
+        let first = by_topic.entry(scope.topic.clone());
+        first.or_insert_with(|| name.clone());
     }
 
-    /// A dead letter among these that an event of this place must not pass.
-    pub(super) fn before(&self, place: &Place) -> Option<&DlqRecordId> {
-        let key = (Arc::clone(&place.slot), Arc::clone(place.key.as_ref()?));
-        let of_key = self.0.get(&key)?;
-        of_key.everywhere.as_ref().or_else(|| match &place.topic {
-            Some(topic) => of_key.topics.get(topic),
-            None => of_key.topics.values().next(),
-        })
+    /// A dead letter among these that an event of this scope must not pass.
+    pub(super) fn before(&self, scope: &OrderScope) -> Option<&DlqRecordId> {
+        let key = (Arc::clone(&scope.slot), Arc::clone(scope.key.as_ref()?));
+        let by_topic = self.0.get(&key)?;
+        match &scope.topic {
+            None => by_topic.values().next(),
+            topic => by_topic.get(&None).or_else(|| by_topic.get(topic)),
+        }
     }
 }

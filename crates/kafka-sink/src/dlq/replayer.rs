@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use walrelay_sink::{DeliveryError, Disposition, Header, Poison, Record, dlq_headers};
 
 use super::entry::{DlqRecord, Outcome};
-use super::index::{DlqIndex, DlqRecordId, Due, Listed, OutOfOrder, Place, Places};
+use super::index::{DlqIndex, DlqRecordId, Due, Listed, OrderScope, OrderScopes, OutOfOrder};
 use super::reader::DlqReader;
-use super::sender::{NotSent, Sender};
+use super::sender::{Sender, Unanswered};
 use crate::{KafkaConfig, KafkaError};
 
 /// Dead letters that are fetched at once: so many, and so many bytes.
@@ -185,7 +185,7 @@ impl DlqReplayer {
 
     /// What [`carry_out`](Self::carry_out) would begin with.
     pub fn plan(&self, options: &ReplayOptions) -> Vec<Listed> {
-        let nothing = Places::default();
+        let nothing = OrderScopes::default();
         let due = self.index.due(options.follows().then_some(&nothing));
         due.into_iter()
             .take(options.limit.unwrap_or(usize::MAX))
@@ -228,8 +228,8 @@ impl DlqReplayer {
         let mut work = Work {
             options,
             summary: ReplaySummary::default(),
-            taken: Places::default(),
-            blocked: Places::default(),
+            taken: OrderScopes::default(),
+            blocked: OrderScopes::default(),
             over: HashSet::new(),
             refusing: HashMap::new(),
         };
@@ -255,7 +255,7 @@ impl DlqReplayer {
             let (index, taken) = (&mut self.index, &work.taken);
             self.reader.read(|entry| {
                 index.take(&entry, |dead_letter| {
-                    taken.before(&Place::of(dead_letter)).is_some() && select(dead_letter)
+                    taken.before(&OrderScope::of(dead_letter)).is_some() && select(dead_letter)
                 });
             })?;
         }
@@ -273,7 +273,7 @@ impl DlqReplayer {
             rest = later;
             let ready = batch
                 .iter()
-                .filter(|due| work.blocked.before(&due.place).is_none());
+                .filter(|due| work.blocked.before(&due.scope).is_none());
             let found = self.reader.fetch(ready.map(|due| due.position))?;
             for due in batch {
                 self.one(due, found.get(&due.position), work, report)?;
@@ -291,7 +291,7 @@ impl DlqReplayer {
     ) -> Result<(), ReplayError> {
         work.over.insert(due.name.clone());
         if work.options.action != Action::Drop
-            && let Some(behind) = work.blocked.before(&due.place)
+            && let Some(behind) = work.blocked.before(&due.scope)
         {
             work.summary.held_back += 1;
             report(Step::HeldBack {
@@ -316,7 +316,7 @@ impl DlqReplayer {
             Ok(()) => {
                 self.record(&due.name, dead_letter, outcome, work.options.patience)?;
                 self.index.resolve(&due.name, outcome);
-                work.taken.add(&due.place, &due.name);
+                work.taken.add(&due.scope, &due.name);
                 work.summary.done += 1;
                 report(Step::Done(dead_letter));
             }
@@ -359,22 +359,20 @@ impl DlqReplayer {
             value: dead_letter.value.as_deref(),
             headers: &headers,
         };
-        match self.sender.send(&record, work.options.patience) {
-            Ok(()) => Ok(Ok(())),
-            Err(NotSent::Refused(error)) => {
-                // No such topic, or not allowed: it would take half a minute to hear it again.
-                let of_topic = error.poison == Some(Poison::Rejected)
-                    && error.disposition != Disposition::Fatal
-                    && record.partition.is_none();
-                if of_topic {
-                    let reason = Arc::from(error.reason.as_str());
-                    work.refusing.insert(topic.to_owned(), reason);
-                }
-                Ok(Err(NotRedriven::Refused(error)))
+        let patience = work.options.patience;
+        let answer = self.sender.send(&record, patience);
+        let answer = answer.map_err(|why| why.of(name, patience))?;
+        Ok(answer.map_err(|error| {
+            // No such topic, or not allowed: it would take half a minute to hear it again.
+            let of_topic = error.poison == Some(Poison::Rejected)
+                && error.disposition != Disposition::Fatal
+                && record.partition.is_none();
+            if of_topic {
+                let reason = Arc::from(error.reason.as_str());
+                work.refusing.insert(topic.to_owned(), reason);
             }
-            Err(NotSent::NoAnswer(source)) => Err(no_answer(name, work.options.patience, source)),
-            Err(NotSent::Client(error)) => Err(error.into()),
-        }
+            NotRedriven::Refused(error)
+        }))
     }
 
     /// Writes down what became of a dead letter: in its partition, wherever its key may belong now.
@@ -404,29 +402,26 @@ impl DlqReplayer {
             value: None,
             headers: &headers,
         };
-        self.sender
-            .send(&record, patience)
-            .map_err(|error| match error {
-                NotSent::Refused(source) => ReplayError::NotRecorded {
-                    dead_letter: name.clone(),
-                    outcome,
-                    source,
-                },
-                NotSent::NoAnswer(source) => no_answer(name, patience, source),
-                NotSent::Client(error) => error.into(),
-            })
+        let answer = self.sender.send(&record, patience);
+        let answer = answer.map_err(|why| why.of(name, patience))?;
+        answer.map_err(|source| ReplayError::NotRecorded {
+            dead_letter: name.clone(),
+            outcome,
+            source,
+        })
     }
 }
 
-fn no_answer(
-    dead_letter: &DlqRecordId,
-    patience: Duration,
-    source: Option<DeliveryError>,
-) -> ReplayError {
-    ReplayError::NoAnswer {
-        dead_letter: dead_letter.clone(),
-        patience,
-        source,
+impl Unanswered {
+    fn of(self, dead_letter: &DlqRecordId, patience: Duration) -> ReplayError {
+        match self {
+            Self::Late(source) => ReplayError::NoAnswer {
+                dead_letter: dead_letter.clone(),
+                patience,
+                source,
+            },
+            Self::Client(error) => error.into(),
+        }
     }
 }
 
@@ -444,9 +439,9 @@ struct Work<'a> {
     options: &'a ReplayOptions,
     summary: ReplaySummary,
     /// Keys of which dead letters were redriven or dropped.
-    taken: Places,
+    taken: OrderScopes,
     /// Keys of which a dead letter stays open.
-    blocked: Places,
+    blocked: OrderScopes,
     /// Dead letters that were seen to, whatever came of it.
     over: HashSet<DlqRecordId>,
     /// Topics that take nothing, and why.
@@ -462,7 +457,7 @@ impl Work<'_> {
         why: NotRedriven,
         report: &mut impl FnMut(Step<'_>),
     ) {
-        self.blocked.add(&due.place, &due.name);
+        self.blocked.add(&due.scope, &due.name);
         self.summary.failed += 1;
         report(Step::Failed(&due.name, dead_letter, why));
     }

@@ -18,15 +18,16 @@ pub(super) struct Sender {
     seq: u64,
 }
 
-/// Why a record was not acknowledged.
-pub(super) enum NotSent {
-    /// It is refused, and will be until somebody changes something.
-    Refused(DeliveryError),
-    /// Whether it arrived is not known. The last reason heard, if any.
-    NoAnswer(Option<DeliveryError>),
+/// Why it is not known what became of a record.
+pub(super) enum Unanswered {
+    /// Nobody acknowledged it in time. The last reason heard, if any.
+    Late(Option<DeliveryError>),
     /// There is no producer.
     Client(KafkaError),
 }
+
+/// The inner error is a refusal, which lasts until somebody changes something.
+pub(super) type Answer = Result<Result<(), DeliveryError>, Unanswered>;
 
 impl Sender {
     pub(super) fn new(config: &KafkaConfig) -> Self {
@@ -38,38 +39,38 @@ impl Sender {
     }
 
     /// **Blocks** until the record is acknowledged or refused, for `patience` at most.
-    pub(super) fn send(&mut self, record: &Record<'_>, patience: Duration) -> Result<(), NotSent> {
+    pub(super) fn send(&mut self, record: &Record<'_>, patience: Duration) -> Answer {
         let deadline = Instant::now() + patience;
         let mut heard = None;
         loop {
-            let error = match self.attempt(record, deadline) {
-                Ok(()) => return Ok(()),
-                Err(NotSent::Refused(error)) => error,
-                Err(NotSent::NoAnswer(_)) => {
+            let answer = self.attempt(record, deadline);
+            let error = match answer {
+                Ok(Ok(())) | Err(Unanswered::Client(_)) => return answer,
+                Ok(Err(error)) => error,
+                Err(Unanswered::Late(_)) => {
                     self.sink = None;
-                    return Err(NotSent::NoAnswer(heard));
+                    return Err(Unanswered::Late(heard));
                 }
-                Err(error) => return Err(error),
             };
             self.sink = None;
             // Not the record's fault, and not for ever.
             if error.poison.is_some() || error.disposition != Disposition::Retryable {
-                return Err(NotSent::Refused(error));
+                return Ok(Err(error));
             }
             if Instant::now() >= deadline {
-                return Err(NotSent::NoAnswer(Some(error)));
+                return Err(Unanswered::Late(Some(error)));
             }
             heard = Some(error);
         }
     }
 
-    fn attempt(&mut self, record: &Record<'_>, deadline: Instant) -> Result<(), NotSent> {
+    fn attempt(&mut self, record: &Record<'_>, deadline: Instant) -> Answer {
         let (sink, reports) = match &mut self.sink {
             Some(sink) => sink,
             none => {
                 let (sender, reports) = mpsc::channel();
                 let sink = self.factory.create(Arc::new(Reports(sender)));
-                none.insert((sink.map_err(NotSent::Client)?, reports))
+                none.insert((sink.map_err(Unanswered::Client)?, reports))
             }
         };
         self.seq += 1;
@@ -80,16 +81,14 @@ impl Sender {
                     Ok(()) => accepted = true,
                     // The topic is being created.
                     Err(SendError::Full) => {}
-                    Err(SendError::Refused(error)) => return Err(NotSent::Refused(error)),
+                    Err(SendError::Refused(error)) => return Ok(Err(error)),
                 }
             }
             let left = deadline.saturating_duration_since(Instant::now());
             match reports.recv_timeout(left) {
-                Ok(Report::Record(seq, outcome)) if seq == self.seq => {
-                    return outcome.map_err(NotSent::Refused);
-                }
+                Ok(Report::Record(seq, outcome)) if seq == self.seq => return Ok(outcome),
                 Ok(Report::Record(..) | Report::Capacity) => {}
-                Err(_) => return Err(NotSent::NoAnswer(None)),
+                Err(_) => return Err(Unanswered::Late(None)),
             }
         }
     }

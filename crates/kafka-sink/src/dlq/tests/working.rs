@@ -335,7 +335,7 @@ fn who_gets_no_answer_says_so_and_leaves_the_letter_open() {
     cluster.topic_error("orders", away).expect("set");
     match replayer.carry_out(&impatient, all, |step| panic!("{step:?}")) {
         Err(ReplayError::NoAnswer { dead_letter, .. }) => {
-            assert_eq!(dead_letter.to_string(), "s 0/1 0")
+            assert_eq!(dead_letter.to_string(), "s 0/1 0");
         }
         other => panic!("{other:?}"),
     }
