@@ -6,14 +6,14 @@
 
 use std::fmt;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 use rdkafka::error::KafkaError as ClientError;
 use rdkafka::mocking::MockCluster;
 
 use crate::KafkaError;
+use crate::worker::spawn;
 
-const THREAD: &str = "embedded-broker";
 /// The id of the cluster's only broker.
 const BROKER: i32 = 1;
 
@@ -36,13 +36,9 @@ impl EmbeddedBroker {
         let (started, start) = mpsc::channel();
         let (up, changes) = mpsc::channel();
         // The cluster's handle must stay on one thread.
-        let thread = thread::Builder::new()
-            .name(THREAD.to_owned())
-            .spawn(move || serve(&topics, &started, &changes))
-            .map_err(|source| KafkaError::Thread {
-                name: THREAD,
-                source,
-            })?;
+        let thread = spawn("embedded-broker", move || {
+            serve(&topics, &started, &changes);
+        })?;
         let bootstrap_servers = start
             .recv()
             .unwrap_or(Err(ClientError::Canceled))

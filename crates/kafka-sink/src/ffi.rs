@@ -39,7 +39,7 @@ const UNASSIGNED: i32 = -1;
 
 /// A topic of one producer, resolved once. Keeps the producer alive: the handle is always destroyed
 /// before the client it belongs to, as librdkafka demands.
-pub(crate) struct Topic<C: TopicKeeper> {
+pub(crate) struct Topic<C: TopicOwner> {
     handle: NonNull<sys::rd_kafka_topic_t>,
     context: Option<Arc<TopicContext>>,
     producer: Arc<BaseProducer<C>>,
@@ -47,16 +47,16 @@ pub(crate) struct Topic<C: TopicKeeper> {
 
 /// The context of a producer whose topics may have gates. What is kept lives until after the client is
 /// destroyed, as contexts do: librdkafka's threads call into it.
-pub(crate) trait TopicKeeper: ProducerContext<DeliveryOpaque = usize> + 'static {
+pub(crate) trait TopicOwner: ProducerContext<DeliveryOpaque = usize> + 'static {
     /// Holds on to a topic's context.
     fn keep(&self, topic: Arc<TopicContext>);
 }
 
 // SAFETY: an `rd_kafka_topic_t` is reference-counted and internally locked, and every function that
 // takes one may be called from any thread ("librdkafka is completely thread-safe", INTRODUCTION.md).
-unsafe impl<C: TopicKeeper> Send for Topic<C> {}
+unsafe impl<C: TopicOwner> Send for Topic<C> {}
 
-impl<C: TopicKeeper> Topic<C> {
+impl<C: TopicOwner> Topic<C> {
     /// A handle with the producer's default topic configuration, but for its partitioner if there is a
     /// gate. Starts a metadata look-up in the background and does not wait for it.
     ///
@@ -168,7 +168,7 @@ impl<C: TopicKeeper> Topic<C> {
     }
 }
 
-impl<C: TopicKeeper> Drop for Topic<C> {
+impl<C: TopicOwner> Drop for Topic<C> {
     fn drop(&mut self) {
         // SAFETY: the handle came from rd_kafka_topic_new, is given up exactly once, and the client
         // it belongs to is still alive: `self.producer` is dropped after this.
@@ -286,7 +286,7 @@ fn as_memory(bytes: Option<&[u8]>) -> (*mut c_void, usize) {
 /// **Blocks** until every queued record was reported or the time is over; true for the former. While
 /// it waits nothing lingers. Reports are served by the poll thread, not here, unlike with rdkafka's
 /// own `flush`.
-pub(crate) fn flush(producer: &BaseProducer<impl TopicKeeper>, timeout: Duration) -> bool {
+pub(crate) fn flush(producer: &BaseProducer<impl TopicOwner>, timeout: Duration) -> bool {
     let client = producer.client().native_ptr();
     // SAFETY: the client is alive. It delivers reports as events (rdkafka sets it up so), in which
     // case flush only waits for the count of records to reach zero.
@@ -296,7 +296,7 @@ pub(crate) fn flush(producer: &BaseProducer<impl TopicKeeper>, timeout: Duration
 /// Asks a broker for metadata of the topics in use, for librdkafka's own sake too, and **blocks** until it
 /// has answered or the time is over.
 pub(crate) fn topic_states(
-    producer: &BaseProducer<impl TopicKeeper>,
+    producer: &BaseProducer<impl TopicOwner>,
     timeout: Duration,
 ) -> Result<Vec<TopicState>, RDKafkaErrorCode> {
     let client = producer.client().native_ptr();
@@ -429,7 +429,7 @@ fn describe_topics<C: ClientContext>(
 /// Tells the client of these brokers, written as `bootstrap.servers` is, if it does not know them. How many of
 /// them it knows then. With `client.dns.lookup=resolve_canonical_bootstrap_servers_only` their names are taken
 /// as they are written.
-pub(crate) fn add_brokers(producer: &BaseProducer<impl TopicKeeper>, brokers: &str) -> usize {
+pub(crate) fn add_brokers(producer: &BaseProducer<impl TopicOwner>, brokers: &str) -> usize {
     // What a configuration takes has none, for it is handed to librdkafka in the same way.
     let Ok(brokers) = CString::new(brokers) else {
         return 0;
@@ -442,7 +442,7 @@ pub(crate) fn add_brokers(producer: &BaseProducer<impl TopicKeeper>, brokers: &s
 
 /// Makes the producer believe that it met a fatal error.
 #[cfg(test)]
-pub(crate) fn inject_fatal_error(producer: &BaseProducer<impl TopicKeeper>) {
+pub(crate) fn inject_fatal_error(producer: &BaseProducer<impl TopicOwner>) {
     // SAFETY: the client is alive; the reason is NUL-terminated and copied.
     unsafe {
         sys::rd_kafka_test_fatal_error(

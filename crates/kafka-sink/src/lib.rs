@@ -68,6 +68,7 @@ mod producer;
 mod sync;
 mod tls;
 mod tokens;
+mod worker;
 
 pub use admin::{
     ClusterSurvey, Creation, KafkaSettings, TemporaryTopics, TopicState, TopicSurvey, survey,

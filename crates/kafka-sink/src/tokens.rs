@@ -1,4 +1,4 @@
-//! OAUTHBEARER tokens: one keeper for all clients of a configuration.
+//! OAUTHBEARER tokens: one cache for all clients of a configuration.
 
 use std::error::Error;
 use std::fmt;
@@ -99,9 +99,9 @@ impl TokenCache {
         }
         if !state.fetching {
             state.fetching = true;
-            let keeper = Arc::clone(self);
+            let cache = Arc::clone(self);
             let thread = thread::Builder::new().name("kafka-token".to_owned());
-            if let Err(error) = thread.spawn(move || keeper.fetch()) {
+            if let Err(error) = thread.spawn(move || cache.fetch()) {
                 state.fetching = false;
                 return Err(Arc::new(error));
             }
@@ -211,8 +211,8 @@ mod tests {
 
     fn scripted() -> (Arc<TokenCache>, Sender<Result<Token, TokenError>>) {
         let (sender, receiver) = channel();
-        let keeper = TokenCache::new(Arc::new(Scripted(Mutex::new(receiver))));
-        (keeper, sender)
+        let cache = TokenCache::new(Arc::new(Scripted(Mutex::new(receiver))));
+        (cache, sender)
     }
 
     fn token(value: &str, valid_for: u64) -> Token {
@@ -226,63 +226,63 @@ mod tests {
 
     #[test]
     fn clients_made_together_share_a_token() {
-        let (keeper, source) = scripted();
+        let (cache, source) = scripted();
         source.send(Ok(token("first", 3600))).unwrap();
-        let one = keeper.token().unwrap();
-        let other = keeper.token().unwrap();
+        let one = cache.token().unwrap();
+        let other = cache.token().unwrap();
         assert_eq!(one, other);
     }
 
     #[test]
     fn a_slow_source_keeps_nobody_waiting_while_the_old_token_is_valid() {
-        let (keeper, source) = scripted();
+        let (cache, source) = scripted();
         source.send(Ok(token("first", 3600))).unwrap();
-        keeper.token().unwrap();
-        lock(&keeper.state).kept.as_mut().unwrap().1 = Instant::now().checked_sub(SHARED).unwrap();
+        cache.token().unwrap();
+        lock(&cache.state).kept.as_mut().unwrap().1 = Instant::now().checked_sub(SHARED).unwrap();
         let start = Instant::now();
-        assert_eq!(keeper.token().unwrap().value, "first");
+        assert_eq!(cache.token().unwrap().value, "first");
         assert!(start.elapsed() >= PATIENCE);
         source.send(Ok(token("second", 3600))).unwrap();
-        while lock(&keeper.state).fetching {
+        while lock(&cache.state).fetching {
             thread::yield_now();
         }
-        assert_eq!(keeper.token().unwrap().value, "second");
+        assert_eq!(cache.token().unwrap().value, "second");
     }
 
     #[test]
     fn a_token_near_its_end_is_not_handed_out() {
-        let (keeper, source) = scripted();
+        let (cache, source) = scripted();
         source.send(Ok(token("short", 1))).unwrap();
-        keeper.token().unwrap();
+        cache.token().unwrap();
         source.send(Ok(token("next", 3600))).unwrap();
-        assert_eq!(keeper.token().unwrap().value, "next");
+        assert_eq!(cache.token().unwrap().value, "next");
     }
 
     #[test]
     fn a_failure_is_told_although_the_old_token_is_valid_so_that_it_is_tried_again() {
-        let (keeper, source) = scripted();
+        let (cache, source) = scripted();
         source.send(Ok(token("first", 3600))).unwrap();
-        keeper.token().unwrap();
-        lock(&keeper.state).kept.as_mut().unwrap().1 = Instant::now().checked_sub(SHARED).unwrap();
+        cache.token().unwrap();
+        lock(&cache.state).kept.as_mut().unwrap().1 = Instant::now().checked_sub(SHARED).unwrap();
         source
             .send(Err(Arc::new(std::io::Error::other("no such file"))))
             .unwrap();
-        let error = keeper.for_refresh().err().unwrap();
+        let error = cache.for_refresh().err().unwrap();
         assert_eq!(error.to_string(), "no such file");
         // And a source that panics is a failure too.
         drop(source);
-        let error = keeper.for_refresh().err().unwrap();
+        let error = cache.for_refresh().err().unwrap();
         assert!(error.to_string().contains("did not answer"), "{error}");
     }
 
     #[test]
     fn the_token_is_in_no_text() {
-        let (keeper, source) = scripted();
+        let (cache, source) = scripted();
         source.send(Ok(token("hush-hush", 3600))).unwrap();
-        let token = keeper.token().unwrap();
-        let shown = format!("{token:?} {keeper:?}");
+        let token = cache.token().unwrap();
+        let shown = format!("{token:?} {cache:?}");
         assert!(!shown.contains("hush"), "{shown}");
-        let text = keeper.scrub("SASL: hush-hush is wrong".to_owned());
+        let text = cache.scrub("SASL: hush-hush is wrong".to_owned());
         assert_eq!(text, "SASL: [redacted] is wrong");
     }
 }

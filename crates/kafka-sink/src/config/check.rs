@@ -1,46 +1,11 @@
-//! What is wrong with single properties and options.
+//! What is wrong with single properties.
 
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError as ClientError;
 
-use super::KafkaOptions;
 use super::error::KafkaConfigError;
 use super::properties;
 use super::rules::{ALIASES, JAVA_NAMES, RULES, SECRETS};
-
-pub(super) fn check_options(options: &KafkaOptions) -> Result<(), KafkaConfigError> {
-    let wrong = |option, reason| Err(KafkaConfigError::Option { option, reason });
-    if options.max_in_flight_records == 0 {
-        return wrong("max_in_flight_records", "at least 1");
-    }
-    if options.max_in_flight_records > i32::MAX as u64 {
-        return wrong("max_in_flight_records", "at most 2147483647");
-    }
-    if options.max_in_flight_bytes == 0 {
-        return wrong("max_in_flight_bytes", "at least 1");
-    }
-    if let Some(topics) = &options.topics {
-        if topics.partitions != -1 && topics.partitions < 1 {
-            return wrong("partitions", "at least 1, or -1 for the broker's default");
-        }
-        if topics.replication_factor != -1
-            && !(1..=i32::from(i16::MAX)).contains(&topics.replication_factor)
-        {
-            return wrong(
-                "replication_factor",
-                "at least 1, or -1 for the broker's default",
-            );
-        }
-        if topics
-            .properties
-            .iter()
-            .any(|(name, value)| name.is_empty() || name.contains('\0') || value.contains('\0'))
-        {
-            return wrong("properties", "a name is empty or something contains a NUL");
-        }
-    }
-    Ok(())
-}
 
 pub(super) fn check_property(property: &str, value: &str) -> Result<(), KafkaConfigError> {
     for rule in RULES {

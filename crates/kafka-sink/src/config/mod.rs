@@ -10,14 +10,16 @@ use rdkafka::{ClientConfig, ClientContext};
 
 mod check;
 mod error;
+mod options;
 mod properties;
 mod rules;
 
-use check::{check_options, check_property, is_secret, names_of};
+use check::{check_property, is_secret, names_of};
 pub use error::KafkaConfigError;
+pub use options::{KafkaOptions, TopicCreation};
 use rules::ALIASES;
 
-use crate::client_log::LogThrottle;
+use crate::client_log::{LogThrottle, no_token};
 use crate::ffi;
 use crate::producer::partition_gate::{Keyless, Requests};
 use crate::tokens::{TokenCache, TokenSource, chain};
@@ -35,10 +37,6 @@ const DEFAULTS: &[(&str, &str)] = &[
     // A peer that vanished behind a firewall shows only so while nothing is sent.
     ("socket.keepalive.enable", "true"),
 ];
-
-/// [`KafkaOptions::bulk_linger`] by default. With more of it the broker gains little, and what is on
-/// its way takes more memory: docs/adr/0013-producer-modes.md.
-const BULK_LINGER: Duration = Duration::from_millis(50);
 
 /// Round-trip times and states of brokers, in milliseconds.
 const STATISTICS_INTERVAL: &str = "1000";
@@ -68,44 +66,6 @@ const SEVERAL_REQUESTS: &str = "5";
 const STICKS: &str = "sticky.partitioning.linger.ms";
 /// librdkafka's default of it.
 const STICKS_FOR: Duration = Duration::from_millis(10);
-
-/// How much may be on its way, and whether topics are created.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KafkaOptions {
-    /// Records accepted and not yet reported.
-    pub max_in_flight_records: u64,
-    /// Their bytes: key, value and headers, and librdkafka's overhead of about 200 bytes a record, 96
-    /// for its list of headers and 60 for each. A record larger than this passes alone.
-    pub max_in_flight_bytes: u64,
-    /// The `linger.ms` of the second producer, which is for throughput. `None`: there is only one, as
-    /// when the properties have a `linger.ms` of their own.
-    pub bulk_linger: Option<Duration>,
-    /// `Some`: a topic that is missing is created before the first record to it is sent. `None`: the
-    /// broker's own rule (`auto.create.topics.enable`) decides.
-    pub topics: Option<TopicCreation>,
-}
-
-impl Default for KafkaOptions {
-    fn default() -> Self {
-        Self {
-            max_in_flight_records: 100_000,
-            max_in_flight_bytes: 64 << 20,
-            bulk_linger: Some(BULK_LINGER),
-            topics: None,
-        }
-    }
-}
-
-/// How a missing topic is created.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TopicCreation {
-    /// At least one, or -1 for the broker's `num.partitions`.
-    pub partitions: i32,
-    /// At least one, or -1 for the broker's `default.replication.factor`.
-    pub replication_factor: i32,
-    /// Topic configuration by Kafka's names, such as `retention.ms`.
-    pub properties: BTreeMap<String, String>,
-}
 
 /// A validated configuration of the producer.
 ///
@@ -137,7 +97,7 @@ impl KafkaConfig {
         options: KafkaOptions,
         tokens: Option<Arc<dyn TokenSource>>,
     ) -> Result<Self, KafkaConfigError> {
-        check_options(&options)?;
+        options.check()?;
         if let Some((_, error)) = Self::problems(&properties).into_iter().next() {
             return Err(error);
         }
@@ -286,12 +246,16 @@ impl KafkaConfig {
         warnings
     }
 
-    /// What `rdkafka::ClientContext::generate_oauth_token` returns. Asks the source of tokens.
-    pub(crate) fn oauth_token(&self) -> Result<OAuthToken, Box<dyn std::error::Error>> {
-        match &self.tokens {
+    /// What `rdkafka::ClientContext::generate_oauth_token` returns. Asks the source of tokens, and logs a failure.
+    pub(crate) fn oauth_token(
+        &self,
+        throttle: &LogThrottle,
+    ) -> Result<OAuthToken, Box<dyn std::error::Error>> {
+        let token = match &self.tokens {
             Some(tokens) => tokens.for_refresh(),
             None => Err("no source of OAUTHBEARER tokens is configured".into()),
-        }
+        };
+        token.inspect_err(|error| no_token(throttle, &error.to_string()))
     }
 
     /// Gives a client its token now: one whose events nobody serves, or whose token was refused.

@@ -214,7 +214,7 @@ pub(super) const SECRETS: &[&str] = &[
     "ssl.keystore.password",
 ];
 
-/// Names that people bring from Java's client, and what does the same here.
+/// Names from Java's client, and what does the same here.
 pub(super) const JAVA_NAMES: &[(&str, &str)] = &[
     ("max.request.size", "message.max.bytes"),
     ("ssl.truststore.location", "ssl.ca.location"),

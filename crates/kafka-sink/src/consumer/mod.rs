@@ -294,11 +294,7 @@ impl ClientContext for Context {
         &self,
         _: Option<&str>,
     ) -> Result<OAuthToken, Box<dyn std::error::Error>> {
-        let token = self.config.oauth_token();
-        if let Err(error) = &token {
-            client_log::no_token(&self.throttle, &error.to_string());
-        }
-        token
+        self.config.oauth_token(&self.throttle)
     }
 
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {

@@ -1,8 +1,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rdkafka::Offset;
@@ -12,9 +11,9 @@ use walrelay_sink::Parking;
 use super::entry::Entry;
 use crate::client_log::LogThrottle;
 use crate::consumer::{Consumer, Polled};
+use crate::worker::Worker;
 use crate::{KafkaConfig, KafkaError};
 
-const NAME: &str = "kafka-dlq";
 /// How long it blocks before it looks whether it is to stop.
 const POLL: Duration = Duration::from_millis(250);
 /// For one answer of the broker: it cannot be interrupted.
@@ -37,10 +36,7 @@ const CERTAIN: u32 = 3;
 /// beginning on. Brokers that are away are waited for.
 ///
 /// Dropping it ends the thread; **blocks** for a second or two at most.
-pub struct DlqWatcher {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
+pub struct DlqWatcher(Worker);
 
 impl DlqWatcher {
     /// Starts to read. Does not wait for a broker.
@@ -64,31 +60,18 @@ impl DlqWatcher {
             confirmed: None,
             throttle: LogThrottle::default(),
         };
-        let stop = Arc::new(AtomicBool::new(false));
-        let thread = thread::Builder::new()
-            .name(NAME.to_owned())
-            .spawn({
-                let stop = Arc::clone(&stop);
-                move || {
-                    while !stop.load(Ordering::Relaxed) {
-                        watch.turn();
-                    }
-                }
-            })
-            .map_err(|source| KafkaError::Thread { name: NAME, source })?;
-        Ok(Self {
-            stop,
-            thread: Some(thread),
-        })
+        let worker = Worker::start("kafka-dlq", move |stop| {
+            while !stop.load(Ordering::Relaxed) {
+                watch.turn();
+            }
+        });
+        worker.map(Self)
     }
 }
 
 impl Drop for DlqWatcher {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
+        if self.0.stop().is_err() {
             tracing::error!("the thread that reads dead letters panicked");
         }
     }

@@ -21,7 +21,7 @@ use walrelay_sink::{BrokerStats, DeliveryError, Disposition, Record, TopicStats}
 use crate::client_log::{self, LogThrottle};
 use crate::config::KafkaConfig;
 use crate::error::{is_refusal, remedy};
-use crate::ffi::{self, TopicKeeper};
+use crate::ffi::{self, TopicOwner};
 use crate::producer::outcome::delivery_error;
 use crate::producer::partition_gate::OPEN;
 use crate::producer::shared::{Purge, Shared};
@@ -56,7 +56,7 @@ pub(crate) struct Context {
     last_topic: Mutex<Option<(Box<str>, Arc<TopicStats>)>>,
 }
 
-impl TopicKeeper for Context {
+impl TopicOwner for Context {
     fn keep(&self, topic: Arc<TopicContext>) {
         let mut topics = lock(&self.topics);
         topics.push(topic);
@@ -96,7 +96,8 @@ impl Context {
             return;
         }
         if let Err(reason) = self.config.authorise(producer.client()) {
-            self.complain_of_tokens(&reason);
+            self.tokenless.store(true, SeqCst);
+            client_log::no_token(self.throttle(), &reason);
         }
     }
 
@@ -117,11 +118,6 @@ impl Context {
             known,
             "nothing is acknowledged: bootstrap.servers are named again"
         );
-    }
-
-    fn complain_of_tokens(&self, reason: &str) {
-        self.tokenless.store(true, SeqCst);
-        client_log::no_token(self.throttle(), reason);
     }
 
     /// Counts a report by topic and outcome. `failure`: the class of one.
@@ -164,13 +160,9 @@ impl ClientContext for Context {
         &self,
         _: Option<&str>,
     ) -> Result<OAuthToken, Box<dyn std::error::Error>> {
-        let token = self.config.oauth_token();
-        match &token {
-            Err(error) => self.complain_of_tokens(&error.to_string()),
-            Ok(_) if self.tokenless.swap(false, SeqCst) => {
-                tracing::info!("there is an OAUTHBEARER token again");
-            }
-            Ok(_) => {}
+        let token = self.config.oauth_token(self.throttle());
+        if self.tokenless.swap(token.is_err(), SeqCst) && token.is_ok() {
+            tracing::info!("there is an OAUTHBEARER token again");
         }
         token
     }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rdkafka::producer::{BaseProducer, Producer, PurgeConfig};
 
 use crate::producer::context::Context;
 use crate::producer::rebootstrap::Rebootstrap;
+use crate::worker::Worker;
 use crate::{KafkaError, ffi};
 
 /// How long the poll thread serves events before it looks whether it is to stop. Not shorter: rdkafka
@@ -29,37 +30,18 @@ const RENEWAL: Duration = Duration::from_secs(2);
 /// After a failure, how long brokers may still answer for what is in flight.
 const BROKEN_GRACE: Duration = Duration::from_secs(1);
 
-/// The thread that serves librdkafka's events. Holds a reference to the producer, returned by
-/// [`stop`](Self::stop).
-pub(crate) struct PollThread {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
+/// The thread that serves librdkafka's events. Holds a reference to the producer until it is dropped.
+pub(crate) struct PollThread(Worker);
 
 impl PollThread {
     pub(crate) fn start(producer: Arc<BaseProducer<Context>>) -> Result<Self, KafkaError> {
-        const NAME: &str = "kafka-poll";
-        let stop = Arc::new(AtomicBool::new(false));
-        let thread = thread::Builder::new()
-            .name(NAME.to_owned())
-            .spawn({
-                let stop = Arc::clone(&stop);
-                move || poll(&producer, &stop)
-            })
-            .map_err(|source| KafkaError::Thread { name: NAME, source })?;
-        Ok(Self {
-            stop,
-            thread: Some(thread),
-        })
+        Worker::start("kafka-poll", move |stop| poll(&producer, stop)).map(Self)
     }
 
     /// Ends it, and waits for that.
     pub(crate) fn stop(&mut self) {
-        self.stop.store(true, SeqCst);
-        if let Some(thread) = self.thread.take() {
-            // A panic there has ended the process: `AbortOnPanic`.
-            let _ = thread.join();
-        }
+        // A panic there has ended the process: `AbortOnPanic`.
+        let _ = self.0.stop();
     }
 }
 

@@ -5,7 +5,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Poll, Waker};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rdkafka::admin::NewTopic;
@@ -17,6 +17,7 @@ use crate::config::{KafkaConfig, TopicCreation};
 use crate::error::KafkaError;
 use crate::producer::outcome::{delivery_error, poison};
 use crate::sync::lock;
+use crate::worker::spawn;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -105,15 +106,11 @@ impl TopicCreator {
         mut admin: impl CreateTopics,
         deliveries: Arc<dyn Deliveries>,
     ) -> Result<Self, KafkaError> {
-        const NAME: &str = "kafka-admin";
         let requests = Arc::new(Requests::default());
-        let thread = thread::Builder::new()
-            .name(NAME.to_owned())
-            .spawn({
-                let requests = Arc::clone(&requests);
-                move || run(&mut admin, &requests, &*deliveries)
-            })
-            .map_err(|source| KafkaError::Thread { name: NAME, source })?;
+        let thread = spawn("kafka-admin", {
+            let requests = Arc::clone(&requests);
+            move || run(&mut admin, &requests, &*deliveries)
+        })?;
         Ok(Self {
             requests,
             thread: Some(thread),

@@ -1,5 +1,6 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::thread;
 
 use super::*;
 

@@ -1,0 +1,84 @@
+//! What librdkafka has no property for.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::error::KafkaConfigError;
+
+/// [`KafkaOptions::bulk_linger`] by default. With more of it the broker gains little, and what is
+/// in flight takes more memory: docs/adr/0013-producer-modes.md.
+const BULK_LINGER: Duration = Duration::from_millis(50);
+
+/// How much may be in flight, and whether topics are created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KafkaOptions {
+    /// Records accepted and not yet reported.
+    pub max_in_flight_records: u64,
+    /// Their bytes: key, value and headers, and librdkafka's overhead of about 200 bytes a record, 96
+    /// for its list of headers and 60 for each. A record larger than this passes alone.
+    pub max_in_flight_bytes: u64,
+    /// The `linger.ms` of the second producer, which is for throughput. `None`: there is only one, as
+    /// when the properties have a `linger.ms` of their own.
+    pub bulk_linger: Option<Duration>,
+    /// `Some`: a topic that is missing is created before the first record to it is sent. `None`: the
+    /// broker's own rule (`auto.create.topics.enable`) decides.
+    pub topics: Option<TopicCreation>,
+}
+
+impl Default for KafkaOptions {
+    fn default() -> Self {
+        Self {
+            max_in_flight_records: 100_000,
+            max_in_flight_bytes: 64 << 20,
+            bulk_linger: Some(BULK_LINGER),
+            topics: None,
+        }
+    }
+}
+
+/// How a missing topic is created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicCreation {
+    /// At least one, or -1 for the broker's `num.partitions`.
+    pub partitions: i32,
+    /// At least one, or -1 for the broker's `default.replication.factor`.
+    pub replication_factor: i32,
+    /// Topic configuration by Kafka's names, such as `retention.ms`.
+    pub properties: BTreeMap<String, String>,
+}
+
+impl KafkaOptions {
+    pub(super) fn check(&self) -> Result<(), KafkaConfigError> {
+        let wrong = |option, reason| Err(KafkaConfigError::Option { option, reason });
+        if self.max_in_flight_records == 0 {
+            return wrong("max_in_flight_records", "at least 1");
+        }
+        if self.max_in_flight_records > i32::MAX as u64 {
+            return wrong("max_in_flight_records", "at most 2147483647");
+        }
+        if self.max_in_flight_bytes == 0 {
+            return wrong("max_in_flight_bytes", "at least 1");
+        }
+        if let Some(topics) = &self.topics {
+            if topics.partitions != -1 && topics.partitions < 1 {
+                return wrong("partitions", "at least 1, or -1 for the broker's default");
+            }
+            if topics.replication_factor != -1
+                && !(1..=i32::from(i16::MAX)).contains(&topics.replication_factor)
+            {
+                return wrong(
+                    "replication_factor",
+                    "at least 1, or -1 for the broker's default",
+                );
+            }
+            if topics
+                .properties
+                .iter()
+                .any(|(name, value)| name.is_empty() || name.contains('\0') || value.contains('\0'))
+            {
+                return wrong("properties", "a name is empty or something contains a NUL");
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,41 @@
+//! Threads of our own, which blocking calls of librdkafka run on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::{self, JoinHandle};
+
+use crate::error::KafkaError;
+
+/// Starts a thread of this name.
+pub(crate) fn spawn(
+    name: &'static str,
+    work: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, KafkaError> {
+    let thread = thread::Builder::new().name(name.to_owned());
+    let spawned = thread.spawn(work);
+    spawned.map_err(|source| KafkaError::Thread { name, source })
+}
+
+/// A thread that works until the flag that it was given is raised.
+pub(crate) struct Worker {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    pub(crate) fn start(
+        name: &'static str,
+        work: impl FnOnce(&AtomicBool) + Send + 'static,
+    ) -> Result<Self, KafkaError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&stop);
+        let thread = Some(spawn(name, move || work(&flag))?);
+        Ok(Self { stop, thread })
+    }
+
+    /// Raises the flag, and waits for the thread's end. The error is its panic.
+    pub(crate) fn stop(&mut self) -> thread::Result<()> {
+        self.stop.store(true, SeqCst);
+        self.thread.take().map_or(Ok(()), JoinHandle::join)
+    }
+}
