@@ -28,6 +28,7 @@ extern crate alloc;
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::mem;
 
 use walrelay_lsn::{Lsn, RelationId, TypeOid, Xid};
 
@@ -95,10 +96,20 @@ pub fn type_name(oid: TypeOid, namespace: &str, name: &str) -> Vec<u8> {
 
 /// An Insert message.
 pub fn insert(relation: RelationId, row: &[Value<'_>]) -> Vec<u8> {
-    Body::new(MessageKind::Insert)
-        .int32(relation.get())
-        .tuple(b'N', row.iter().copied())
-        .0
+    let mut message = Vec::with_capacity(64);
+    insert_into(&mut message, relation, row.iter().copied());
+    message
+}
+
+/// The same in a buffer, which is cleared before.
+pub fn insert_into<'v>(
+    message: &mut Vec<u8>,
+    relation: RelationId,
+    row: impl ExactSizeIterator<Item = Value<'v>>,
+) {
+    message.clear();
+    let body = Body(mem::take(message)).int8(MessageKind::Insert.tag());
+    *message = body.int32(relation.get()).tuple(b'N', row).0;
 }
 
 /// What an old row is, before it is a [`Tuple`](crate::Tuple).
@@ -162,10 +173,8 @@ pub fn message(message: &Message<'_>) -> Vec<u8> {
         }
         Message::Type(m) => type_name(m.oid, m.namespace, m.name),
         Message::Insert(m) => {
-            Body::new(MessageKind::Insert)
-                .int32(m.relation.get())
-                .tuple(b'N', m.tuple.values())
-                .0
+            let row: Vec<Value<'_>> = m.tuple.values().collect();
+            insert(m.relation, &row)
         }
         Message::Update(m) => {
             let body = Body::new(MessageKind::Update).int32(m.relation.get());
@@ -267,10 +276,9 @@ impl Table {
             Some(text) => Value::Text(text.as_bytes()),
             None => Value::Null,
         });
-        Body::new(MessageKind::Insert)
-            .int32(self.id.get())
-            .tuple(b'N', values)
-            .0
+        let mut message = Vec::new();
+        insert_into(&mut message, self.id, values);
+        message
     }
 }
 

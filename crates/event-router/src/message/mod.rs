@@ -7,12 +7,11 @@ mod content;
 mod error;
 
 use std::borrow::Cow;
-use std::fmt;
-use std::io::Write as _;
+use std::fmt::{self, Write as _};
 
 use walrelay_lsn::{RelationId, TypeOid};
 use walrelay_pgoutput::{
-    Column, Insert, Message, MessageKind, PgTimestamp, ReplicaIdentity, decode, encode,
+    Column, Insert, Message, PgTimestamp, ReplicaIdentity, Value, decode, encode,
 };
 use walrelay_sink::Header;
 
@@ -53,6 +52,8 @@ pub struct Messages {
     columns: Vec<(String, Source)>,
     /// An Insert message: the row that was made last.
     row: Vec<u8>,
+    /// The text of its commit time.
+    time: String,
     headers: HeaderBuffer,
 }
 
@@ -102,6 +103,7 @@ impl Messages {
             prefix: prefix.to_owned(),
             columns,
             row: Vec::new(),
+            time: String::new(),
             headers: HeaderBuffer::default(),
         }
     }
@@ -167,19 +169,13 @@ impl Messages {
             Some(_) => Self::NAMED,
             None => Self::ROUTED,
         };
-        let row = &mut self.row;
-        row.clear();
-        row.push(MessageKind::Insert.tag());
-        row.extend_from_slice(&relation.get().to_be_bytes());
-        row.push(b'N');
-        let count = u16::try_from(self.columns.len()).unwrap_or(u16::MAX);
-        row.extend_from_slice(&count.to_be_bytes());
-        for (_, source) in &self.columns {
-            match source {
-                Some(member) => push_value(row, value(*member)),
-                None => push_time(row, commit_time),
-            }
-        }
+        write_time(commit_time, &mut self.time);
+        let texts = self.columns.iter().map(|(_, source)| match source {
+            Some(member) => value(*member),
+            None => Some(&*self.time),
+        });
+        let row = texts.map(|text| text.map_or(Value::Null, |text| Value::Text(text.as_bytes())));
+        encode::insert_into(&mut self.row, relation, row);
         match decode(&self.row) {
             Ok(Message::Insert(insert)) => Ok(MessageRow {
                 insert,
@@ -192,37 +188,18 @@ impl Messages {
     }
 }
 
-/// A value of a tuple, as a server sends it: `n`, or `t`, its length and its text.
-fn push_value(row: &mut Vec<u8>, value: Option<&str>) {
-    let Some(value) = value else {
-        row.push(b'n');
-        return;
-    };
-    // A message of the server is below a gigabyte, and this is a part of one.
-    let len = u32::try_from(value.len()).unwrap_or(u32::MAX);
-    row.push(b't');
-    row.extend_from_slice(&len.to_be_bytes());
-    row.extend_from_slice(value.as_bytes());
-}
-
 /// As Postgres writes a `timestamptz` in UTC: `2026-01-02 03:04:05.678000+00`.
-fn push_time(row: &mut Vec<u8>, time: PgTimestamp) {
-    row.push(b't');
-    let at = row.len();
-    row.extend_from_slice(&[0; 4]);
-    let text = at + 4;
+fn write_time(time: PgTimestamp, text: &mut String) {
+    text.clear();
     // Writing to memory does not fail.
-    let _ = write!(row, "{time}");
+    let _ = write!(text, "{time}");
     // RFC 3339 has a T in between and a Z at the end.
-    if let Some(separator) = row.iter().skip(text).position(|byte| *byte == b'T') {
-        row[text + separator] = b' ';
+    if let Some(separator) = text.find('T') {
+        text.replace_range(separator..=separator, " ");
     }
-    if row.last() == Some(&b'Z') {
-        row.pop();
-        row.extend_from_slice(b"+00");
+    if text.pop().is_some() {
+        text.push_str("+00");
     }
-    let len = u32::try_from(row.len() - text).unwrap_or_default();
-    row[at..text].copy_from_slice(&len.to_be_bytes());
 }
 
 impl<'a> MessageHeaders<'a> {
