@@ -1,6 +1,8 @@
 //! Values of settings: text, and references to environment variables.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 /// One value, taken apart.
 #[derive(Clone, PartialEq, Eq)]
@@ -233,17 +235,15 @@ fn escape(text: &str) -> String {
     out
 }
 
-/// RFC 3986: all but the unreserved characters.
+/// The unreserved characters of RFC 3986 stay.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
 pub(crate) fn percent(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for &byte in text.as_bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            out.push(char::from(byte));
-        } else {
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use walrelay_testkit::{SlotWatch, eventually_some};
 
 use crate::debezium::{self, Tuned};
 use crate::polling::{self, Sent};
-use crate::rig::{PATIENCE, RelayConfig, Rig};
-use crate::running::Running;
+use crate::rig::{RelayConfig, Rig};
+use crate::running::{PATIENCE, Running};
 
 /// What carries rows, and by which way it reaches the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

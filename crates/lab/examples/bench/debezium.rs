@@ -3,8 +3,8 @@
 use walrelay_lab::proc;
 use walrelay_testkit::{SlotWatch, debezium_properties, debezium_server, eventually};
 
-use crate::rig::{OUTBOX, PATIENCE, Rig};
-use crate::running::Running;
+use crate::rig::{OUTBOX, Rig};
+use crate::running::{PATIENCE, Running};
 
 /// For what it is tuned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,8 +15,8 @@ use crate::cpu::Cpu;
 use crate::debezium::Tuned;
 use crate::judge::Judge;
 use crate::quiet::Quiet;
-use crate::rig::{Backlog, PATIENCE, RelayConfig, Rig};
-use crate::running::Running;
+use crate::rig::{Backlog, RelayConfig, Rig};
+use crate::running::{PATIENCE, Running};
 
 /// Often enough to lose nothing of a walsender that ends with its reader, seldom enough to cost
 /// nothing.

@@ -5,7 +5,6 @@ use std::env;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use futures_executor::block_on;
 use rdkafka::ClientConfig;
@@ -19,10 +18,8 @@ use walrelay_lab::{load, proc};
 use walrelay_lsn::Lsn;
 use walrelay_testkit::{Authority, Db, Kafka, eventually, eventually_some, servers};
 
-use crate::running::{self, Running};
+use crate::running::{self, PATIENCE, Running};
 
-/// Nothing waits so long that goes well.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// The table of the ordinary load. Its publication has the same name.
 pub(crate) const OUTBOX: &str = "outbox";
 pub(crate) const PARTITIONS: i32 = 8;

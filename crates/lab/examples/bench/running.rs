@@ -3,12 +3,14 @@
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use walrelay_lab::proc;
 use walrelay_lab::servers::{ChildGuard, PostgresBinaries, Signal};
 use walrelay_testkit::{eventually, eventually_some};
 
-use crate::rig::PATIENCE;
+/// Nothing waits so long that goes well.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A program under measurement. Dropped, it is killed.
 pub(crate) struct Running {

@@ -2,11 +2,11 @@ use std::{
     io,
     ops::{Deref, DerefMut},
     os::unix::process::CommandExt,
-    process::{Child, Command, Stdio},
+    process::{Child, Command},
     sync::{Mutex, PoisonError},
 };
 
-use super::Signal;
+use super::{Signal, janitor::shell};
 
 /// Leads the process group of the owner's children. Its pipe closes when the owner ends, however it
 /// ends; then it kills the group, itself included.
@@ -26,15 +26,7 @@ pub fn end_with_owner(command: &mut Command) -> io::Result<&mut Command> {
     let mut leader = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
     if leader.is_none() {
         // The pipe to it stays open in this `Child`, which is never dropped.
-        let shell = Command::new("/bin/sh")
-            .args(["-c", LEADER, "walrelay-children"])
-            .current_dir("/")
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        *leader = Some(shell);
+        *leader = Some(shell(LEADER, "walrelay-children").spawn()?);
     }
     if let Some(leader) = &*leader {
         command.process_group(leader.id() as i32);

@@ -110,6 +110,20 @@ impl Drop for Scratch {
     }
 }
 
+/// A small shell in a process group of its own, which sees its pipe from the owner close when the owner ends,
+/// however it ends.
+pub(super) fn shell(script: &str, name: &str) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command
+        .args(["-c", script, name])
+        .current_dir("/")
+        .process_group(0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command
+}
+
 /// The shell that outlives a killed owner for as long as tidying up takes.
 #[derive(Debug)]
 pub(super) struct Janitor {
@@ -118,17 +132,7 @@ pub(super) struct Janitor {
 
 impl Janitor {
     fn start(dir: &Path) -> io::Result<Self> {
-        let mut child = Command::new("/bin/sh")
-            .arg("-c")
-            .arg(JANITOR)
-            .arg("walrelay-janitor")
-            .arg(dir)
-            .current_dir("/")
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
+        let mut child = shell(JANITOR, "walrelay-janitor").arg(dir).spawn()?;
         let pipe = child.stdin.take();
         Ok(Self {
             inner: Mutex::new((pipe, child)),

@@ -9,6 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
 use super::{
     PostgresBinaries, Process, Scratch, Signal, ThrowawayError, Version,
     files::{prepare_environment, setting_line, write_private},
@@ -355,18 +357,15 @@ fn credentials(user: &str, password: Option<&str>) -> String {
     }
 }
 
-/// Percent-encodes all but the unreserved characters of RFC 3986.
+/// The unreserved characters of RFC 3986 stay.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
 fn encode(text: &str) -> String {
-    use fmt::Write as _;
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 #[cfg(test)]
