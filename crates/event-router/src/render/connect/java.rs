@@ -143,27 +143,19 @@ fn digits(binary_exponent: i32, fraction: u64, significant: i32) -> Digits {
     let mut b = scaled(b5, b2) * fraction;
     let mut m = scaled(m5, m2);
     let mut digits = Vec::with_capacity(18);
-    let in_word = |number: &BigUint, width: u32| {
-        let low = number.iter_u64_digits().next().unwrap_or(0);
-        if width == 32 {
-            i64::from(low as i32)
-        } else {
-            low as i64
-        }
+    let wrapped = |number: i64| match word {
+        Some(32) => i64::from(number as i32),
+        _ => number,
     };
+    let in_word = |number: &BigUint| wrapped(number.iter_u64_digits().next().unwrap_or(0) as i64);
     let step = |b: &mut BigUint, m: &mut BigUint, first: bool| {
         let quotient = &*b / &s;
         *b = (&*b - &quotient * &s) * 10u8;
         *m = &*m * 10u8;
         let (low, high) = match word {
-            Some(width) => {
-                let [b, m, tens] = [&*b, &*m, &tens].map(|number| in_word(number, width));
-                let sum = b.wrapping_add(m);
-                let sum = if width == 32 {
-                    i64::from(sum as i32)
-                } else {
-                    sum
-                };
+            Some(_) => {
+                let [b, m, tens] = [&*b, &*m, &tens].map(in_word);
+                let sum = wrapped(b.wrapping_add(m));
                 if first || m > 0 {
                     (b < m, sum > tens)
                 } else {

@@ -289,25 +289,24 @@ impl Translator<'_> {
             }
             'p' | 'P' => self.property(start, c)?,
             'Q' if !in_class => {
-                while !self.text.rest.is_empty() && !self.text.take("\\E") {
-                    self.literal();
+                while !self.text.take("\\E")
+                    && let Some(c) = self.text.next()
+                {
+                    self.literal(c);
                 }
             }
             c if c.is_ascii_alphanumeric() => {
                 return RegexProblem::Escape(format!("\\{c}")).at(start);
             }
-            c => self
-                .out
-                .push_str(&regex::escape(c.encode_utf8(&mut [0; 4]))),
+            c => self.literal(c),
         }
         Ok(())
     }
 
-    /// The next character for itself.
-    fn literal(&mut self) {
-        let c = self.text.next().unwrap_or_default();
-        self.out
-            .push_str(&regex::escape(c.encode_utf8(&mut [0; 4])));
+    /// Writes a character that stands for itself.
+    fn literal(&mut self, c: char) {
+        let escaped = regex::escape(c.encode_utf8(&mut [0; 4]));
+        self.out.push_str(&escaped);
     }
 
     /// `\p{Lu}` is a general category, `\p{Alpha}` a class of ASCII.
@@ -324,7 +323,7 @@ impl Translator<'_> {
             && name.bytes().all(|c| c.is_ascii_alphabetic());
         if category {
             self.out
-                .push_str(&["\\", c.encode_utf8(&mut [0; 4]), "{", &name, "}"].concat());
+                .extend(["\\", c.encode_utf8(&mut [0; 4]), "{", &name, "}"]);
         } else if POSIX.contains(&name.as_str()) {
             let not = if c == 'P' { "^" } else { "" };
             let name = name.to_ascii_lowercase();
