@@ -1,4 +1,4 @@
-//! What became of each setting, as text for people and as JSON for programs.
+//! What became of each setting, as text for a terminal and as JSON for programs.
 
 use std::fmt::Write as _;
 
@@ -104,7 +104,7 @@ impl Report {
         })
     }
 
-    /// For people: a line for each setting, in the order of the input.
+    /// For a terminal: a line for each setting, in the order of the input.
     pub fn text(&self) -> String {
         let mut out = String::new();
         let (mut taken, mut none, mut not) = (0, 0, 0);

@@ -52,7 +52,7 @@ pub trait TokenSource: fmt::Debug + Send + Sync {
     /// A token that is valid now. **Blocks**, for a bounded time.
     ///
     /// # Errors
-    /// Shown to people as it is, so it must hold no part of a token.
+    /// Shown as it is, so it must hold no part of a token.
     fn token(&self) -> Result<Token, TokenError>;
 }
 
@@ -140,7 +140,7 @@ impl TokenCache {
     }
 
     fn fetch(&self) {
-        /// Whatever becomes of the source, who waits is told.
+        /// Wakes the waiting clients, also if the source panics.
         struct Ended<'a>(&'a TokenCache, Option<Result<Token, TokenError>>);
         impl Drop for Ended<'_> {
             fn drop(&mut self) {

@@ -12,7 +12,7 @@
 pub const PREFIX: &str = "walrelay.dlq.";
 /// Why the event is a dead letter: [`Poison::name`](crate::Poison::name) or [`PARKED`].
 pub const CLASS: &str = "walrelay.dlq.class";
-/// The cause in words for people; no row's value.
+/// The cause in words; no value of a row.
 pub const CAUSE: &str = "walrelay.dlq.cause";
 /// The replication slot the event was read from.
 pub const SLOT: &str = "walrelay.dlq.slot";

@@ -138,7 +138,7 @@ fn transforms(translation: &mut Translation<'_>) {
     }
 }
 
-/// Transforms that people put beside the router, and what stands in for them.
+/// Transforms that are common beside the router, and what replaces each.
 const INSTEAD: &[(&str, &str)] = &[
     (
         "ExtractNewRecordState",

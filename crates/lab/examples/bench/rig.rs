@@ -35,7 +35,7 @@ const POOL: i64 = 10_000;
 /// Rows of a transaction of them.
 const MOST: i64 = 1_000;
 const COLUMNS: &str = "(aggregatetype, aggregateid, type, payload)";
-/// The value as people have it: an order, some 270 bytes of jsonb.
+/// A common value: an order, some 270 bytes of jsonb.
 const ORDER: &str = "jsonb_build_object(\
       'orderId', n, 'customer', 'customer-' || n % 10000, 'currency', 'EUR', \
       'total', (n * 37 % 100000) / 100.0, 'reference', md5(n::text), 'address', \

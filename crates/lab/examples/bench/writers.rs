@@ -33,7 +33,7 @@ pub(crate) struct Writers {
 }
 
 impl Writers {
-    /// As safe as walrelay's own, and as much in a hurry.
+    /// As safe as walrelay's own, and without a linger.
     pub(crate) fn new(bootstrap: &str, prefix: &str) -> Self {
         Self {
             producer: safe(bootstrap, "0").create().expect("a producer"),

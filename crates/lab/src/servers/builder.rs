@@ -20,7 +20,7 @@ impl Postgres {
     }
 }
 
-/// How `pg_hba.conf` lets people in.
+/// How `pg_hba.conf` admits clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Auth {
     /// Anyone as anyone.
@@ -130,7 +130,7 @@ impl Builder {
         self
     }
 
-    /// How to let people in. Default: [`Auth::Trust`] on the Unix socket (its directory is private)
+    /// How to admit clients. Default: [`Auth::Trust`] on the Unix socket (its directory is private)
     /// and [`Auth::ScramSha256`] over TCP.
     pub fn auth(mut self, socket: Auth, tcp: Auth) -> Self {
         self.socket_auth = socket;

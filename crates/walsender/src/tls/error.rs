@@ -209,7 +209,7 @@ fn ahead(time: Option<&SystemTime>) -> String {
     wait.map_or_else(String::new, |wait| format!(", only in {}", rough(wait)))
 }
 
-/// A length of time with one unit, for people.
+/// A length of time with one unit.
 fn rough(time: Duration) -> String {
     match time.as_secs() {
         secs @ 0..120 => format!("{secs} s"),
