@@ -1,0 +1,276 @@
+//! What the single sections accept and refuse.
+
+use super::*;
+
+#[test]
+fn options_and_converters_of_debezium_are_read() {
+    let text = format!(
+        "{LEAST}\n[router.debezium]\n\"topic.prefix\" = \"srv\"\n\
+         \"table.fields.additional.placement\" = \"type:header:eventType, ver:ENVELOPE\"\n\
+         \"table.field.additional.missing\" = \"ignore\"\n\
+         \"table.field.event.timestamp\" = \"ts\"\n\
+         \"route.topic.regex\" = '(.*)-(.*)'\n\"route.topic.replacement\" = \"$2.$1\"\n\
+         \"route.tombstone.on.empty.payload\" = \" TRUE\"\n\
+         \"table.expand.json.payload\" = true\n\
+         \"table.json.payload.null.behavior\" = \"optional_bytes\"\n\
+         \"time.precision.mode\" = \"isostring\"\n\"money.fraction.digits\" = 3\n\
+         \"extended.headers.enabled\" = true\n\
+         [router.converters]\n\"key.converter\" = \"org.apache.kafka.connect.json.JsonConverter\"\n\
+         \"key.converter.schemas.enable\" = false\n\"value.converter\" = \"binarydata\"\n\
+         \"value.converter.delegate.converter.type\" = \"json\"\n\
+         \"value.converter.delegate.converter.type.schemas.enable\" = \"false\"\n\
+         \"header.converter\" = \"string\"\n"
+    );
+    let config = parse(&text).unwrap();
+    let Debezium {
+        options,
+        context_headers,
+        ..
+    } = debezium(&config);
+    assert!(*context_headers && options.has_envelope() && options.ignore_missing);
+    assert!(options.tombstone_on_empty);
+    assert_eq!(options.additional.len(), 2);
+    assert_eq!(options.event_timestamp.as_deref(), Some("ts"));
+    assert_eq!(options.topic.to_string(), "$2.$1");
+    assert!(
+        options
+            .expand
+            .is_some_and(|expand| expand.keep_nulls && !expand.keep_empty_arrays)
+    );
+    assert_eq!(options.handling.time, TimePrecision::IsoString);
+    assert_eq!(options.handling.money_fraction_digits, 3);
+    let json = Converter::Json(JsonOptions {
+        schemas: false,
+        ..JsonOptions::default()
+    });
+    assert_eq!(options.key_converter, json);
+    assert_eq!(
+        options.value_converter,
+        Converter::BinaryData(Some(Box::new(json)))
+    );
+    assert_eq!(options.header_converter, Converter::String);
+}
+
+#[test]
+fn an_envelope_needs_the_prefix_of_its_schemas() {
+    // Debezium cannot be without it, and nothing else names the schemas.
+    let set = "router.debezium.table.fields.additional.placement=type:envelope";
+    let (id, _, what, _) = only(parse_set(LEAST, &[set]));
+    assert_eq!(id, "config-missing-key");
+    assert_eq!(what, "missing key `router.debezium.topic.prefix`");
+}
+
+#[test]
+fn the_endpoint_is_for_this_machine_unless_somebody_says_otherwise() {
+    refused_overrides(
+        "
+        http.listen=db:9187                  => config-invalid-value => same => it is an IP address and a port
+        http.listen=0.0.0.0:9187             => config-conflict => same => it needs `http.token_file`, or `http.allow_anonymous = true`
+        http.allow_anonymous=true            => config-conflict => same => has no effect without `http.listen`
+        ",
+    );
+    let listens = |sets: &[&str]| {
+        parse_set(LEAST, sets)
+            .unwrap()
+            .http
+            .map(|http| http.listen.to_string())
+    };
+    assert_eq!(listens(&[]), None);
+    assert_eq!(
+        listens(&["http.listen=localhost:0"]).as_deref(),
+        Some("127.0.0.1:0")
+    );
+    let everywhere = ["http.listen=[::]:9187", "http.allow_anonymous=true"];
+    assert_eq!(listens(&everywhere).as_deref(), Some("[::]:9187"));
+    let half = ["http.listen=[::1]:9187", "http.tls.key_file=a.key"];
+    let (id, _, what, _) = only(parse_set(LEAST, &half));
+    assert_eq!(
+        (&*id, what),
+        (
+            "config-missing-key",
+            "missing key `http.tls.certificate_file`".to_owned()
+        )
+    );
+}
+
+#[test]
+fn standard_output_needs_no_broker() {
+    let config =
+        parse("[source]\nurl='postgres://db'\ntables=['o']\n[sink]\nkind='stdout'").unwrap();
+    assert!(matches!(config.sink, SinkConfig::Stdout { confirm: false }));
+    let config = parse_set(LEAST, &["sink.kind=stdout"]).unwrap();
+    assert!(matches!(config.sink, SinkConfig::Stdout { confirm: false }));
+    let confirming = ["sink.kind=stdout", "sink.stdout.confirm=true"];
+    let config = parse_set(LEAST, &confirming).unwrap();
+    assert!(matches!(config.sink, SinkConfig::Stdout { confirm: true }));
+}
+
+#[test]
+fn messages_stand_in_for_tables() {
+    let text = |source: &str| {
+        format!("[source]\nurl = 'postgres://db'\n{source}\n[sink]\nkind = 'stdout'\n")
+    };
+    for (lines, prefix, tables) in [
+        ("messages.prefix = 'outbox'", Some("outbox"), 0),
+        (
+            "tables = ['o']\nmessages.prefix = \"it's\"",
+            Some("it's"),
+            1,
+        ),
+        ("tables = ['o']", None, 1),
+    ] {
+        let source = parse(&text(lines)).unwrap().source;
+        assert_eq!(source.messages.as_deref(), prefix);
+        assert_eq!(source.tables.len(), tables);
+    }
+    for [lines, words] in cases(
+        "
+                                              => missing key `source.tables`
+        messages.prefix = ''                  => must not be empty
+        messages.prefix = 3                   => wants a string
+        messages.prefx = 'a'                  => unknown key `source.messages.prefx`
+        tables = []; messages.prefix = 'a'    => must not be empty
+        ",
+    ) {
+        let error = parse(&text(&lines.replace("; ", "\n")))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(words), "{lines}: {error}");
+    }
+}
+
+#[test]
+fn cloud_events_want_source_and_type() {
+    let text = |lines: &str| with_section("router.cloudevents", lines);
+    let least = "mode = 'structured'\nsource = '/orders'\ntype = 'com.example.{type | lower}'";
+    let events = parse(&text(least)).unwrap().cloud_events.unwrap();
+    assert_eq!(
+        events.mode,
+        walrelay_event_router::CloudEventMode::Structured
+    );
+    assert_eq!(events.columns(), ["type"]);
+    assert_eq!(events.content_type, "application/json");
+    assert!(parse(&text("")).unwrap().cloud_events.is_none());
+    refused_lines(
+        "router.cloudevents",
+        "
+        mode = 'both'      => invalid value of `router.cloudevents.mode`
+        mode = 'binary'    => missing key `router.cloudevents.source`
+        mode = 'binary'    => missing key `router.cloudevents.type`
+        source = '/orders' => has no effect while `router.cloudevents.mode` is not set
+        mode = 'binary'; source = '{x'; type = 't' => invalid value of `router.cloudevents.source`
+        mode = 'binary'; source = ''; type = 't'   => must not be empty
+        mode = 'binary'; source = 's'; type = 't'; datacontenttype = 'json' => a media type
+        ",
+    );
+}
+
+#[test]
+fn a_position_header_is_none_that_records_have_already() {
+    let named = "position_header = 'walrelay-position'\n";
+    let of = |lines: &str| {
+        parse(&with_section("router", lines))
+            .unwrap()
+            .position_header
+    };
+    assert_eq!(of(""), None);
+    for more in ["", "preset = 'outbox'"] {
+        let name = of(&format!("{named}{more}"));
+        assert_eq!(name.as_deref(), Some("walrelay-position"), "{more}");
+    }
+    refused_lines(
+        "router",
+        "
+        position_header = ''                                  => must not be empty
+        position_header = 3                                   => wants a string
+        position_header = 'walrelay.dlq.row'                  => those of dead letters
+        position_header = 'id'                                => have already
+        position_header = 'aggregate-id'; preset = 'outbox'   => have already
+        position_header = 'traceparent'; debezium.'tracing.span.context.field' = 'ctx' => have already
+        position_header = 'seen'; debezium.table.fields.additional.placement = 'a:header:seen' => have already
+        position_header = '__debezium.context.taskId'; [router.debezium]; 'topic.prefix' = 'srv'; 'extended.headers.enabled' = true => have already
+        position_header = 'ce_id'; [router.cloudevents]; mode = 'binary'; source = 's'; type = 't' => have already
+        position_header = 'content-type'; [router.cloudevents]; mode = 'structured'; source = 's'; type = 't' => have already
+        ",
+    );
+}
+
+#[test]
+fn properties_of_kafka_are_refused_where_they_stand() {
+    let with = |lines: &str| {
+        let text =
+            format!("[source]\nurl = 'postgres://db'\ntables = ['o']\n[sink.kafka]\n{lines}\n");
+        parse(&text).unwrap_err()
+    };
+    let servers = "'bootstrap.servers' = 'b:9092'\n";
+    for [lines, line, words, help] in cases(
+        r#"
+        'linger.ms' = 'five'              => 6 => "linger.ms"                => CONFIGURATION.md
+        'queue.buffering.max.ms' = 'five' => 6 => "queue.buffering.max.ms"   => CONFIGURATION.md
+        'linger.ms' = 5000000             => 6 => linger.ms                  => CONFIGURATION.md
+        'acks' = '1'                      => 6 => acks: a record             => the relay sets acks=all
+        'lingr.ms' = 5                    => 6 => lingr.ms is not a property => did you mean linger.ms?
+        'group.id' = 'x'                  => 6 => a consumer property        => remove it
+        'linger.ms' = 1; 'queue.buffering.max.ms' = 2 => 7 => two names of one property => keep one of them
+        "#,
+    ) {
+        let error = with(&format!("{servers}{}", lines.replace("; ", "\n")));
+        let [problem] = error.problems() else {
+            panic!("{lines}: {error}");
+        };
+        assert_eq!(problem.id, "kafka-property");
+        assert!(problem.what.contains(words), "{lines}: {problem}");
+        let said = problem.to_string();
+        assert!(said.contains(&format!("walrelay.toml:{line}:")), "{said}");
+        assert!(problem.help.as_ref().unwrap().contains(help), "{problem:?}");
+    }
+    // The brokers are named, if by a name that there is not.
+    let error = with("'bootstrap.server' = 'b:9092'");
+    let [problem] = error.problems() else {
+        panic!("{error}");
+    };
+    assert_eq!(
+        problem.help.as_deref(),
+        Some("did you mean bootstrap.servers?")
+    );
+    // What the environment and files hold is not shown.
+    for lines in ["'linger.ms' = '${SECRET}'", "'linger.ms_file' = 'a'"] {
+        let text = format!(
+            "[source]\nurl = 'postgres://db'\ntables = ['o']\n[sink.kafka]\n{servers}{lines}\n"
+        );
+        let env = |_: &str| Some("hunter2".to_owned());
+        let files = |_: &Path| Ok("hunter2".to_owned());
+        let error = parse_with(&text, "walrelay.toml", &[], &env, &files).unwrap_err();
+        let said = format!("{error} {error:?}");
+        assert!(said.contains("does not accept the value"), "{said}");
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+    // Unread with another sink.
+    assert!(parse_set(&format!("{LEAST}\n'lingr.ms' = 5"), &["sink.kind=stdout"]).is_ok());
+}
+
+#[test]
+fn snapshots_are_of_rows() {
+    let config = parse_set(LEAST, &["source.snapshot=unsent"]).unwrap();
+    assert_eq!(config.source.snapshot, SnapshotMode::Unsent);
+    assert!(config.source.snapshot_order.is_empty());
+    let with = |set: &[&str]| parse_set(LEAST, set).unwrap_err().to_string();
+    let messages = "[source]\nurl = 'postgres://db'\nsnapshot = 'initial'\nmessages.prefix = 'x'\n\
+                    [sink]\nkind = 'stdout'\n";
+    let error = parse(messages).unwrap_err().to_string();
+    assert!(error.contains("messages leave no rows"), "{error}");
+    for (set, words) in [
+        (&["source.snapshot=always"][..], "invalid value"),
+        (
+            &["source.snapshot_where=sent"],
+            "no effect without `source.snapshot`",
+        ),
+        (
+            &["source.snapshot=initial", "source.snapshot_where= "],
+            "invalid value",
+        ),
+    ] {
+        let error = with(set);
+        assert!(error.contains(words), "{set:?}: {error}");
+    }
+}
