@@ -4,9 +4,11 @@ use walrelay_event_router::{
     CloudEventMode, CloudEvents, Event, Lookups, Options, Place, Preset, Route, RouteError, Router,
     Template,
 };
-use walrelay_lsn::{Lsn, RelationId, TypeOid};
-use walrelay_pgoutput::{Message, PgTimestamp, decode, encode};
+use walrelay_lsn::Lsn;
+use walrelay_pgoutput::PgTimestamp;
 use walrelay_sink::Poison;
+
+use crate::messages::{JSONB, TEXT, announce, as_row, insert_texts, relation};
 
 const EVENT: Event = Event {
     commit_lsn: Lsn::new(8),
@@ -31,23 +33,38 @@ fn events(mode: CloudEventMode, content_type: &str) -> CloudEvents {
     }
 }
 
-/// A table of texts but for those named; `at` is a timestamptz, `raw` is bytea.
-fn table(columns: &[&str]) -> encode::Table {
-    columns.iter().fold(
-        encode::Table::new(RelationId::new(7), "public", "outbox"),
-        |table, name| {
-            let oid = match *name {
-                "payload" => 3802,
-                "at" | "created_at" => 1184,
-                "raw" => 17,
-                _ => 25,
-            };
-            table.column(name, TypeOid::new(oid))
-        },
-    )
+/// The Relation message of a table of texts but for those named; `at` is a timestamptz, `raw` is bytea.
+fn table(columns: &[&str]) -> Vec<u8> {
+    let columns = columns.iter().map(|name| {
+        let oid = match *name {
+            "payload" => JSONB,
+            "at" | "created_at" => 1184,
+            "raw" => 17,
+            _ => TEXT,
+        };
+        (*name, oid)
+    });
+    relation(&columns.collect::<Vec<_>>())
 }
 
 const DEBEZIUM: [&str; 5] = ["id", "aggregatetype", "aggregateid", "type", "payload"];
+/// The same, and `at`.
+const WITH_TIME: [&str; 6] = [
+    "id",
+    "aggregatetype",
+    "aggregateid",
+    "type",
+    "payload",
+    "at",
+];
+/// A row of [`DEBEZIUM`].
+const PLACED: [Option<&str>; 5] = [
+    Some("1b9d"),
+    Some("Order"),
+    Some("k"),
+    Some("placed"),
+    Some("{\"a\": 1}"),
+];
 
 /// Topic, key, value, headers as text.
 type Seen = (String, String, Option<String>, Vec<String>);
@@ -55,20 +72,14 @@ type Seen = (String, String, Option<String>, Vec<String>);
 fn route(
     route: impl Into<Route>,
     events: CloudEvents,
-    table: &encode::Table,
+    table: &[u8],
     row: &[Option<&str>],
 ) -> Result<Seen, RouteError> {
     let mut router = Router::new(route).with_cloud_events(Some(events));
-    let body = table.relation();
-    let Ok(Message::Relation(relation)) = decode(&body) else {
-        panic!("no relation")
-    };
-    router.relation(&relation).unwrap();
-    let body = table.insert(row);
-    let Ok(Message::Insert(insert)) = decode(&body) else {
-        panic!("no insert")
-    };
-    let routed = router.route(insert.relation, &insert.tuple, &EVENT)?;
+    announce(&mut router, table).unwrap();
+    let body = insert_texts(row);
+    let (relation, row) = as_row(&body);
+    let routed = router.route(relation, &row, &EVENT)?;
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let headers = routed.headers().iter().map(|header| {
         let value = header.value.map_or("(null)".to_owned(), text);
@@ -84,15 +95,8 @@ fn route(
 
 #[test]
 fn binary_mode_leaves_the_value_as_it_is() {
-    let row = [
-        Some("1b9d"),
-        Some("Order"),
-        Some("k"),
-        Some("placed"),
-        Some("{\"a\": 1}"),
-    ];
     let events = events(CloudEventMode::Binary, "application/json");
-    let seen = route(Options::default(), events, &table(&DEBEZIUM), &row).unwrap();
+    let seen = route(Options::default(), events, &table(&DEBEZIUM), &PLACED).unwrap();
     assert_eq!(
         seen.3,
         [
@@ -218,14 +222,6 @@ fn null_is_an_event_without_data() {
 
 #[test]
 fn what_an_attribute_cannot_be_is_poison() {
-    let columns = [
-        "id",
-        "aggregatetype",
-        "aggregateid",
-        "type",
-        "payload",
-        "at",
-    ];
     for (id, kind, at) in [
         (None, "t", "2024-02-29 12:34:56+02"),
         (Some(""), "t", "2024-02-29 12:34:56+02"),
@@ -247,7 +243,7 @@ fn what_an_attribute_cannot_be_is_poison() {
                 Some("{}"),
                 Some(at),
             ];
-            let error = route(Options::default(), events, &table(&columns), &row).unwrap_err();
+            let error = route(Options::default(), events, &table(&WITH_TIME), &row).unwrap_err();
             assert_eq!(error.poison(), Some(Poison::Undecodable), "{error}");
             assert!(!error.to_string().contains("secret"), "{error}");
         }
@@ -256,30 +252,19 @@ fn what_an_attribute_cannot_be_is_poison() {
 
 #[test]
 fn times_are_those_of_rfc_3339() {
-    let columns = [
-        "id",
-        "aggregatetype",
-        "aggregateid",
-        "type",
-        "payload",
-        "at",
-    ];
     for (at, expected) in [
         (
-            Some("2024-02-29 12:34:56.789+02"),
-            Some("ce_time=2024-02-29T12:34:56.789+02:00"),
+            "2024-02-29 12:34:56.789+02",
+            "2024-02-29T12:34:56.789+02:00",
         ),
-        (
-            Some("2024-02-29 12:34:56+00"),
-            Some("ce_time=2024-02-29T12:34:56Z"),
-        ),
-        (
-            Some("2024-02-29 12:34:56"),
-            Some("ce_time=2024-02-29T12:34:56Z"),
-        ),
-        (Some("2024-02-29"), Some("ce_time=2024-02-29T00:00:00Z")),
-        (None, None),
-    ] {
+        ("2024-02-29 12:34:56+00", "2024-02-29T12:34:56Z"),
+        ("2024-02-29 12:34:56", "2024-02-29T12:34:56Z"),
+        ("2024-02-29", "2024-02-29T00:00:00Z"),
+    ]
+    .map(|(at, time)| (Some(at), Some(time)))
+    .into_iter()
+    .chain([(None, None)])
+    {
         let events = CloudEvents {
             time: Some(template("{at}")),
             ..events(CloudEventMode::Binary, "application/json")
@@ -292,9 +277,10 @@ fn times_are_those_of_rfc_3339() {
             Some("{}"),
             at,
         ];
-        let seen = route(Options::default(), events, &table(&columns), &row).unwrap();
-        let time = seen.3.iter().find(|header| header.starts_with("ce_time"));
-        assert_eq!(time.map(String::as_str), expected);
+        let seen = route(Options::default(), events, &table(&WITH_TIME), &row).unwrap();
+        let mut headers = seen.3.iter();
+        let time = headers.find_map(|header| header.strip_prefix("ce_time="));
+        assert_eq!(time, expected);
     }
 }
 
@@ -346,11 +332,8 @@ fn a_missing_column_is_told_before_the_first_row() {
     };
     assert_eq!(events.columns(), ["kind", "aggregateid"]);
     let mut router = Router::new(Options::default()).with_cloud_events(Some(events));
-    let body = table(&DEBEZIUM).relation();
-    let Ok(Message::Relation(relation)) = decode(&body) else {
-        panic!("no relation")
-    };
-    let error = router.relation(&relation).unwrap_err().to_string();
+    let error = announce(&mut router, &table(&DEBEZIUM)).unwrap_err();
+    let error = error.to_string();
     assert!(
         error.contains("\"kind\"") && error.contains("CloudEvents attribute \"type\""),
         "{error}"
@@ -363,27 +346,11 @@ fn nothing_is_allocated_per_row() {
     for mode in [CloudEventMode::Binary, CloudEventMode::Structured] {
         let events = events(mode, "application/json");
         let mut router = Router::new(Options::default()).with_cloud_events(Some(events));
-        let table = table(&DEBEZIUM);
-        let body = table.relation();
-        let Ok(Message::Relation(relation)) = decode(&body) else {
-            panic!("no relation")
-        };
-        router.relation(&relation).unwrap();
-        let row = [
-            Some("1b9d"),
-            Some("Order"),
-            Some("k"),
-            Some("placed"),
-            Some("{\"a\": 1}"),
-        ];
-        let body = table.insert(&row);
-        let Ok(Message::Insert(insert)) = decode(&body) else {
-            panic!("no insert")
-        };
+        announce(&mut router, &table(&DEBEZIUM)).unwrap();
+        let body = insert_texts(&PLACED);
+        let (relation, row) = as_row(&body);
         let mut all = || {
-            let routed = router
-                .route(insert.relation, &insert.tuple, &EVENT)
-                .unwrap();
+            let routed = router.route(relation, &row, &EVENT).unwrap();
             assert!(routed.headers().len() >= 2);
         };
         all();

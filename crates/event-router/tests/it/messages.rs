@@ -73,6 +73,15 @@ pub(crate) fn insert(cells: &[Cell]) -> Vec<u8> {
     message
 }
 
+/// An Insert message of texts and NULLs.
+pub(crate) fn insert_texts(values: &[Option<&str>]) -> Vec<u8> {
+    let cells: Vec<Cell> = values
+        .iter()
+        .map(|value| value.map_or(Cell::Null, text))
+        .collect();
+    insert(&cells)
+}
+
 /// What a Relation message says.
 pub(crate) fn as_relation(message: &[u8]) -> Relation<'_> {
     match decode(message) {

@@ -1,0 +1,252 @@
+//! Values in a schema registry's wire format. What is written as Avro is read back by the reader of
+//! the crate `apache_avro`, which shares no code with the writer.
+
+use apache_avro::Schema;
+use apache_avro::reader::datum::GenericDatumReader;
+use apache_avro::types::Value;
+use proptest::prelude::*;
+use walrelay_event_router::{
+    CloudEventMode, CloudEvents, Lookups, Options, Place, Preset, Route, RouteError, Router,
+    SchemaMismatch, SchemaMismatchAt, SubjectNames, Template, ValueFormat, ValueSchema, WireFormat,
+};
+use walrelay_sink::Poison;
+
+use crate::messages::{
+    JSONB, TEXT, UUID, announce, debezium_outbox, insert_texts, relation, route,
+};
+
+mod avro;
+
+fn wire(format: ValueFormat) -> WireFormat {
+    WireFormat {
+        format,
+        subjects: SubjectNames::Topic,
+        record: None,
+        lookups: Lookups::new(),
+    }
+}
+
+fn by_record(subjects: SubjectNames, record: &str) -> WireFormat {
+    WireFormat {
+        subjects,
+        record: Some(Template::parse(record, Place::Topic, &Lookups::new()).unwrap()),
+        ..wire(ValueFormat::Json)
+    }
+}
+
+fn announced(mut router: Router) -> Router {
+    announce(&mut router, &debezium_outbox()).unwrap();
+    router
+}
+
+fn router(wire: WireFormat) -> Router {
+    announced(Router::new(Options::default()).with_wire_format(Some(wire)))
+}
+
+/// The value, and the headers' names and values.
+type Seen = (Option<Vec<u8>>, Vec<(String, String)>);
+
+fn seen(router: &mut Router, kind: &str, payload: Option<&str>) -> Result<Seen, RouteError> {
+    let row = [Some("1b9d"), Some(kind), Some("k"), Some("placed"), payload];
+    let body = insert_texts(&row);
+    let routed = route(router, &body)?;
+    let headers = routed.headers().iter().map(|header| {
+        let value = header.value.unwrap_or_default();
+        let value = String::from_utf8(value.to_vec()).unwrap();
+        (header.name.to_owned(), value)
+    });
+    Ok((routed.value().map(<[u8]>::to_vec), headers.collect()))
+}
+
+fn value(router: &mut Router, kind: &str, payload: &str) -> Result<Vec<u8>, RouteError> {
+    Ok(seen(router, kind, Some(payload))?.0.expect("a value"))
+}
+
+/// What `apache_avro` reads in the whole of these bytes.
+fn read_back(schema: &str, mut bytes: &[u8]) -> Value {
+    let schema = Schema::parse_str(schema).unwrap();
+    let reader = GenericDatumReader::builder(&schema).build().unwrap();
+    let read = reader.read_value(&mut bytes).unwrap();
+    assert!(bytes.is_empty(), "{bytes:?} is left of {read:?}");
+    read
+}
+
+#[test]
+fn json_is_the_value_behind_the_id_of_its_schema() {
+    let mut router = router(wire(ValueFormat::Json));
+    let unknown = RouteError::UnknownSchema {
+        subject: "outbox.event.Order-value".to_owned(),
+    };
+    assert_eq!(value(&mut router, "Order", "{}"), Err(unknown.clone()));
+    assert_eq!(unknown.poison(), None);
+    router.learn("outbox.event.Order-value", ValueSchema::json(0x0102_0304));
+    let payload = "{\"a\": 1.50, \"a\": \"é\"}";
+    let bytes = value(&mut router, "Order", payload).unwrap();
+    assert_eq!(bytes, [b"\0\x01\x02\x03\x04", payload.as_bytes()].concat());
+    // Others go by their own; going to and fro changes nothing.
+    assert!(value(&mut router, "Other", "1").is_err());
+    router.learn("outbox.event.Other-value", ValueSchema::json(9));
+    for _ in 0..2 {
+        assert_eq!(value(&mut router, "Other", "1").unwrap(), b"\0\0\0\0\x091");
+        assert_eq!(
+            value(&mut router, "Order", "2").unwrap(),
+            b"\0\x01\x02\x03\x042"
+        );
+    }
+    // A later schema takes the former's place; tables that are forgotten leave it.
+    router.learn("outbox.event.Order-value", ValueSchema::json(5));
+    router.clear();
+    let mut router = announced(router);
+    assert_eq!(value(&mut router, "Order", "2").unwrap(), b"\0\0\0\0\x052");
+}
+
+#[test]
+fn null_needs_no_schema() {
+    for format in [ValueFormat::Json, ValueFormat::Avro] {
+        let mut router = router(wire(format));
+        assert_eq!(seen(&mut router, "Order", None).unwrap().0, None);
+        assert_eq!(router.subject(), None);
+    }
+}
+
+#[test]
+fn what_is_not_json_does_not_fit() {
+    for format in [ValueFormat::Json, ValueFormat::Avro] {
+        let mut router = router(wire(format));
+        let schema = match format {
+            ValueFormat::Json => ValueSchema::json(1),
+            ValueFormat::Avro => ValueSchema::avro(1, "\"string\"").unwrap(),
+        };
+        router.learn("outbox.event.Order-value", schema.latest());
+        for payload in ["", "s3cret", "{\"a\":}", "1 2", &"[".repeat(200)] {
+            let error = value(&mut router, "Order", payload).unwrap_err();
+            assert_eq!(error.poison(), Some(Poison::Undecodable));
+            assert_eq!(
+                error.to_string(),
+                "table public.outbox: the value is not JSON, or nested too deep, by the schema of \
+                 subject \"outbox.event.Order-value\""
+            );
+        }
+    }
+}
+
+#[test]
+fn subjects_are_called_as_configured() {
+    for (subjects, expected) in [
+        (SubjectNames::Record, "com.acme.placed"),
+        (
+            SubjectNames::TopicRecord,
+            "outbox.event.Order-com.acme.placed",
+        ),
+    ] {
+        let mut router = router(by_record(subjects, "com.acme.{type}"));
+        let error = value(&mut router, "Order", "{}").unwrap_err();
+        assert_eq!(
+            error,
+            RouteError::UnknownSchema {
+                subject: expected.to_owned()
+            }
+        );
+        router.learn(expected, ValueSchema::json(1));
+        assert!(value(&mut router, "Order", "{}").is_ok());
+        assert_eq!(router.subject(), Some(expected));
+    }
+    let mut router = router(by_record(SubjectNames::Record, "{aggregatetype}"));
+    let error = value(&mut router, "", "{}").unwrap_err();
+    assert!(
+        error.to_string().contains("the name of the record"),
+        "{error}"
+    );
+}
+
+#[test]
+fn it_goes_with_templates_and_with_binary_cloud_events() {
+    let template = |text: &str| Template::parse(text, Place::Header, &Lookups::new()).unwrap();
+    let events = CloudEvents {
+        mode: CloudEventMode::Binary,
+        id: None,
+        source: template("/orders"),
+        kind: template("{type}"),
+        time: None,
+        subject: None,
+        content_type: "application/avro".to_owned(),
+        lookups: Lookups::new(),
+    };
+    let mut router = announced(
+        Router::new(Options::default())
+            .with_cloud_events(Some(events))
+            .with_wire_format(Some(wire(ValueFormat::Avro))),
+    );
+    let schema = ValueSchema::avro(1, "{\"type\": \"map\", \"values\": \"int\"}").unwrap();
+    router.learn("outbox.event.Order-value", schema);
+    let (bytes, headers) = seen(&mut router, "Order", Some("{\"a\": 1}")).unwrap();
+    assert_eq!(bytes.unwrap(), [0, 0, 0, 0, 1, 2, 2, b'a', 2, 0]);
+    let has = |name: &str, value: &str| headers.contains(&(name.to_owned(), value.to_owned()));
+    assert!(has("ce_type", "placed") && has("content-type", "application/avro"));
+
+    // An object that is made of the row lies in the buffer that is written to.
+    let table = relation(&[
+        ("id", UUID),
+        ("aggregate_type", TEXT),
+        ("aggregate_id", TEXT),
+        ("event_type", TEXT),
+        ("payload", JSONB),
+        ("metadata", JSONB),
+        ("created_at", 1184),
+    ]);
+    let by = Route::from(Preset::OUTBOX.routes().unwrap());
+    for format in [ValueFormat::Json, ValueFormat::Avro] {
+        let mut router = Router::new(by.clone()).with_wire_format(Some(wire(format)));
+        announce(&mut router, &table).unwrap();
+        let text = "{\"type\": \"string\"}";
+        let fields: Vec<String> = ["event_id", "event_type", "aggregate_type", "aggregate_id"]
+            .iter()
+            .map(|name| format!("{{\"name\": \"{name}\", \"type\": {text}}}"))
+            .collect();
+        let schema = format!(
+            "{{\"type\": \"record\", \"name\": \"E\", \"fields\": [{}, \
+             {{\"name\": \"payload\", \"type\": {{\"type\": \"map\", \"values\": \"long\"}}}}, \
+             {{\"name\": \"metadata\", \"type\": [\"null\", \"string\"]}}, \
+             {{\"name\": \"timestamp\", \
+               \"type\": {{\"type\": \"long\", \"logicalType\": \"timestamp-micros\"}}}}]}}",
+            fields.join(",")
+        );
+        let learned = match format {
+            ValueFormat::Json => ValueSchema::json(1),
+            ValueFormat::Avro => ValueSchema::avro(1, &schema).unwrap(),
+        };
+        router.learn("order.events-value", learned);
+        let body = insert_texts(&[
+            Some("018f5a3e-7c1d-7b1a-9c55-0123456789ab"),
+            Some("Order"),
+            Some("k"),
+            Some("placed"),
+            Some("{\"n\": 7}"),
+            None,
+            Some("2026-01-02 03:04:05.678901+00"),
+        ]);
+        let routed = route(&mut router, &body).unwrap();
+        let value = routed.value().unwrap();
+        assert_eq!(value[..5], [0, 0, 0, 0, 1]);
+        if format == ValueFormat::Json {
+            let json: serde_json::Value = serde_json::from_slice(&value[5..]).unwrap();
+            assert_eq!(json["payload"]["n"], 7);
+            continue;
+        }
+        let Value::Record(fields) = read_back(&schema, &value[5..]) else {
+            panic!("no record")
+        };
+        let micros = 1_767_323_045_678_901;
+        assert_eq!(
+            fields[6],
+            ("timestamp".to_owned(), Value::TimestampMicros(micros))
+        );
+        assert_eq!(
+            fields[2],
+            (
+                "aggregate_type".to_owned(),
+                Value::String("Order".to_owned())
+            )
+        );
+    }
+}
