@@ -140,15 +140,13 @@ fn a_cluster_that_has_no_brokers_for_a_moment_is_found_again() {
             sent,
         );
         sent += 1;
-        reports.wait(|state| state.outcomes.len() as u64 == sent);
+        reports.wait_for(sent);
         ours += u32::from(started.elapsed() > OUR_TIME);
         between.nobody.store(true, SeqCst);
         let _ = ffi::topic_states(sink.client(), LONG);
         between.nobody.store(false, SeqCst);
     }
-    sink.close(LONG);
-    reports.assert_complete(sent);
-    assert_eq!(reports.failures(), []);
+    close_delivered(sink, &reports, sent);
     let records = read(&cluster, &["t"], sent as usize);
     let seqs: Vec<u64> = records.iter().map(seq_in).collect();
     assert_eq!(seqs, (0..sent).collect::<Vec<_>>());

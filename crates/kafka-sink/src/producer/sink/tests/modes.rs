@@ -11,17 +11,8 @@ use super::*;
 use crate::producer::partition_gate::Requests;
 
 fn dual_mode(cluster: &Cluster, more: &[(&str, &str)]) -> (KafkaSink, Arc<Reports>) {
-    let reports = Arc::new(Reports::default());
-    let deliveries: Arc<dyn Deliveries> = Arc::clone(&reports) as _;
-    let sink = KafkaSinkFactory::new(config(cluster, KafkaOptions::default(), more))
-        .create(deliveries)
-        .expect("a sink");
-    (sink, reports)
-}
-
-fn send_seq(sink: &mut KafkaSink, reports: &Reports, seq: u64) {
-    let value = seq.to_string();
-    send(sink, reports, &record("t", b"k", value.as_bytes()), seq);
+    let mut factory = KafkaSinkFactory::new(config(cluster, KafkaOptions::default(), more));
+    reporting(|reports| factory.create(reports))
 }
 
 /// Would fail if a partition did not wait for what is in flight there: the other producer's connection has
@@ -29,9 +20,7 @@ fn send_seq(sink: &mut KafkaSink, reports: &Reports, seq: u64) {
 #[test]
 fn changing_mode_keeps_order_and_repeats_nothing() {
     let cluster = cluster(&[("t", 1)]);
-    cluster
-        .broker_round_trip_time(1, Duration::from_millis(5))
-        .unwrap();
+    answers_after(&cluster, Duration::from_millis(5));
     let (mut sink, reports) = dual_mode(&cluster, &[]);
     let mut seq = 0;
     for (round, burst) in (0..24).zip([1, 40, 7, 300].into_iter().cycle()) {
@@ -41,14 +30,12 @@ fn changing_mode_keeps_order_and_repeats_nothing() {
             BatchingMode::Throughput
         });
         for _ in 0..burst {
-            send_seq(&mut sink, &reports, seq);
+            send_seq(&mut sink, &reports, "t", b"k", seq);
             seq += 1;
         }
         sink.poll();
     }
-    sink.close(LONG);
-    reports.assert_complete(seq);
-    assert_eq!(reports.failures(), vec![]);
+    close_delivered(sink, &reports, seq);
     assert_eq!(log(&cluster, "t"), (0..seq).collect::<Vec<_>>());
 }
 
@@ -58,33 +45,30 @@ fn changing_mode_keeps_order_and_repeats_nothing() {
 fn a_partition_changes_its_producer_when_all_of_it_is_reported() {
     let cluster = cluster(&[("t", 1)]);
     let (mut sink, reports) = dual_mode(&cluster, &[]);
-    send_seq(&mut sink, &reports, 0);
-    reports.wait(|state| state.outcomes.len() == 1);
+    send_first(&mut sink, &reports);
     // The gate opens a moment after the report.
     assert_nothing_in_flight(&sink);
-    cluster
-        .broker_round_trip_time(1, Duration::from_secs(1))
-        .unwrap();
+    answers_after(&cluster, Duration::from_secs(1));
     for seq in 1..4 {
-        send_seq(&mut sink, &reports, seq);
+        send_seq(&mut sink, &reports, "t", b"k", seq);
     }
     assert!(sink.hold_queues.is_empty(), "it is open");
     sink.set_mode(BatchingMode::Throughput);
     let before = reports.capacity_calls();
-    send_seq(&mut sink, &reports, 4);
+    send_seq(&mut sink, &reports, "t", b"k", 4);
     assert_eq!(sink.hold_queues.seqs(), [4], "held back");
     assert_eq!(sink.in_flight(), 4);
     reports.wait(|state| state.capacity > before);
     assert_eq!(sink.in_flight(), 1, "woken when all before it was reported");
-    cluster.broker_round_trip_time(1, Duration::ZERO).unwrap();
+    answers_after(&cluster, Duration::ZERO);
     sink.poll();
     assert!(sink.hold_queues.is_empty());
     assert_eq!(in_second(&sink), 1);
-    reports.wait(|state| state.outcomes.len() == 5);
+    reports.wait_for(5);
     // And back, before anything was offered: nothing to wait for.
     sink.set_mode(BatchingMode::Latency);
     sink.set_mode(BatchingMode::Throughput);
-    send_seq(&mut sink, &reports, 5);
+    send_seq(&mut sink, &reports, "t", b"k", 5);
     assert_eq!(sink.producers.mode, BatchingMode::Throughput);
     sink.close(LONG);
     reports.assert_complete(6);
@@ -118,15 +102,14 @@ fn a_partition_that_is_down_holds_up_no_change() {
         sink.set_mode(first);
         let mut seq = 0;
         let mut to = |sink: &mut KafkaSink, partition: u64| {
-            let (key, value) = (&keys[partition as usize], seq.to_string());
-            let record = record("t", key.as_bytes(), value.as_bytes());
-            send(sink, &reports, &record, seq);
+            let key = keys[partition as usize].as_bytes();
+            send_seq(sink, &reports, "t", key, seq);
             seq += 1;
         };
         for partition in 0..PARTITIONS {
             to(&mut sink, partition);
         }
-        reports.wait_with(&mut sink, |state| state.outcomes.len() as u64 == PARTITIONS);
+        reports.wait_polling(&mut sink, PARTITIONS);
         // A gate opens a moment after the report.
         assert_nothing_in_flight(&sink);
         cluster.broker_round_trip_time(2, 2 * LONG).unwrap();
@@ -148,7 +131,7 @@ fn a_partition_that_is_down_holds_up_no_change() {
                 to(&mut sink, partition);
             }
             delivered += PARTITIONS - 1;
-            reports.wait_with(&mut sink, |state| state.outcomes.len() as u64 == delivered);
+            reports.wait_polling(&mut sink, delivered);
             if round == 0 {
                 assert_eq!(sink.hold_queues.seqs(), [18], "in the other producer");
             }
@@ -184,15 +167,12 @@ fn a_failure_in_either_mode_ends_both() {
         let cluster = cluster(&[("t", 1)]);
         let (mut sink, reports) = dual_mode(&cluster, &[]);
         sink.set_mode(broken);
-        send_seq(&mut sink, &reports, 0);
-        reports.wait(|state| state.outcomes.len() == 1);
+        send_first(&mut sink, &reports);
         // The gate opens a moment after the report.
         assert_nothing_in_flight(&sink);
-        cluster
-            .broker_round_trip_time(1, Duration::from_secs(60))
-            .unwrap();
+        answers_after(&cluster, Duration::from_secs(60));
         for seq in 1..10 {
-            send_seq(&mut sink, &reports, seq);
+            send_seq(&mut sink, &reports, "t", b"k", seq);
         }
         let at = usize::from(broken == BatchingMode::Throughput);
         ffi::inject_fatal_error(&sink.producers.all[at].client);
@@ -200,14 +180,9 @@ fn a_failure_in_either_mode_ends_both() {
             BatchingMode::Latency => BatchingMode::Throughput,
             BatchingMode::Throughput => BatchingMode::Latency,
         });
-        reports.wait(|state| state.outcomes.len() == 10);
+        reports.wait_for(10);
         // Also where there is nothing in flight any more, that is no reason to go on elsewhere.
-        assert_refused_as(
-            Disposition::Retryable,
-            &mut sink,
-            &record("t", b"k", b"v"),
-            "a new one must be made",
-        );
+        assert_ended(&mut sink);
         sink.close(LONG);
         reports.assert_complete(10);
         assert_eq!(reports.failures().len(), 9);
@@ -221,14 +196,12 @@ fn the_second_producer_goes_when_it_is_not_used_and_comes_again() {
     sink.producers.kept = Duration::ZERO;
     for seq in 0..6 {
         sink.set_mode(BatchingMode::Throughput);
-        send_seq(&mut sink, &reports, 2 * seq);
+        send_seq(&mut sink, &reports, "t", b"k", 2 * seq);
         sink.set_mode(BatchingMode::Latency);
-        send_seq(&mut sink, &reports, 2 * seq + 1);
+        send_seq(&mut sink, &reports, "t", b"k", 2 * seq + 1);
         assert_eq!(sink.producers.all.len(), 2, "kept for a while");
         // What it has in flight it keeps until that is reported.
-        reports.wait_with(&mut sink, |state| {
-            state.outcomes.len() as u64 == 2 * seq + 2
-        });
+        reports.wait_polling(&mut sink, 2 * seq + 2);
         let start = Instant::now();
         loop {
             sink.poll();
@@ -250,9 +223,9 @@ fn the_second_producer_goes_when_it_is_not_used_and_comes_again() {
 fn a_linger_of_ones_own_is_the_only_mode() {
     let cluster = cluster(&[("t", 1)]);
     let (mut sink, reports) = dual_mode(&cluster, &[("queue.buffering.max.ms", "3")]);
-    send_seq(&mut sink, &reports, 0);
+    send_seq(&mut sink, &reports, "t", b"k", 0);
     sink.set_mode(BatchingMode::Throughput);
-    send_seq(&mut sink, &reports, 1);
+    send_seq(&mut sink, &reports, "t", b"k", 1);
     assert_eq!(sink.producers.all.len(), 1);
     assert_eq!(sink.producers.mode, BatchingMode::Latency);
     sink.close(LONG);
@@ -266,9 +239,7 @@ fn keys_keep_their_order_through_modes_and_hold_queues() {
     const TOPICS: [&str; 3] = ["t", "u", "v"];
     const PARTITIONS: u32 = 12;
     let cluster = cluster(&TOPICS.map(|topic| (topic, PARTITIONS as i32)));
-    cluster
-        .broker_round_trip_time(1, Duration::from_millis(2))
-        .unwrap();
+    answers_after(&cluster, Duration::from_millis(2));
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
@@ -287,14 +258,16 @@ fn keys_keep_their_order_through_modes_and_hold_queues() {
             sink.poll();
         }
         let topic = *random.choice(&TOPICS).unwrap();
-        let (key, value) = (random.u64(..100).to_string(), seq.to_string());
-        let record = record(topic, key.as_bytes(), value.as_bytes());
-        send(&mut sink, &reports, &record, seq);
+        send_seq(
+            &mut sink,
+            &reports,
+            topic,
+            random.u64(..100).to_string().as_bytes(),
+            seq,
+        );
         held += usize::from(!sink.hold_queues.is_empty());
     }
-    sink.close(LONG);
-    reports.assert_complete(RECORDS);
-    assert_eq!(reports.failures(), []);
+    close_delivered(sink, &reports, RECORDS);
     assert!(held > 0, "no record was ever queued");
     let mut last: HashMap<(String, Vec<u8>), u64> = HashMap::new();
     for record in read(&cluster, &TOPICS, RECORDS as usize) {
@@ -322,9 +295,13 @@ fn the_producer_for_throughput_goes_without_gates_that_do_not_open() {
             if seq == stale_at {
                 sink.shared.set_stale();
             }
-            let (key, value) = ((seq % 10).to_string(), seq.to_string());
-            let record = record("t", key.as_bytes(), value.as_bytes());
-            send(&mut sink, &reports, &record, seq);
+            send_seq(
+                &mut sink,
+                &reports,
+                "t",
+                (seq % 10).to_string().as_bytes(),
+                seq,
+            );
         }
         let requests = |sink: &KafkaSink| {
             let numbers = sink.producers.all.iter().map(|producer| producer.number);

@@ -49,11 +49,7 @@ fn sink_of_single_records(cluster: &Cluster, max_in_flight: &str) -> (KafkaSink,
     );
     let mut client = config.client_config();
     client.set("max.in.flight", max_in_flight);
-    let reports = Arc::new(Reports::default());
-    let deliveries: Arc<dyn Deliveries> = Arc::clone(&reports) as _;
-    let sink =
-        KafkaSink::with_client(&config, &client, deliveries, Arc::default()).expect("a sink");
-    (sink, reports)
+    reporting(|reports| KafkaSink::with_client(&config, &client, reports, Arc::default()))
 }
 
 /// Refused, but it may pass, and the record is nowhere.
@@ -64,9 +60,7 @@ const PASSING: [RDKafkaRespErr; 2] = [
 
 fn slow_cluster(error: RDKafkaRespErr) -> Cluster {
     let cluster = cluster(&[("t", 1)]);
-    cluster
-        .broker_round_trip_time(1, Duration::from_millis(20))
-        .unwrap();
+    answers_after(&cluster, Duration::from_millis(20));
     cluster.request_errors(RDKafkaApiKey::Produce, &[error]);
     cluster
 }
@@ -80,19 +74,9 @@ fn a_request_that_is_repeated_is_neither_lost_nor_overtaken() {
     const RECORDS: u64 = 40;
     for error in PASSING {
         let cluster = slow_cluster(error);
-        let (mut sink, reports) = sink_with(
-            &cluster,
-            KafkaOptions::default(),
-            &[("batch.num.messages", "1")],
-        );
+        let (mut sink, reports) = sink_of(&cluster, &[("batch.num.messages", "1")]);
         for seq in 0..RECORDS {
-            let value = seq.to_string();
-            send(
-                &mut sink,
-                &reports,
-                &record("t", b"k", value.as_bytes()),
-                seq,
-            );
+            send_seq(&mut sink, &reports, "t", b"k", seq);
         }
         sink.close(LONG);
         reports.assert_complete(RECORDS);
@@ -117,13 +101,8 @@ fn what_librdkafka_only_infers_to_be_delivered_is_reported_as_failed() {
                 other => panic!("all are queued within one round trip: {other:?}"),
             }
         }
-        reports.wait(|state| state.outcomes.len() as u64 == RECORDS);
-        assert_refused_as(
-            Disposition::Retryable,
-            &mut sink,
-            &record("t", b"k", b"v"),
-            "a new one must be made",
-        );
+        reports.wait_for(RECORDS);
+        assert_ended(&mut sink);
         sink.close(LONG);
         reports.assert_complete(RECORDS);
         let failures = reports.failures();
@@ -172,11 +151,7 @@ fn nothing_follows_a_record_that_was_refused_for_good() {
     ] {
         // Slow, so that many records are queued when the first request is made.
         let cluster = slow_cluster(error);
-        let (mut sink, reports) = sink_with(
-            &cluster,
-            KafkaOptions::default(),
-            &[("batch.num.messages", "100")],
-        );
+        let (mut sink, reports) = sink_of(&cluster, &[("batch.num.messages", "100")]);
         let mut accepted = 0;
         while accepted < RECORDS {
             let value = accepted.to_string();
@@ -190,13 +165,8 @@ fn nothing_follows_a_record_that_was_refused_for_good() {
             }
         }
         // Without closing anything.
-        reports.wait(|state| state.outcomes.len() as u64 == accepted);
-        assert_refused_as(
-            Disposition::Retryable,
-            &mut sink,
-            &record("t", b"k", b"v"),
-            "a new one must be made",
-        );
+        reports.wait_for(accepted);
+        assert_ended(&mut sink);
         sink.close(LONG);
         reports.assert_complete(accepted);
         assert_eq!(
@@ -255,10 +225,13 @@ fn through_brokers_that_fail_at_random() {
             cluster.broker_down(1).unwrap();
             cluster.broker_up(1).unwrap();
         }
-        let key = random.u8(..40).to_string();
-        let value = seq.to_string();
-        let record = record("t", key.as_bytes(), value.as_bytes());
-        send(&mut sink, &reports, &record, seq);
+        send_seq(
+            &mut sink,
+            &reports,
+            "t",
+            random.u8(..40).to_string().as_bytes(),
+            seq,
+        );
     }
     cluster.clear_request_errors(RDKafkaApiKey::Produce);
     sink.close(LONG);
@@ -321,7 +294,7 @@ fn process_whose_listener_panics() {
     for seq in 0..40 {
         send(&mut sink, &reports, &record("t", b"k", b"v"), seq);
     }
-    reports.wait(|state| state.outcomes.len() == 40);
+    reports.wait_for(40);
 }
 
 /// The poll thread is the only one that takes reports: without it a relay would wait for ever. A

@@ -11,26 +11,17 @@ use crate::producer::partition_gate::{Keyless, Requests};
 const KEYS: u64 = 64;
 
 fn sink_of_several(cluster: &Cluster, more: &[(&str, &str)]) -> (KafkaSink, Arc<Reports>) {
-    let reports = Arc::new(Reports::default());
-    let deliveries: Arc<dyn Deliveries> = Arc::clone(&reports) as _;
     let config = config(cluster, KafkaOptions::default(), more);
-    let sink = KafkaSink::gated(&config, None, deliveries, Arc::default()).expect("a sink");
-    (sink, reports)
+    reporting(|reports| KafkaSink::gated(&config, None, reports, Arc::default()))
 }
 
 /// Sends records with these keys, the value being the sequence number, until all are reported.
 fn send_all(sink: &mut KafkaSink, reports: &Reports, seqs: std::ops::Range<u64>, keys: u64) {
     let end = seqs.end;
     for seq in seqs {
-        let (key, value) = ((seq % keys).to_string(), seq.to_string());
-        send(
-            sink,
-            reports,
-            &record("t", key.as_bytes(), value.as_bytes()),
-            seq,
-        );
+        send_seq(sink, reports, "t", (seq % keys).to_string().as_bytes(), seq);
     }
-    reports.wait_with(sink, |state| state.outcomes.len() as u64 == end);
+    reports.wait_polling(sink, end);
 }
 
 /// Who is held back.
@@ -46,12 +37,6 @@ pub(super) fn key_of(partition: u32, partitions: u32) -> String {
         .map(|n: u32| n.to_string())
         .find(|key| partition_of(key.as_bytes(), partitions) == partition);
     found.expect("one in ten thousand")
-}
-
-fn slow(cluster: &Cluster, millis: u64) {
-    cluster
-        .broker_round_trip_time(1, Duration::from_millis(millis))
-        .unwrap();
 }
 
 /// One request after the other takes 64 round trips, five at a time 13. The brokers' own waiting is most of
@@ -75,9 +60,9 @@ fn requests_to_several_partitions_do_not_wait_for_each_other() {
                 send(&mut sink, &reports, &record("t", key.as_bytes(), b"v"), seq);
             }
             let all = (round + 1) * 64;
-            reports.wait_with(&mut sink, |state| state.outcomes.len() as u64 == all);
+            reports.wait_polling(&mut sink, all);
             took = started.elapsed();
-            slow(&cluster, 20);
+            answers_after(&cluster, Duration::from_millis(20));
         }
         sink.close(LONG);
         assert_eq!(reports.failures(), []);
@@ -110,7 +95,7 @@ fn a_record_is_alone_on_its_way_to_a_partition_that_is_not_open() {
         }
     }
     reports.wait_with(&mut sink, |state| state.outcomes.len() == 6);
-    slow(&cluster, 500);
+    answers_after(&cluster, Duration::from_millis(500));
     let new = |seq: u64| (new.clone(), seq.to_string());
     let offer = |sink: &mut KafkaSink, topic, (key, value): (String, String), seq| {
         let record = record(topic, key.as_bytes(), value.as_bytes());
@@ -135,9 +120,7 @@ fn a_record_is_alone_on_its_way_to_a_partition_that_is_not_open() {
         offer(&mut sink, "t", new(seq), seq);
     }
     assert!(sink.hold_queues.is_empty(), "now it is open as well");
-    sink.close(LONG);
-    reports.assert_complete(19);
-    assert_eq!(reports.failures(), []);
+    close_delivered(sink, &reports, 19);
     let logs: [_; 2] = logs(&cluster, "t");
     assert_eq!(logs[1 - open as usize], [6, 7, 8, 15, 16, 17, 18]);
 }
@@ -156,13 +139,8 @@ fn a_partition_that_does_not_answer_holds_up_no_other() {
     cluster.broker_round_trip_time(2, 2 * LONG).unwrap();
     let keys = [key_of(0, 2), key_of(1, 2)];
     for seq in 0..200 {
-        let (key, value) = (&keys[seq as usize % 2], seq.to_string());
-        send(
-            &mut sink,
-            &reports,
-            &record("t", key.as_bytes(), value.as_bytes()),
-            seq,
-        );
+        let key = keys[seq as usize % 2].as_bytes();
+        send_seq(&mut sink, &reports, "t", key, seq);
     }
     reports.wait_with(&mut sink, |state| state.outcomes.len() == 100);
     let odd: Vec<u64> = (3..200).step_by(2).collect();
@@ -179,7 +157,7 @@ fn a_partition_that_does_not_answer_holds_up_no_other() {
 #[test]
 fn closing_sends_what_is_held_back() {
     let cluster = cluster(&[("t", 3)]);
-    slow(&cluster, 5);
+    answers_after(&cluster, Duration::from_millis(5));
     let (mut sink, reports) = sink_of_several(&cluster, &[("linger.ms", "200")]);
     for seq in 0..60 {
         let (key, value) = ((seq % 9).to_string(), seq.to_string());
@@ -187,9 +165,7 @@ fn closing_sends_what_is_held_back() {
         assert_eq!(sink.try_send(&record, seq), Ok(()));
     }
     assert!(queued(&sink).len() > 50);
-    sink.close(LONG);
-    reports.assert_complete(60);
-    assert_eq!(reports.failures(), []);
+    close_delivered(sink, &reports, 60);
     for seqs in logs::<3>(&cluster, "t") {
         assert!(seqs.is_sorted(), "{seqs:?}");
     }
@@ -206,7 +182,7 @@ fn a_first_request_that_is_repeated_is_neither_lost_nor_overtaken() {
         E::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS,
     ] {
         let cluster = cluster(&[("t", 1)]);
-        slow(&cluster, 20);
+        answers_after(&cluster, Duration::from_millis(20));
         cluster.request_errors(RDKafkaApiKey::Produce, &[error, error]);
         let (mut sink, reports) = sink_of_several(&cluster, &[("batch.num.messages", "1")]);
         send_all(&mut sink, &reports, 0..40, 1);
@@ -220,7 +196,7 @@ fn a_first_request_that_is_repeated_is_neither_lost_nor_overtaken() {
 #[test]
 fn nothing_follows_a_first_record_that_is_refused() {
     let cluster = cluster(&[("t", 1)]);
-    slow(&cluster, 50);
+    answers_after(&cluster, Duration::from_millis(50));
     cluster.request_errors(
         RDKafkaApiKey::Produce,
         &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_RECORD],
@@ -258,7 +234,7 @@ fn nothing_follows_a_first_record_that_is_refused() {
 fn whoever_is_held_back_is_woken() {
     const RECORDS: u64 = 3_000;
     let cluster = cluster(&[("t", 24)]);
-    slow(&cluster, 2);
+    answers_after(&cluster, Duration::from_millis(2));
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
@@ -273,9 +249,7 @@ fn whoever_is_held_back_is_woken() {
         }
         send(&mut sink, &reports, &record, seq);
     }
-    sink.close(LONG);
-    reports.assert_complete(RECORDS);
-    assert_eq!(reports.failures(), []);
+    close_delivered(sink, &reports, RECORDS);
     let mut last: HashMap<Vec<u8>, u64> = HashMap::new();
     for record in read(&cluster, &["t"], RECORDS as usize) {
         let Some(key) = record.key.clone() else {
@@ -323,7 +297,7 @@ fn records_without_a_key_are_spread_as_configured() {
             send(&mut sink, &reports, &record, seq);
             // The first comes to its partition before there is a stickiness to speak of.
             if seq == 0 {
-                reports.wait(|state| state.outcomes.len() == 1);
+                reports.wait_for(1);
             }
         }
         sink.close(LONG);

@@ -1,0 +1,201 @@
+//! What becomes of a record: refused, sent, and read back as it was given.
+
+use super::*;
+
+/// `timestamp-zero` of docs/MIGRATING-FROM-DEBEZIUM.md: to librdkafka 0 is "now".
+#[test]
+fn the_timestamp_zero_is_sent_as_one() {
+    let at = |timestamp_ms| Record {
+        timestamp_ms,
+        ..record("t", b"k", b"v")
+    };
+    for (given, sent) in [(Some(0), 1), (Some(1), 1), (Some(2), 2), (None, 0)] {
+        assert_eq!(check_record(&at(given)).ok(), Some(sent), "{given:?}");
+    }
+}
+
+#[test]
+fn the_brokers_refusals_are_sorted_by_what_can_be_done() {
+    use RDKafkaRespErr as E;
+    for (error, disposition) in [
+        (E::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE, Disposition::Fatal),
+        (E::RD_KAFKA_RESP_ERR_POLICY_VIOLATION, Disposition::Fatal),
+        (E::RD_KAFKA_RESP_ERR_INVALID_RECORD, Disposition::Fatal),
+        (
+            E::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED,
+            Disposition::Retryable,
+        ),
+    ] {
+        let cluster = cluster(&[("t", 1)]);
+        let (mut sink, reports) = sink(&cluster);
+        cluster.request_errors(RDKafkaApiKey::Produce, &[error]);
+        send_first(&mut sink, &reports);
+        let failures = reports.failures();
+        assert_eq!(failures.len(), 1, "{error:?}");
+        assert_eq!(failures[0].disposition, disposition, "{}", failures[0]);
+        assert_eq!(&*failures[0].topic, "t");
+        sink.close(LONG);
+    }
+}
+
+#[test]
+fn what_can_never_be_sent_is_refused_at_once() {
+    let cluster = cluster(&[("t", 2)]);
+    let (mut sink, reports) = sink(&cluster);
+    for (topic, about) in [
+        ("", "empty"),
+        (".", "called"),
+        ("..", "called"),
+        ("a b", "' '"),
+        (&"x".repeat(250), "250 bytes"),
+    ] {
+        assert_refused(&mut sink, &record(topic, b"k", b"v"), about);
+    }
+    let large = vec![0; 1_000_001];
+    assert_refused(
+        &mut sink,
+        &record("t", b"k", &large),
+        "message.max.bytes is 1000000",
+    );
+    let nul = [Header {
+        name: "a\0b",
+        value: None,
+    }];
+    let base = record("t", b"k", b"v");
+    assert_refused(
+        &mut sink,
+        &Record {
+            headers: &nul,
+            ..base
+        },
+        "NUL",
+    );
+    let partition = |partition| Record { partition, ..base };
+    assert_refused(&mut sink, &partition(Some(-1)), "no partition -1");
+    let timestamp_ms = Some(-1);
+    assert_refused(
+        &mut sink,
+        &Record {
+            timestamp_ms,
+            ..base
+        },
+        "1970",
+    );
+    // Known once the topic's metadata is here.
+    send(&mut sink, &reports, &partition(Some(1)), 0);
+    reports.wait_for(1);
+    // The topic may be given more.
+    assert_refused_as(
+        Disposition::Retryable,
+        &mut sink,
+        &partition(Some(2)),
+        "no partition 2",
+    );
+    assert_nothing_in_flight(&sink);
+    sink.close(LONG);
+    reports.assert_complete(1);
+    assert_eq!(read(&cluster, &["t"], 1)[0].partition, 1);
+}
+
+#[test]
+fn null_and_empty_are_told_apart_and_headers_keep_their_order() {
+    let cluster = cluster(&[("t", 1)]);
+    let (mut sink, reports) = sink(&cluster);
+    let headers = [
+        ("id", Some(&b"42"[..])),
+        ("empty", Some(&b""[..])),
+        ("null", None),
+        ("id", Some(&b"again"[..])),
+        ("", Some(&b"\xff\0\x01"[..])),
+    ]
+    .map(|(name, value)| Header { name, value });
+    for (seq, (key, value)) in [(None, None), (Some(&b""[..]), Some(&b""[..]))]
+        .into_iter()
+        .enumerate()
+    {
+        let record = Record {
+            topic: "t",
+            partition: None,
+            timestamp_ms: Some(1_700_000_000_123),
+            key,
+            value,
+            headers: &headers,
+        };
+        send(&mut sink, &reports, &record, seq as u64);
+    }
+    sink.close(LONG);
+    reports.assert_complete(2);
+    let records = read(&cluster, &["t"], 2);
+    assert_eq!((&records[0].key, &records[0].value), (&None, &None));
+    assert_eq!(records[1].key.as_deref(), Some(&b""[..]));
+    assert_eq!(records[1].value.as_deref(), Some(&b""[..]));
+    for record in &records {
+        assert_eq!(record.timestamp_ms, Some(1_700_000_000_123));
+        let shown: Vec<(&str, Option<&[u8]>)> = record
+            .headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_deref()))
+            .collect();
+        assert_eq!(shown, headers.map(|h| (h.name, h.value)));
+        assert!(!format!("{record:?}").contains("42"));
+    }
+}
+
+#[test]
+fn keys_go_where_javas_client_puts_them() {
+    // From Kafka's own UtilsTest.testMurmur2.
+    let published: [(&str, i32); 6] = [
+        ("21", -973_932_308),
+        ("foobar", -790_332_482),
+        ("a-little-bit-long-string", -985_981_536),
+        ("a-little-bit-longer-string", -1_486_304_829),
+        (
+            "lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8",
+            -58_897_971,
+        ),
+        ("abc", 479_470_107),
+    ];
+    for (key, hash) in published {
+        assert_eq!(murmur2(key.as_bytes()) as i32, hash, "{key}");
+    }
+    let generated = (0..300).map(|i| format!("order-{i}"));
+    let keys: Vec<String> = published
+        .iter()
+        .map(|(key, _)| (*key).to_owned())
+        .chain(generated)
+        .chain([String::new()])
+        .collect();
+    let cluster = cluster(&[("t", 7)]);
+    let (mut sink, reports) = sink(&cluster);
+    for (seq, key) in keys.iter().enumerate() {
+        let record = record("t", key.as_bytes(), key.as_bytes());
+        send(&mut sink, &reports, &record, seq as u64);
+    }
+    sink.close(LONG);
+    for record in read(&cluster, &["t"], keys.len()) {
+        let key = record.key.expect("a key");
+        assert_eq!(record.partition as u32, partition_of(&key, 7), "{key:?}");
+    }
+}
+
+#[test]
+fn the_embedded_broker_takes_records_and_gives_them_back() {
+    let broker = crate::embedded::EmbeddedBroker::start(&[("demo", 3)]).expect("a broker");
+    let properties = BTreeMap::from([(
+        "bootstrap.servers".to_owned(),
+        broker.bootstrap_servers().to_owned(),
+    )]);
+    let config = KafkaConfig::new(properties, KafkaOptions::default()).unwrap();
+    let factory = KafkaSinkFactory::new(config);
+    let (mut sink, reports) = reporting(|reports| factory.of_one_producer().create(reports));
+    let mut tail = Tail::open(broker.bootstrap_servers(), &["demo"], LONG).expect("a tail");
+    for seq in 0..10_u64 {
+        send_seq(&mut sink, &reports, "demo", b"k", seq);
+        let shown = tail.next(LONG).unwrap().expect("it arrives");
+        assert_eq!(seq_in(&shown), seq);
+        assert_eq!(shown.offset as u64, seq);
+    }
+    sink.close(LONG);
+    // Topics that are not there are told at once.
+    assert!(Tail::open("127.0.0.1:1", &["demo"], Duration::from_millis(200)).is_err());
+}
