@@ -201,12 +201,12 @@ impl Comparison {
         self.ours.len()
     }
 
-    fn found(&mut self, kind: Kind, event: &Event) -> Difference {
+    fn found(&mut self, kind: Kind, id: &str, topic: &str) -> Difference {
         *self.counts.entry(kind).or_default() += 1;
         Difference {
             kind,
-            id: event.id.clone(),
-            topic: event.topic.clone(),
+            id: id.to_owned(),
+            topic: topic.to_owned(),
         }
     }
 
@@ -296,7 +296,9 @@ impl Comparison {
             }),
         ];
         let kinds = kinds.into_iter().flatten();
-        let mut found: Vec<Difference> = kinds.map(|kind| self.found(kind, here)).collect();
+        let mut found: Vec<Difference> = kinds
+            .map(|kind| self.found(kind, &here.id, &here.topic))
+            .collect();
         found.extend(self.settle(&here.key(), here, now));
         found
     }
@@ -312,12 +314,7 @@ impl Comparison {
             let before = self.settled.get(key).map_or(0, |(place, _)| *place);
             self.settled.insert(*key, (before.max(place), now));
             if let Some(front) = front.filter(|_| place < before) {
-                *self.counts.entry(Kind::Order).or_default() += 1;
-                found.push(Difference {
-                    kind: Kind::Order,
-                    id: front.id,
-                    topic: last.topic.clone(),
-                });
+                found.push(self.found(Kind::Order, &front.id, &last.topic));
             }
         }
         if !queue.is_empty() {
@@ -345,7 +342,7 @@ impl Comparison {
         let (ours, theirs) = (expired(&mut self.ours), expired(&mut self.theirs));
         let mut found = Vec::new();
         for event in ours {
-            found.push(self.found(Kind::MissingThere, &event));
+            found.push(self.found(Kind::MissingThere, &event.id, &event.topic));
             let key = event.key();
             if let Some(queue) = self.order.get_mut(&key) {
                 queue.retain(|queued| queued.id != event.id);
@@ -353,7 +350,7 @@ impl Comparison {
             found.extend(self.settle(&key, &event, now));
         }
         for event in theirs.iter().filter(|event| judged(&event.id)) {
-            found.push(self.found(Kind::MissingHere, event));
+            found.push(self.found(Kind::MissingHere, &event.id, &event.topic));
         }
         let order = &self.order;
         self.settled
