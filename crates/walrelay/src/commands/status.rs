@@ -264,6 +264,9 @@ pub(super) fn lines_of(relay: &StatusReport) -> Vec<(String, String)> {
             delivery.records, delivery.transactions, delivery.mode
         ),
     );
+    if delivery.pruned_rows > 0 {
+        line("pruned", format!("{} rows", delivery.pruned_rows));
+    }
     let total = |counts: &std::collections::BTreeMap<String, u64>| counts.values().sum::<u64>();
     line(
         "dead letters",
