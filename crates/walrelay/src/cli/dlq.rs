@@ -26,7 +26,7 @@ pub enum DlqCommand {
   walrelay dlq list --resolved --all-slots --limit 50")]
     List(ListArgs),
 
-    /// Print one letter with its headers, and its value where asked for.
+    /// Print one dead letter with its headers, and its value where asked for.
     #[command(after_help = "Examples:
   walrelay dlq show 0/16B3748 0
   walrelay dlq show 0/16B3748 0 --value > event.json
@@ -35,7 +35,7 @@ pub enum DlqCommand {
 
     /// Send dead letters where they were bound for, and close them.
     ///
-    /// One after the other in the order of the log. Behind a letter that is refused, no other of
+    /// One after the other in the order of the log. Behind a dead letter that is refused, no other of
     /// its key is sent. Dead letters that were parked behind the selected ones follow them.
     #[command(after_help = "Examples:
   walrelay dlq redrive --all --dry-run
@@ -70,7 +70,7 @@ pub struct DlqTopicArgs {
     pub all_slots: bool,
 }
 
-/// Which dead letters. A letter must fit each kind of filter that is given; of one kind, any.
+/// Which dead letters. A dead letter must fit each kind of filter that is given; of one kind, any.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Filters")]
 pub struct FilterArgs {
@@ -94,7 +94,7 @@ pub struct FilterArgs {
     #[arg(long, value_name = "ID")]
     pub event_id: Vec<String>,
 
-    /// One letter, as LSN and row.
+    /// One dead letter, as LSN and row.
     #[arg(long, value_name = "LSN ROW")]
     pub id: Vec<EventPosition>,
 
@@ -116,7 +116,7 @@ pub struct FilterArgs {
 pub struct ListArgs {
     /// Where.
     #[command(flatten)]
-    pub letters: DlqTopicArgs,
+    pub dlq: DlqTopicArgs,
 
     /// Also dead letters that were redriven or dropped.
     #[arg(long)]
@@ -138,13 +138,13 @@ pub struct ListArgs {
 /// Arguments of `dlq show`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct ShowArgs {
-    /// The letter, as `list` names it: LSN and row.
+    /// The dead letter, as `list` names it: LSN and row.
     #[arg(value_name = "LSN ROW", num_args = 1..=2, required = true)]
     pub id: Vec<String>,
 
     /// Where.
     #[command(flatten)]
-    pub letters: DlqTopicArgs,
+    pub dlq: DlqTopicArgs,
 
     /// Nothing but the value's bytes; with `--output json`, the value too.
     #[arg(long)]
@@ -160,7 +160,7 @@ pub struct ShowArgs {
 pub struct CloseArgs {
     /// Where.
     #[command(flatten)]
-    pub letters: DlqTopicArgs,
+    pub dlq: DlqTopicArgs,
 
     /// All open dead letters.
     #[arg(long)]
@@ -224,8 +224,8 @@ impl FilterArgs {
 }
 
 impl ShowArgs {
-    /// The letter; `None` if it is none.
-    pub fn letter(&self) -> Option<EventPosition> {
+    /// The dead letter; `None` if it is none.
+    pub fn record(&self) -> Option<EventPosition> {
         self.id.join(" ").parse().ok()
     }
 }
@@ -286,7 +286,7 @@ mod tests {
         let since = list.filter.since.map(OffsetDateTime::unix_timestamp);
         assert_eq!(since, Some(1_767_319_445));
         assert_eq!(list.filter.limit, Some(3));
-        assert_eq!(list.letters.config.set, ["source.slot=x"]);
+        assert_eq!(list.dlq.config.set, ["source.slot=x"]);
         assert!(!list.filter.is_empty());
     }
 
@@ -304,7 +304,7 @@ mod tests {
             let DlqCommand::Show(show) = parse(words).unwrap() else {
                 panic!("not show")
             };
-            assert_eq!(show.letter(), Some(EventPosition { lsn: 1, row: 2 }));
+            assert_eq!(show.record(), Some(EventPosition { lsn: 1, row: 2 }));
         }
     }
 

@@ -78,9 +78,9 @@ impl<'a> Job<'a> {
     }
 
     fn run(&self, env: Env<'_>, check: impl FnOnce(&DlqReplayer) -> Result<(), Failure>) -> Ended {
-        let topic = DlqTopic::new(&self.args.letters, env)?;
+        let topic = DlqTopic::new(&self.args.dlq, env)?;
         let filter = Filter::new(&self.args.filter, topic.slot.as_deref());
-        let fits = |letter: &DlqRecord| filter.fits(letter);
+        let fits = |record: &DlqRecord| filter.fits(record);
         let by_id = !self.args.filter.id.is_empty();
         let Some(mut replayer) = topic.open()? else {
             return if by_id { Err(vec![nothing()]) } else { Ok(()) };
@@ -100,12 +100,12 @@ impl<'a> Job<'a> {
         let mut written = Ok(());
         let mut failed = Failed::default();
         let carried = replayer.carry_out(&self.options, fits, |step| match step {
-            Step::Done(letter) => {
+            Step::Done(record) => {
                 if written.is_ok() {
-                    written = self.say(letter);
+                    written = self.say(record);
                 }
             }
-            Step::Failed(name, letter, why) => failed.add(name, letter, why),
+            Step::Failed(name, record, why) => failed.add(name, record, why),
             Step::HeldBack {
                 dead_letter,
                 behind,
@@ -134,12 +134,12 @@ impl<'a> Job<'a> {
     fn pretend(&self, replayer: &mut DlqReplayer, plan: &[Listed]) -> Ended {
         let columns = Columns::default();
         let mut table = Table::new(columns);
-        show_each(replayer, plan, |listed, letter| match self.args.output {
+        show_each(replayer, plan, |listed, record| match self.args.output {
             Output::Table => {
-                table.add(columns, listed, letter);
+                table.add(columns, listed, record);
                 Ok(())
             }
-            Output::Json => io::stdout().write_all(&line("open", letter, Fields::default())),
+            Output::Json => io::stdout().write_all(&line("open", record, Fields::default())),
         })?;
         if self.args.output == Output::Table && !plan.is_empty() {
             table.write(&mut io::stdout().lock()).map_err(output)?;
@@ -148,11 +148,11 @@ impl<'a> Job<'a> {
         Ok(())
     }
 
-    fn say(&self, letter: &DlqRecord) -> io::Result<()> {
+    fn say(&self, record: &DlqRecord) -> io::Result<()> {
         let mut out = io::stdout().lock();
         match self.args.output {
-            Output::Table => writeln!(out, "{} {}", self.outcome, letter.id),
-            Output::Json => out.write_all(&line(self.outcome.name(), letter, Fields::default())),
+            Output::Table => writeln!(out, "{} {}", self.outcome, record.id),
+            Output::Json => out.write_all(&line(self.outcome.name(), record, Fields::default())),
         }
     }
 
@@ -177,26 +177,26 @@ struct Failed {
 }
 
 impl Failed {
-    fn add(&mut self, name: &DlqRecordId, letter: Option<&DlqRecord>, why: NotRedriven) {
+    fn add(&mut self, name: &DlqRecordId, record: Option<&DlqRecord>, why: NotRedriven) {
         self.count += 1;
         if self.failures.len() < NAMED {
-            self.failures.push(not_redriven(name, letter, why));
+            self.failures.push(not_redriven(name, record, why));
         }
     }
 }
 
-fn not_redriven(name: &DlqRecordId, letter: Option<&DlqRecord>, why: NotRedriven) -> Failure {
+fn not_redriven(name: &DlqRecordId, record: Option<&DlqRecord>, why: NotRedriven) -> Failure {
     let what = format!("letter {name} was not redriven");
     match why {
         NotRedriven::Omitted { .. } => {
-            let event = letter
-                .and_then(|letter| letter.event_id.as_deref())
+            let event = record
+                .and_then(|record| record.event_id.as_deref())
                 .map_or_else(
                     || "the event (its id is not known)".to_owned(),
                     |id| format!("event {}", String::from_utf8_lossy(id)),
                 );
-            let xid = letter
-                .and_then(|letter| letter.xid)
+            let xid = record
+                .and_then(|record| record.xid)
                 .map_or_else(String::new, |xid| format!("transaction {xid}, "));
             Failure::new("dlq-value-omitted", Exit::Data, what)
                 .caused_by(why)

@@ -23,7 +23,7 @@ impl Filter {
         }
     }
 
-    pub(super) fn fits(&self, letter: &DlqRecord) -> bool {
+    pub(super) fn fits(&self, record: &DlqRecord) -> bool {
         let FilterArgs {
             class,
             topic,
@@ -40,14 +40,14 @@ impl Filter {
             wanted.is_empty() || found.is_some_and(among)
         };
         // What has no time that can be read fits no span of time.
-        let committed = || OffsetDateTime::parse(letter.commit_time.as_deref()?, &Rfc3339).ok();
-        self.slot.as_ref().is_none_or(|slot| *slot == letter.slot)
-            && text(class, Some(letter.class.as_bytes()))
-            && text(topic, letter.topic.as_deref().map(str::as_bytes))
-            && text(table, letter.table.as_deref().map(str::as_bytes))
-            && text(key, letter.key.as_deref())
-            && text(event_id, letter.event_id.as_deref())
-            && (id.is_empty() || id.contains(&letter.id))
+        let committed = || OffsetDateTime::parse(record.commit_time.as_deref()?, &Rfc3339).ok();
+        self.slot.as_ref().is_none_or(|slot| *slot == record.slot)
+            && text(class, Some(record.class.as_bytes()))
+            && text(topic, record.topic.as_deref().map(str::as_bytes))
+            && text(table, record.table.as_deref().map(str::as_bytes))
+            && text(key, record.key.as_deref())
+            && text(event_id, record.event_id.as_deref())
+            && (id.is_empty() || id.contains(&record.id))
             && since.is_none_or(|since| committed().is_some_and(|at| at >= since))
             && until.is_none_or(|until| committed().is_some_and(|at| at < until))
     }
@@ -68,7 +68,7 @@ mod tests {
 
     use super::*;
 
-    fn letter() -> DlqRecord {
+    fn record() -> DlqRecord {
         DlqRecord {
             id: EventPosition { lsn: 1, row: 2 },
             slot: "orders".into(),
@@ -96,8 +96,8 @@ mod tests {
         OffsetDateTime::parse(text, &Rfc3339).unwrap()
     }
 
-    fn fits(args: &FilterArgs, letter: &DlqRecord) -> bool {
-        Filter::new(args, None).fits(letter)
+    fn fits(args: &FilterArgs, record: &DlqRecord) -> bool {
+        Filter::new(args, None).fits(record)
     }
 
     #[test]
@@ -122,10 +122,10 @@ mod tests {
             ("key", "k"),
             ("event id", "e"),
         ];
-        assert!(fits(&none(), &letter()));
+        assert!(fits(&none(), &record()));
         for (kind, value) in cases {
-            assert!(fits(&of(kind, value), &letter()), "{kind}");
-            assert!(!fits(&of(kind, "another"), &letter()), "{kind}");
+            assert!(fits(&of(kind, value), &record()), "{kind}");
+            assert!(!fits(&of(kind, "another"), &record()), "{kind}");
         }
         let bare = DlqRecord {
             topic: None,
@@ -133,21 +133,21 @@ mod tests {
             event_id: None,
             table: None,
             commit_time: None,
-            ..letter()
+            ..record()
         };
         for (kind, value) in &cases[1..] {
             assert!(!fits(&of(kind, value), &bare), "{kind}");
         }
         for (lsn, expected) in [(1, true), (2, false)] {
             let id = vec![EventPosition { lsn, row: 2 }];
-            assert_eq!(fits(&FilterArgs { id, ..none() }, &letter()), expected);
+            assert_eq!(fits(&FilterArgs { id, ..none() }, &record()), expected);
         }
         let both = FilterArgs {
             class: vec!["rejected".to_owned()],
             key: vec!["other".to_owned()],
             ..none()
         };
-        assert!(!fits(&both, &letter()));
+        assert!(!fits(&both, &record()));
     }
 
     #[test]
@@ -159,13 +159,13 @@ mod tests {
         };
         let exact = Some(at("2026-01-02T04:04:05.6789+01:00"));
         let later = Some(at("2026-01-02T03:04:06Z"));
-        assert!(fits(&span(exact, later), &letter()));
-        assert!(!fits(&span(None, exact), &letter()));
-        assert!(!fits(&span(later, None), &letter()));
+        assert!(fits(&span(exact, later), &record()));
+        assert!(!fits(&span(None, exact), &record()));
+        assert!(!fits(&span(later, None), &record()));
         for commit_time in [None, Some("yesterday".to_owned())] {
             let unknown = DlqRecord {
                 commit_time,
-                ..letter()
+                ..record()
             };
             assert!(!fits(&span(exact, None), &unknown));
             assert!(!fits(&span(None, later), &unknown));
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn the_slot_decides() {
-        let of = |slot| Filter::new(&FilterArgs::default(), slot).fits(&letter());
+        let of = |slot| Filter::new(&FilterArgs::default(), slot).fits(&record());
         assert!(of(None) && of(Some("orders")) && !of(Some("other")));
     }
 }

@@ -10,7 +10,7 @@ use crate::failures;
 
 /// `walrelay dlq list`.
 pub(super) fn list(args: &ListArgs, env: Env<'_>) -> Ended {
-    let topic = DlqTopic::new(&args.letters, env)?;
+    let topic = DlqTopic::new(&args.dlq, env)?;
     let filter = Filter::new(&args.filter, topic.slot.as_deref());
     let columns = Columns {
         slot: topic.slot.is_none(),
@@ -25,15 +25,15 @@ pub(super) fn list(args: &ListArgs, env: Env<'_>) -> Ended {
             replayer.start_at(since).map_err(failed)?;
         }
         replayer
-            .read(|letter| filter.fits(letter))
+            .read(|record| filter.fits(record))
             .map_err(failed)?;
         let mut listed = replayer.index().selected(args.resolved);
         listed.truncate(args.filter.limit.map_or(usize::MAX, |limit| limit as usize));
-        show_each(&mut replayer, &listed, |listed, letter| {
+        show_each(&mut replayer, &listed, |listed, record| {
             count += 1;
             match args.output {
                 Output::Table => {
-                    table.add(columns, listed, letter);
+                    table.add(columns, listed, record);
                     Ok(())
                 }
                 Output::Json => {
@@ -41,7 +41,7 @@ pub(super) fn list(args: &ListArgs, env: Env<'_>) -> Ended {
                         key: args.keys,
                         ..Fields::default()
                     };
-                    io::stdout().write_all(&line(status(listed.outcome), letter, fields))
+                    io::stdout().write_all(&line(status(listed.outcome), record, fields))
                 }
             }
         })?;
@@ -59,13 +59,13 @@ pub(super) fn list(args: &ListArgs, env: Env<'_>) -> Ended {
 
 /// `walrelay dlq show`.
 pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> Ended {
-    let Some(id) = args.letter() else {
+    let Some(id) = args.record() else {
         let failure = Failure::new("dlq-letter", Exit::Usage, "this names no letter").remedy(
             "a letter is named as LSN and row, as `walrelay dlq list` shows it: 0/16B3748 0",
         );
         return Err(vec![failure]);
     };
-    let topic = DlqTopic::new(&args.letters, env)?;
+    let topic = DlqTopic::new(&args.dlq, env)?;
     let unknown = || {
         Failure::new(
             "dlq-letter",
@@ -77,7 +77,7 @@ pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> Ended {
     let mut replayer = topic.open()?.ok_or_else(unknown)?;
     let slot = topic.slot.as_deref();
     let wanted =
-        |letter: &DlqRecord| letter.id == id && slot.is_none_or(|slot| slot == letter.slot);
+        |record: &DlqRecord| record.id == id && slot.is_none_or(|slot| slot == record.slot);
     let failed = |error| failures::dead_letters(&error);
     replayer.read(wanted).map_err(failed)?;
     let listed: Vec<Listed> = replayer.index().selected(true);
@@ -95,11 +95,11 @@ pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> Ended {
     }
     let mut done = Ok(());
     replayer
-        .each(&listed, |listed, letter| {
+        .each(&listed, |listed, record| {
             if done.is_ok() {
-                done = letter
+                done = record
                     .ok_or_else(unknown)
-                    .and_then(|letter| print(args, listed, letter));
+                    .and_then(|record| print(args, listed, record));
             }
         })
         .map_err(failed)?;
@@ -107,7 +107,7 @@ pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> Ended {
     Ok(())
 }
 
-fn print(args: &ShowArgs, listed: &Listed, letter: &DlqRecord) -> Result<(), Failure> {
+fn print(args: &ShowArgs, listed: &Listed, record: &DlqRecord) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let written = match args.output {
         Output::Json => {
@@ -116,10 +116,10 @@ fn print(args: &ShowArgs, listed: &Listed, letter: &DlqRecord) -> Result<(), Fai
                 headers: true,
                 value: args.value,
             };
-            out.write_all(&line(status(listed.outcome), letter, fields))
+            out.write_all(&line(status(listed.outcome), record, fields))
         }
         Output::Table if args.value => {
-            if let Some(bytes) = letter.omitted_bytes {
+            if let Some(bytes) = record.omitted_bytes {
                 return Err(Failure::new(
                     "dlq-value-omitted",
                     Exit::Data,
@@ -127,9 +127,9 @@ fn print(args: &ShowArgs, listed: &Listed, letter: &DlqRecord) -> Result<(), Fai
                 )
                 .remedy("look for the event's id in the outbox table"));
             }
-            out.write_all(letter.value.as_deref().unwrap_or_default())
+            out.write_all(record.value.as_deref().unwrap_or_default())
         }
-        Output::Table => describe(&mut out, listed, letter),
+        Output::Table => describe(&mut out, listed, record),
     };
     written.and_then(|()| out.flush()).map_err(output)
 }

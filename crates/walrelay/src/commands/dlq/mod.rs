@@ -95,9 +95,9 @@ fn show_each(
 ) -> Result<(), Failure> {
     let mut written = Ok(());
     replayer
-        .each(listed, |listed, letter| {
-            if let Some(letter) = letter.filter(|_| written.is_ok()) {
-                written = show(listed, letter);
+        .each(listed, |listed, record| {
+            if let Some(record) = record.filter(|_| written.is_ok()) {
+                written = show(listed, record);
             }
         })
         .map_err(|error| failures::dead_letters(&error))?;

@@ -46,25 +46,25 @@ impl Table {
         }
     }
 
-    pub(super) fn add(&mut self, columns: Columns, listed: &Listed, letter: &DlqRecord) {
+    pub(super) fn add(&mut self, columns: Columns, listed: &Listed, record: &DlqRecord) {
         let mut row = vec![
-            letter.id.to_string(),
-            printable(&letter.class),
-            optional(letter.commit_time.as_deref()),
-            optional(letter.table.as_deref()),
-            optional(letter.topic.as_deref()),
-            optional(letter.event_id.as_deref().map(text).as_deref()),
+            record.id.to_string(),
+            printable(&record.class),
+            optional(record.commit_time.as_deref()),
+            optional(record.table.as_deref()),
+            optional(record.topic.as_deref()),
+            optional(record.event_id.as_deref().map(text).as_deref()),
         ];
         if columns.slot {
-            row.push(printable(&letter.slot));
+            row.push(printable(&record.slot));
         }
         if columns.status {
             row.push(status(listed.outcome).to_owned());
         }
         if columns.key {
-            row.push(optional(letter.key.as_deref().map(text).as_deref()));
+            row.push(optional(record.key.as_deref().map(text).as_deref()));
         }
-        row.push(optional(letter.cause.as_deref()));
+        row.push(optional(record.cause.as_deref()));
         self.rows.push(row);
     }
 
@@ -74,43 +74,43 @@ impl Table {
 }
 
 /// One dead letter, for people.
-pub(super) fn describe(out: &mut dyn Write, listed: &Listed, letter: &DlqRecord) -> io::Result<()> {
-    let value = match (letter.omitted_bytes, &letter.value) {
+pub(super) fn describe(out: &mut dyn Write, listed: &Listed, record: &DlqRecord) -> io::Result<()> {
+    let value = match (record.omitted_bytes, &record.value) {
         (Some(bytes), _) => format!("left out, {bytes} bytes"),
         (None, Some(value)) => format!("{} bytes", value.len()),
         (None, None) => "null".to_owned(),
     };
     let number = |number: Option<i64>| number.map_or_else(|| "-".to_owned(), |n| n.to_string());
     let lines = [
-        ("letter", letter.id.to_string()),
-        ("slot", letter.slot.clone()),
+        ("letter", record.id.to_string()),
+        ("slot", record.slot.clone()),
         ("status", status(listed.outcome).to_owned()),
-        ("class", letter.class.clone()),
-        ("cause", optional(letter.cause.as_deref())),
-        ("table", optional(letter.table.as_deref())),
-        ("transaction", number(letter.xid.map(i64::from))),
-        ("committed", optional(letter.commit_time.as_deref())),
+        ("class", record.class.clone()),
+        ("cause", optional(record.cause.as_deref())),
+        ("table", optional(record.table.as_deref())),
+        ("transaction", number(record.xid.map(i64::from))),
+        ("committed", optional(record.commit_time.as_deref())),
         (
             "event id",
-            optional(letter.event_id.as_deref().map(text).as_deref()),
+            optional(record.event_id.as_deref().map(text).as_deref()),
         ),
-        ("topic", optional(letter.topic.as_deref())),
-        ("partition", number(letter.partition.map(i64::from))),
-        ("timestamp", number(letter.timestamp_ms)),
+        ("topic", optional(record.topic.as_deref())),
+        ("partition", number(record.partition.map(i64::from))),
+        ("timestamp", number(record.timestamp_ms)),
         (
             "lies at",
             format!(
                 "partition {}, offset {}",
-                letter.position.partition, letter.position.offset
+                record.position.partition, record.position.offset
             ),
         ),
-        ("key", optional(letter.key.as_deref().map(text).as_deref())),
+        ("key", optional(record.key.as_deref().map(text).as_deref())),
         ("value", value),
     ];
     for (name, value) in lines {
         writeln!(out, "{name:<12} {}", printable(&value))?;
     }
-    for (name, value) in &letter.headers {
+    for (name, value) in &record.headers {
         let value = value.as_deref().map_or(Cow::Borrowed("null"), text);
         writeln!(
             out,
@@ -131,34 +131,34 @@ pub(super) struct Fields {
 }
 
 /// One object on a line.
-pub(super) fn line(status: &str, letter: &DlqRecord, fields: Fields) -> Vec<u8> {
-    let lsn = letter.id.to_string();
+pub(super) fn line(status: &str, record: &DlqRecord, fields: Fields) -> Vec<u8> {
+    let lsn = record.id.to_string();
     let lsn = lsn.split(' ').next().unwrap_or_default();
     let mut line = Line(b"{".to_vec());
-    line.text("slot", Some(&letter.slot));
+    line.text("slot", Some(&record.slot));
     line.text("lsn", Some(lsn));
-    line.number("row", Some(letter.id.row));
+    line.number("row", Some(record.id.row));
     line.text("status", Some(status));
-    line.text("class", Some(&letter.class));
-    line.text("cause", letter.cause.as_deref());
-    line.text("table", letter.table.as_deref());
-    line.number("xid", letter.xid);
-    line.text("commit_time", letter.commit_time.as_deref());
-    line.bytes("event_id", letter.event_id.as_deref());
-    line.text("topic", letter.topic.as_deref());
-    line.number("partition", letter.partition);
-    line.number("timestamp_ms", letter.timestamp_ms);
-    line.number("omitted_bytes", letter.omitted_bytes);
-    line.number("letter_partition", Some(letter.position.partition));
-    line.number("letter_offset", Some(letter.position.offset));
+    line.text("class", Some(&record.class));
+    line.text("cause", record.cause.as_deref());
+    line.text("table", record.table.as_deref());
+    line.number("xid", record.xid);
+    line.text("commit_time", record.commit_time.as_deref());
+    line.bytes("event_id", record.event_id.as_deref());
+    line.text("topic", record.topic.as_deref());
+    line.number("partition", record.partition);
+    line.number("timestamp_ms", record.timestamp_ms);
+    line.number("omitted_bytes", record.omitted_bytes);
+    line.number("letter_partition", Some(record.position.partition));
+    line.number("letter_offset", Some(record.position.offset));
     if fields.key {
-        line.bytes("key", letter.key.as_deref());
+        line.bytes("key", record.key.as_deref());
     }
     if fields.headers {
-        line.headers(&letter.headers);
+        line.headers(&record.headers);
     }
     if fields.value {
-        line.bytes("value", letter.value.as_deref());
+        line.bytes("value", record.value.as_deref());
     }
     line.0.extend_from_slice(b"}\n");
     line.0
@@ -226,7 +226,7 @@ mod tests {
 
     use super::*;
 
-    fn letter() -> (Listed, DlqRecord) {
+    fn record() -> (Listed, DlqRecord) {
         let id = EventPosition { lsn: 16, row: 2 };
         let position = Position {
             partition: 1,
@@ -240,7 +240,7 @@ mod tests {
             position,
             outcome: Some(Outcome::Dropped),
         };
-        let letter = DlqRecord {
+        let record = DlqRecord {
             id,
             slot: "orders".into(),
             class: "oversize".into(),
@@ -261,13 +261,13 @@ mod tests {
             ],
             position,
         };
-        (listed, letter)
+        (listed, record)
     }
 
     fn table(columns: Columns) -> String {
-        let (listed, letter) = letter();
+        let (listed, record) = record();
         let mut table = Table::new(columns);
-        table.add(columns, &listed, &letter);
+        table.add(columns, &listed, &record);
         let mut out = Vec::new();
         table.write(&mut out).unwrap();
         String::from_utf8(out).unwrap()
@@ -292,9 +292,9 @@ mod tests {
 
     #[test]
     fn a_line_has_what_was_asked_for() {
-        let (_, letter) = letter();
+        let (_, record) = record();
         let parsed = |fields| -> Value {
-            let line = line("open", &letter, fields);
+            let line = line("open", &record, fields);
             let line = String::from_utf8(line).unwrap();
             assert_eq!(line.lines().count(), 1);
             serde_json::from_str(&line).unwrap()
@@ -320,9 +320,9 @@ mod tests {
 
     #[test]
     fn a_description_has_headers_and_no_value() {
-        let (listed, letter) = letter();
+        let (listed, record) = record();
         let mut out = Vec::new();
-        describe(&mut out, &listed, &letter).unwrap();
+        describe(&mut out, &listed, &record).unwrap();
         let shown = String::from_utf8(out).unwrap();
         for words in [
             "status       dropped",
@@ -340,7 +340,7 @@ mod tests {
         let omitted = DlqRecord {
             omitted_bytes: Some(77),
             value: None,
-            ..letter
+            ..record
         };
         let mut out = Vec::new();
         describe(&mut out, &listed, &omitted).unwrap();
