@@ -44,6 +44,13 @@ fn params() -> CertificateParams {
     params
 }
 
+/// From the first day of one year to that of another.
+fn valid(mut params: CertificateParams, from: i32, to: i32) -> CertificateParams {
+    params.not_before = date_time_ymd(from, 1, 1);
+    params.not_after = date_time_ymd(to, 1, 1);
+    params
+}
+
 struct Identity {
     certificate: CertificateDer<'static>,
     key: KeyPair,
@@ -168,6 +175,11 @@ fn context(parameters: &str) -> Result<TlsContext, TlsError> {
     TlsContext::with_home(&info(parameters), None).map(|context| context.expect("not disabled"))
 }
 
+/// The context that verifies in this mode, by these roots.
+fn with_root(mode: &str, root: &str) -> TlsContext {
+    context(&format!("sslmode={mode} sslrootcert={root}")).expect("files")
+}
+
 type Streams = (
     TlsStream<DuplexStream>,
     tokio_rustls::server::TlsStream<DuplexStream>,
@@ -212,22 +224,9 @@ async fn each_mode_verifies_what_it_says() {
         &(other_pem() + &pem("CERTIFICATE", trusted.der())),
         0o644,
     );
-    let past = |params: &mut CertificateParams| {
-        params.not_before = date_time_ymd(2001, 1, 1);
-        params.not_after = date_time_ymd(2002, 1, 1);
-    };
-    let future = |params: &mut CertificateParams| {
-        params.not_before = date_time_ymd(2900, 1, 1);
-        params.not_after = date_time_ymd(2901, 1, 1);
-    };
-    let with = |change: &dyn Fn(&mut CertificateParams)| {
-        let mut params = params();
-        change(&mut params);
-        Identity::issued(&params, &trusted)
-    };
-    let good = with(&|_| ());
-    let expired = with(&past);
-    let early = with(&future);
+    let good = Identity::issued(&params(), &trusted);
+    let expired = Identity::issued(&valid(params(), 2001, 2002), &trusted);
+    let early = Identity::issued(&valid(params(), 2900, 2901), &trusted);
     let strange = Identity::issued(&params(), &other);
     // Host, certificate, and what comes of it when the chain is verified, and the name too.
     let cases = [
@@ -242,7 +241,7 @@ async fn each_mode_verifies_what_it_says() {
         ("db.test", &strange, "unknown issuer", "unknown issuer"),
     ];
     for mode in ["prefer", "require", "verify-ca", "verify-full"] {
-        let context = context(&format!("sslmode={mode} sslrootcert={root}")).expect("files");
+        let context = with_root(mode, &root);
         for (host, identity, chain, full) in &cases {
             let expected = if mode == "verify-full" { full } else { chain };
             let outcome = outcome(&context, host, identity.server()).await;
@@ -267,7 +266,7 @@ async fn errors_say_what_is_wrong_and_where() {
     let files = Files::new();
     let trusted = authority("trusted");
     let root = files.put_certificate("root.crt", trusted.der());
-    let full = context(&format!("sslmode=verify-full sslrootcert={root}")).expect("files");
+    let full = with_root("verify-full", &root);
     let good = Identity::issued(&params(), &trusted);
     let error = handshake(&full, "a.test", good.server())
         .await
@@ -281,10 +280,7 @@ async fn errors_say_what_is_wrong_and_where() {
         .await
         .expect_err("issuer");
     assert!(error.to_string().contains(&root), "{error}");
-    let mut old = params();
-    old.not_before = date_time_ymd(2001, 1, 1);
-    old.not_after = date_time_ymd(2002, 1, 1);
-    let old = Identity::issued(&old, &trusted);
+    let old = Identity::issued(&valid(params(), 2001, 2002), &trusted);
     match handshake(&full, "db.test", old.server()).await {
         Err(error @ TlsError::Expired { not_after, .. }) => {
             let end = SystemTime::UNIX_EPOCH + Duration::from_secs(1_009_843_200);
@@ -312,7 +308,7 @@ async fn an_intermediate_authority_is_followed() {
     let below = CertifiedIssuer::signed_by(below, key, &root).expect("signed");
     let leaf = Identity::issued(&params(), &below);
     let path = files.put_certificate("root.crt", root.der());
-    let context = context(&format!("sslmode=verify-full sslrootcert={path}")).expect("files");
+    let context = with_root("verify-full", &path);
     let server = |chain: Vec<CertificateDer<'static>>| {
         server_builder(BOTH)
             .with_no_client_auth()
@@ -339,11 +335,11 @@ async fn a_certificate_that_is_its_own_authority_is_pinned() {
             ("verify-full", "db.test", "ok"),
             ("verify-full", "other.test", "wrong host"),
         ] {
-            let context = context(&format!("sslmode={mode} sslrootcert={root}")).expect("files");
+            let context = with_root(mode, &root);
             assert_eq!(outcome(&context, host, own.server()).await, expected);
         }
         let again = Identity::self_signed(&params, &PKCS_ECDSA_P256_SHA256);
-        let context = context(&format!("sslmode=verify-ca sslrootcert={root}")).expect("files");
+        let context = with_root("verify-ca", &root);
         assert_eq!(
             outcome(&context, "db.test", again.server()).await,
             "unknown issuer"
@@ -352,13 +348,11 @@ async fn a_certificate_that_is_its_own_authority_is_pinned() {
     for (not_before, not_after, expected) in
         [(2001, 2002, "expired"), (2900, 2901, "not yet valid")]
     {
-        let mut params = params();
+        let mut params = valid(params(), not_before, not_after);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.not_before = date_time_ymd(not_before, 1, 1);
-        params.not_after = date_time_ymd(not_after, 1, 1);
         let own = Identity::self_signed(&params, &PKCS_ECDSA_P256_SHA256);
         let root = files.put_certificate("root.crt", &own.certificate);
-        let context = context(&format!("sslmode=verify-ca sslrootcert={root}")).expect("files");
+        let context = with_root("verify-ca", &root);
         assert_eq!(outcome(&context, "db.test", own.server()).await, expected);
     }
 }
@@ -436,7 +430,7 @@ async fn version_1_certificates_will_do_where_nothing_is_verified() {
     // Where the chain is verified it is refused, with a remedy.
     let files = Files::new();
     let root = files.put_certificate("root.crt", &identity.certificate);
-    let verifying = context(&format!("sslmode=verify-ca sslrootcert={root}")).expect("files");
+    let verifying = with_root("verify-ca", &root);
     let server = Shows::server(old.clone(), &identity.key_der(), &tls13);
     let refused = handshake(&verifying, "db.test", server).await;
     assert!(
@@ -579,7 +573,21 @@ fn files_that_will_not_do_are_named() {
         }
     };
     let with_key = |key: &str| refused(&format!("sslcert={cert} sslkey={key}"));
-    let with_root = |root: &str| refused(&format!("sslrootcert={root}"));
+    let kind = |error: TlsError| match error {
+        TlsError::File { .. } => "unreadable",
+        TlsError::NoKey { .. } => "no key",
+        TlsError::NoCertificate { .. } => "no certificate",
+        TlsError::Pem { .. } => "not PEM",
+        TlsError::RootCertificate { number: 1, .. } => "certificate 1",
+        TlsError::KeyEncrypted { .. } => "encrypted",
+        TlsError::ClientKeyPair {
+            source: rustls::Error::InconsistentKeys(_),
+            ..
+        } => "inconsistent",
+        other => panic!("{other:?}"),
+    };
+    let of_key = |key: &str| kind(with_key(key));
+    let of_root = |root: &str| kind(refused(&format!("sslrootcert={root}")));
 
     context(&format!("sslcert={cert} sslkey={key}")).expect("good");
     for mode in [0o644, 0o604, 0o660, 0o650] {
@@ -604,45 +612,34 @@ fn files_that_will_not_do_are_named() {
     }
 
     let absent = files.0.path().join("absent").display().to_string();
-    assert!(matches!(with_key(&absent), TlsError::File { .. }));
-    assert!(matches!(with_root(&absent), TlsError::File { .. }));
     let directory = files.0.path().display().to_string();
-    assert!(matches!(with_root(&directory), TlsError::File { .. }));
     let empty = files.put("empty", "", 0o600);
-    assert!(matches!(with_key(&empty), TlsError::NoKey { .. }));
-    assert!(matches!(with_root(&empty), TlsError::NoCertificate { .. }));
-    let swapped = with_root(&key);
-    assert!(matches!(swapped, TlsError::NoCertificate { .. }));
-    let cut = files.put("cut.key", &key_pem[..key_pem.len() - 30], 0o600);
-    assert!(matches!(with_key(&cut), TlsError::Pem { .. }));
-    let spoilt = files.put("spoilt.key", &key_pem.replace('M', "!"), 0o600);
-    assert!(matches!(with_key(&spoilt), TlsError::Pem { .. }));
     let garbage = files.put("garbage.crt", &pem("CERTIFICATE", b"not DER"), 0o600);
-    assert!(matches!(
-        with_root(&garbage),
-        TlsError::RootCertificate { number: 1, .. }
-    ));
+    for (root, expected) in [
+        (&absent, "unreadable"),
+        (&directory, "unreadable"),
+        (&empty, "no certificate"),
+        (&key, "no certificate"),
+        (&garbage, "certificate 1"),
+    ] {
+        assert_eq!(of_root(root), expected, "{root}");
+    }
+    assert_eq!(of_key(&absent), "unreadable");
+    assert_eq!(of_key(&empty), "no key");
     let other = pem("PRIVATE KEY", &you.key.serialize_der());
-    let other = files.put("you.key", &other, 0o600);
-    assert!(matches!(
-        with_key(&other),
-        TlsError::ClientKeyPair {
-            source: rustls::Error::InconsistentKeys(_),
-            ..
-        }
-    ));
-    let encrypted = files.put("locked.key", &pem("ENCRYPTED PRIVATE KEY", b"x"), 0o600);
-    assert!(matches!(
-        with_key(&encrypted),
-        TlsError::KeyEncrypted { .. }
-    ));
-    let headers = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\
-                   DEK-Info: AES-256-CBC,00\n\nAAAA\n-----END RSA PRIVATE KEY-----\n";
-    let encrypted = files.put("old.key", headers, 0o600);
-    assert!(matches!(
-        with_key(&encrypted),
-        TlsError::KeyEncrypted { .. }
-    ));
+    let encrypted = pem("ENCRYPTED PRIVATE KEY", b"x");
+    let old_form = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\
+                    DEK-Info: AES-256-CBC,00\n\nAAAA\n-----END RSA PRIVATE KEY-----\n";
+    for (content, expected) in [
+        (&key_pem[..key_pem.len() - 30], "not PEM"),
+        (&key_pem.replace('M', "!"), "not PEM"),
+        (&other, "inconsistent"),
+        (&encrypted, "encrypted"),
+        (old_form, "encrypted"),
+    ] {
+        let path = files.put("wrong.key", content, 0o600);
+        assert_eq!(of_key(&path), expected, "{content}");
+    }
 }
 
 #[tokio::test]
@@ -720,7 +717,7 @@ async fn what_is_no_tls_host_or_no_tls_server() {
     let trusted = authority("trusted");
     let root = files.put_certificate("root.crt", trusted.der());
     let good = Identity::issued(&params(), &trusted);
-    let full = context(&format!("sslmode=verify-full sslrootcert={root}")).expect("files");
+    let full = with_root("verify-full", &root);
     let refused = handshake(&full, "a..b", good.server()).await;
     assert!(matches!(refused, Err(TlsError::HostName { .. })));
     assert_eq!(outcome(&require, "a..b", good.server()).await, "ok");
