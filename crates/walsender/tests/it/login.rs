@@ -20,6 +20,17 @@ async fn attempt<F: Future<Output = ()>>(
     session
 }
 
+/// The error of an attempt that fails.
+async fn refused<F: Future<Output = ()>>(parameters: &str, serve: impl FnOnce(Fake) -> F) -> Error {
+    attempt(parameters, serve).await.unwrap_err()
+}
+
+/// An answer to a query, after which the server is ready for the next.
+fn ready(mut answer: Vec<u8>) -> Vec<u8> {
+    answer.extend(message(b'Z', b"I"));
+    answer
+}
+
 /// An authentication request.
 fn ask(kind: u32, rest: &[u8]) -> Vec<u8> {
     let mut body = kind.to_be_bytes().to_vec();
@@ -79,21 +90,20 @@ async fn what_the_startup_packet_says() {
 /// The passwords must not go out unless the connection string says so.
 #[tokio::test]
 async fn cleartext_and_md5_only_where_allowed() {
-    for (request, word, refused) in [
+    for (request, word, method) in [
         (ask(3, &[]), "password", "cleartext"),
         (ask(5, b"salt"), "md5", "MD5"),
     ] {
-        let error = attempt("password=secret", async |mut fake: Fake| {
+        let error = refused("password=secret", async |mut fake: Fake| {
             fake.startup().await;
             fake.send(&request).await;
             assert_eq!(fake.receive().await, None, "the password must not go out");
         })
-        .await
-        .unwrap_err();
+        .await;
         let text = error.to_string();
         assert!(matches!(error, Error::AuthMethodRefused { .. }), "{text}");
         assert_eq!(error.class(), ErrorClass::Configuration);
-        assert!(text.contains(refused), "{text}");
+        assert!(text.contains(method), "{text}");
         assert!(text.contains(&format!("require_auth={word}")), "{text}");
 
         let allowed = format!("password=secret require_auth={word}");
@@ -120,11 +130,9 @@ async fn no_authentication_where_one_is_required() {
         fake.send(&welcome(&[("server_version", "15")])).await;
     };
     attempt("", serve).await.unwrap();
-    let error = attempt("require_auth=scram-sha-256", serve)
-        .await
-        .unwrap_err();
+    let error = refused("require_auth=scram-sha-256", serve).await;
     assert!(matches!(error, Error::AuthMethodRefused { .. }), "{error}");
-    let error = attempt(
+    let error = refused(
         "channel_binding=require sslmode=prefer",
         async |mut fake: Fake| {
             fake.untagged().await;
@@ -133,15 +141,14 @@ async fn no_authentication_where_one_is_required() {
             fake.send(&welcome(&[("server_version", "15")])).await;
         },
     )
-    .await
-    .unwrap_err();
+    .await;
     assert!(matches!(error, Error::ChannelBinding { .. }), "{error}");
 }
 
 #[tokio::test]
 async fn channel_binding_cannot_be_had_without_encryption() {
     let parameters = "password=x channel_binding=require sslmode=prefer";
-    let error = attempt(parameters, async |mut fake: Fake| {
+    let error = refused(parameters, async |mut fake: Fake| {
         fake.untagged().await;
         fake.send(b"N").await;
         fake.startup().await;
@@ -149,27 +156,25 @@ async fn channel_binding_cannot_be_had_without_encryption() {
             .await;
         assert_eq!(fake.receive().await, None);
     })
-    .await
-    .unwrap_err();
+    .await;
     assert!(matches!(error, Error::ChannelBinding { .. }), "{error}");
 }
 
 /// A server that does not know the password must not be believed.
 #[tokio::test]
 async fn a_server_that_skips_its_proof() {
-    let error = attempt("password=x", async |mut fake: Fake| {
+    let error = refused("password=x", async |mut fake: Fake| {
         fake.startup().await;
         fake.send(&ask(10, b"SCRAM-SHA-256\0\0")).await;
         fake.receive().await.unwrap();
         fake.send(&welcome(&[("server_version", "15")])).await;
     })
-    .await
-    .unwrap_err();
+    .await;
     assert!(matches!(error, Error::Scram { .. }), "{error}");
 
     // It answers the challenge, but its proof is nonsense.
     for proof in [&b"v=AAAA"[..], b"e=other-error", b"\xFF"] {
-        let error = attempt("password=x", async |mut fake: Fake| {
+        let error = refused("password=x", async |mut fake: Fake| {
             fake.startup().await;
             fake.send(&ask(10, b"SCRAM-SHA-256\0\0")).await;
             let (_, first) = fake.receive().await.unwrap();
@@ -181,8 +186,7 @@ async fn a_server_that_skips_its_proof() {
             fake.send(&ask(12, proof)).await;
             fake.send(&welcome(&[("server_version", "15")])).await;
         })
-        .await
-        .unwrap_err();
+        .await;
         assert!(matches!(error, Error::Scram { .. }), "{error}");
         assert_eq!(error.class(), ErrorClass::Configuration);
     }
@@ -190,13 +194,12 @@ async fn a_server_that_skips_its_proof() {
 
 #[tokio::test]
 async fn no_password_to_give() {
-    let error = attempt("", async |mut fake: Fake| {
+    let error = refused("", async |mut fake: Fake| {
         fake.startup().await;
         fake.send(&ask(10, b"SCRAM-SHA-256\0\0")).await;
         assert_eq!(fake.receive().await, None);
     })
-    .await
-    .unwrap_err();
+    .await;
     assert!(matches!(error, Error::PasswordMissing { .. }), "{error}");
 }
 
@@ -213,13 +216,12 @@ async fn answers_to_the_request_for_tls() {
         (b"H", "not Postgres'", ErrorClass::Protocol),
     ];
     for (answer, words, class) in answers {
-        let error = attempt("sslmode=require", async |mut fake: Fake| {
+        let error = refused("sslmode=require", async |mut fake: Fake| {
             assert_eq!(fake.untagged().await, 80_877_103_u32.to_be_bytes());
             fake.send(answer).await;
             assert_eq!(fake.receive().await, None);
         })
-        .await
-        .unwrap_err();
+        .await;
         assert!(error.to_string().contains(words), "{error}");
         assert_eq!(error.class(), class, "{error}");
     }
@@ -235,13 +237,12 @@ async fn answers_to_the_request_for_tls() {
 
 #[tokio::test]
 async fn a_giant_message_before_the_login_is_refused() {
-    let error = attempt("", async |mut fake: Fake| {
+    let error = refused("", async |mut fake: Fake| {
         fake.startup().await;
         fake.send(&[b'E', 0x10, 0, 0, 0]).await;
         assert_eq!(fake.receive().await, None);
     })
-    .await
-    .unwrap_err();
+    .await;
     assert_eq!(error.class(), ErrorClass::Protocol, "{error}");
 }
 
@@ -405,9 +406,7 @@ async fn target_session_attrs_by_asking() {
             ("SHOW transaction_read_only\0", "off"),
         ] {
             assert_eq!(fake.receive().await, Some((b'Q', question.into())));
-            let mut bytes = rows(&["x"], &[&[Some(answer)]]);
-            bytes.extend(message(b'Z', b"I"));
-            fake.send(&bytes).await;
+            fake.send(&ready(rows(&["x"], &[&[Some(answer)]]))).await;
         }
     };
     let (session, ()) = tokio::join!(connect(&info), serving);
@@ -482,9 +481,7 @@ async fn statements_that_are_sent_together_are_answered_one_by_one() {
         }
         for (column, values) in [("a", &[Some("1")][..]), ("b", &[]), ("c", &[None])] {
             let lines: Vec<&[Option<&str>]> = values.iter().map(std::slice::from_ref).collect();
-            let mut bytes = rows(&[column], &lines);
-            bytes.extend(message(b'Z', b"I"));
-            fake.send(&bytes).await;
+            fake.send(&ready(rows(&[column], &lines))).await;
         }
         fake
     };
@@ -518,9 +515,7 @@ async fn statements_that_are_sent_together_are_answered_one_by_one() {
     assert_eq!(result.unwrap_err().class(), ErrorClass::Configuration);
     let serving = async {
         fake.receive().await.unwrap();
-        let mut bytes = rows(&["next"], &[]);
-        bytes.extend(message(b'Z', b"I"));
-        fake.send(&bytes).await;
+        fake.send(&ready(rows(&["next"], &[]))).await;
     };
     let (found, ()) = tokio::join!(session.query("next"), serving);
     assert_eq!(found.unwrap().columns(), ["next"]);
@@ -531,15 +526,14 @@ async fn a_session_survives_an_error_and_a_dropped_query() {
     let (mut session, mut fake) = session().await;
     let serving = async {
         fake.receive().await.unwrap();
-        let mut bytes = error("ERROR", "42P01", "no such table");
-        bytes.extend(message(b'Z', b"I"));
-        fake.send(&bytes).await;
+        fake.send(&ready(error("ERROR", "42P01", "no such table")))
+            .await;
         fake
     };
     let (result, mut fake) = tokio::join!(session.query("one"), serving);
-    let error = result.unwrap_err();
-    assert_eq!(error.class(), ErrorClass::Configuration);
-    assert_eq!(error.server().unwrap().message, "no such table");
+    let refusal = result.unwrap_err();
+    assert_eq!(refusal.class(), ErrorClass::Configuration);
+    assert_eq!(refusal.server().unwrap().message, "no such table");
 
     // Dropped while the answer is half there: between the names of the columns and the first row.
     let description = rows(&["dropped"], &[]).len() - message(b'C', b"SELECT 1\0").len();
@@ -561,23 +555,22 @@ async fn a_session_survives_an_error_and_a_dropped_query() {
             .await;
         fake.send(&message(b'Z', b"I")).await;
         assert_eq!(fake.receive().await, Some((b'Q', b"three\0".to_vec())));
-        let mut bytes = rows(&["kept"], &[]);
-        bytes.extend(message(b'Z', b"I"));
-        fake.send(&bytes).await;
+        fake.send(&ready(rows(&["kept"], &[]))).await;
         fake
     };
     let (found, mut fake) = tokio::join!(session.query("three"), serving);
     assert_eq!(found.unwrap().columns(), ["kept"]);
 
     // NUL never reaches the server.
-    let error = session.query("SELECT '\0'").await.unwrap_err();
-    assert!(matches!(error, Error::Nul { .. }), "{error}");
+    let nul = session.query("SELECT '\0'").await.unwrap_err();
+    assert!(matches!(nul, Error::Nul { .. }), "{nul}");
 
     let serving = async {
         fake.receive().await.unwrap();
         fake.send(&message(b'G', &[0, 0, 0])).await;
         assert_eq!(fake.receive().await.unwrap().0, b'f');
-        fake.send(&error_answer()).await;
+        let failed = error("ERROR", "57014", "COPY from stdin failed");
+        fake.send(&ready(failed)).await;
         fake
     };
     let (result, mut fake) = tokio::join!(session.query("COPY t FROM STDIN"), serving);
@@ -586,12 +579,6 @@ async fn a_session_survives_an_error_and_a_dropped_query() {
     session.close().await;
     assert_eq!(fake.receive().await, Some((b'X', Vec::new())));
     assert_eq!(fake.receive().await, None);
-}
-
-fn error_answer() -> Vec<u8> {
-    let mut bytes = error("ERROR", "57014", "COPY from stdin failed");
-    bytes.extend(message(b'Z', b"I"));
-    bytes
 }
 
 #[tokio::test]
@@ -613,13 +600,12 @@ async fn a_refused_start_says_why_and_says_good_bye() {
     let (session, mut fake) = session().await;
     let serving = async {
         fake.receive().await.unwrap();
-        let mut bytes = error(
+        fake.send(&ready(error(
             "ERROR",
             "55006",
             "replication slot \"s\" is active for PID 7",
-        );
-        bytes.extend(message(b'Z', b"I"));
-        fake.send(&bytes).await;
+        )))
+        .await;
         assert_eq!(fake.receive().await, Some((b'X', Vec::new())));
     };
     let start = start();
