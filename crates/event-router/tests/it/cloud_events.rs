@@ -8,7 +8,7 @@ use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_sink::Poison;
 
-use crate::messages::{JSONB, TEXT, announce, as_row, insert_texts, relation};
+use crate::messages::{JSONB, TEXT, TIMESTAMPTZ, announce, as_row, insert_texts, relation};
 
 const EVENT: Event = Event {
     commit_lsn: Lsn::new(8),
@@ -38,7 +38,7 @@ fn table(columns: &[&str]) -> Vec<u8> {
     let columns = columns.iter().map(|name| {
         let oid = match *name {
             "payload" => JSONB,
-            "at" | "created_at" => 1184,
+            "at" | "created_at" => TIMESTAMPTZ,
             "raw" => 17,
             _ => TEXT,
         };

@@ -7,6 +7,7 @@ use walrelay_pgoutput::{Message, PgTimestamp, Relation, Tuple, decode};
 pub(crate) const TEXT: u32 = 25;
 pub(crate) const UUID: u32 = 2950;
 pub(crate) const JSONB: u32 = 3802;
+pub(crate) const TIMESTAMPTZ: u32 = 1184;
 
 /// The OID of the table that [`relation`] and [`insert`] speak of.
 pub(crate) const TABLE: u32 = 16385;
@@ -48,6 +49,20 @@ pub(crate) fn debezium_outbox() -> Vec<u8> {
         ("aggregateid", TEXT),
         ("type", TEXT),
         ("payload", JSONB),
+    ])
+}
+
+/// The Relation message of a table that has the columns of every preset.
+pub(crate) fn presets_outbox() -> Vec<u8> {
+    relation(&[
+        ("id", UUID),
+        ("aggregate_type", TEXT),
+        ("aggregate_id", TEXT),
+        ("type", TEXT),
+        ("event_type", TEXT),
+        ("payload", JSONB),
+        ("metadata", JSONB),
+        ("created_at", TIMESTAMPTZ),
     ])
 }
 

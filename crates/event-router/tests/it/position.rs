@@ -6,9 +6,7 @@ use walrelay_event_router::{
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
 
-use crate::messages::{
-    JSONB, TEXT, announce, as_row, debezium_outbox, insert, relation, route, text,
-};
+use crate::messages::{announce, as_row, debezium_outbox, insert, presets_outbox, route, text};
 
 const NAME: &str = "walrelay-position";
 
@@ -60,18 +58,8 @@ fn cloud_events(mode: CloudEventMode) -> CloudEvents {
 
 #[test]
 fn every_route_has_it_as_its_last_header() {
-    let columns = [
-        ("id", TEXT),
-        ("aggregate_type", TEXT),
-        ("aggregate_id", TEXT),
-        ("type", TEXT),
-        ("event_type", TEXT),
-        ("payload", JSONB),
-        ("metadata", JSONB),
-        ("created_at", 1184),
-    ];
     let of_presets = insert(&[
-        text("1"),
+        text("00000000-0000-0000-0000-000000000001"),
         text("Order"),
         text("order-1"),
         text("order.placed"),
@@ -83,7 +71,7 @@ fn every_route_has_it_as_its_last_header() {
     let debezium = debezium_outbox();
     let presets = Preset::ALL.map(|preset| {
         let route = Route::from(preset.routes().unwrap());
-        (router(route), relation(&columns), of_presets.clone())
+        (router(route), presets_outbox(), of_presets.clone())
     });
     let modes = [CloudEventMode::Binary, CloudEventMode::Structured].map(|mode| {
         let router = router(Options::default()).with_cloud_events(Some(cloud_events(mode)));

@@ -12,7 +12,7 @@ use walrelay_event_router::{
 use walrelay_sink::Poison;
 
 use crate::messages::{
-    JSONB, TEXT, UUID, announce, debezium_outbox, insert_texts, relation, route,
+    JSONB, TEXT, TIMESTAMPTZ, UUID, announce, debezium_outbox, insert_texts, relation, route,
 };
 
 mod avro;
@@ -192,7 +192,7 @@ fn it_goes_with_templates_and_with_binary_cloud_events() {
         ("event_type", TEXT),
         ("payload", JSONB),
         ("metadata", JSONB),
-        ("created_at", 1184),
+        ("created_at", TIMESTAMPTZ),
     ]);
     let by = Route::from(Preset::OUTBOX.routes().unwrap());
     for format in [ValueFormat::Json, ValueFormat::Avro] {
