@@ -34,9 +34,37 @@ fn list() -> Vec<Line> {
         .collect()
 }
 
+/// The tests as the page names them: without `tests/`, `crates/` and `.rs`, and those that differ in
+/// the version of Postgres as one.
+fn names(tests: &[&str]) -> Vec<String> {
+    let mut shown: Vec<String> = Vec::new();
+    let mut last = "";
+    for test in tests {
+        let (_, name) = test.split_once("::").expect("a file and a name");
+        let version = name.strip_prefix(last).filter(|_| !last.is_empty());
+        if let (Some(version), Some(before)) = (version, shown.last_mut()) {
+            before.insert_str(before.len() - 1, &format!(", {version}"));
+            continue;
+        }
+        let short = test.replacen(".rs::", "::", 1);
+        let short = ["tests/", "crates/"]
+            .iter()
+            .find_map(|folder| short.strip_prefix(folder))
+            .unwrap_or(&short);
+        shown.push(format!("`{short}`"));
+        let digits = name.trim_end_matches(|c: char| c.is_ascii_digit());
+        last = if digits.ends_with("_on_postgres_") || digits.ends_with("_on_") {
+            digits
+        } else {
+            ""
+        };
+    }
+    shown
+}
+
 /// A list item, wrapped.
 fn item(claim: &str, tests: &[&str]) -> String {
-    let shown: Vec<String> = tests.iter().map(|test| format!("`{test}`")).collect();
+    let shown = names(tests);
     let shown = if shown.is_empty() {
         "**no test**".to_owned()
     } else {

@@ -112,7 +112,7 @@ fn errors_of_the_list_are_those_of_the_code() {
     ] {
         assert!(code.contains(known), "{known} was not found in the code");
     }
-    let listed: Vec<String> = table("docs/OPERATIONS.md", "errors")
+    let listed: Vec<String> = table("docs/ERRORS.md", "errors")
         .iter()
         .map(|row| row[0].trim_matches('`').to_owned())
         .collect();
@@ -122,7 +122,7 @@ fn errors_of_the_list_are_those_of_the_code() {
         sorted.iter().cloned().collect::<Vec<_>>(),
         "sorted, each once"
     );
-    assert_eq!(sorted, code, "left: OPERATIONS.md, right: the code");
+    assert_eq!(sorted, code, "left: ERRORS.md, right: the code");
 }
 
 /// A supervisor restarts what a restart can repair.
@@ -151,7 +151,7 @@ fn exit_codes_and_supervisors_agree() {
     assert_eq!(release["panic"].as_str(), Some("abort"));
     assert!(operations.contains("134 is SIGABRT, which a panic ends in"));
     assert!(operations.contains("\nRestart=on-failure\n"));
-    for row in table("docs/OPERATIONS.md", "errors") {
+    for row in table("docs/ERRORS.md", "errors") {
         for code in row[1].split(", ") {
             assert!(known.contains(&code), "{row:?}");
         }
@@ -191,7 +191,7 @@ fn log_lines_are_those_of_the_code() {
     // A literal may be broken over lines.
     let code = code.replace("\\\n", "");
     let code: String = code.split_whitespace().collect::<Vec<_>>().join(" ");
-    for row in table("docs/OPERATIONS.md", "log") {
+    for row in table("docs/ERRORS.md", "log") {
         let words = row[0].trim_matches('`');
         assert!(code.contains(words), "no line of the code says {words:?}");
     }

@@ -15,19 +15,19 @@ const MODES: &[(&str, CloudEventMode)] = &[
 
 section! {
 pub(super) struct Keys at "router.cloudevents" {
-    /// Makes records CloudEvents: attributes in headers `ce_…`, or one JSON object with everything in it.
+    /// Makes records CloudEvents: attributes in headers `ce_…`, or one JSON object.
     "mode" mode: Option<CloudEventMode> = choice(MODES).optional();
-    /// The attribute `source`, a URI reference. Required with `mode`.
+    /// `source`, a URI reference. Required with `mode`.
     "source" source: Option<Template> = attribute().required_if("\"/orders\"", has_mode);
-    /// The attribute `type`. Required with `mode`.
+    /// `type`. Required with `mode`.
     "type" kind: Option<Template> = attribute().required_if("\"com.example.{type}\"", has_mode);
-    /// The attribute `id`. Unset: the event id of the route.
+    /// `id`. Unset: the event's id of the route.
     "id" id: Option<Template> = attribute();
-    /// The attribute `time`, a point in time as Postgres prints it; left out where it is NULL. Unset: the time of the commit.
+    /// `time`, as Postgres prints one; NULL is left out. Unset: the time of the commit.
     "time" time: Option<Template> = attribute();
-    /// The attribute `subject`, left out where it is NULL.
+    /// `subject`; NULL is left out.
     "subject" subject: Option<Template> = attribute();
-    /// The attribute `datacontenttype`: what the route's value is.
+    /// `datacontenttype`: what the route's value is.
     "datacontenttype" content_type: String = text(media_type).or("application/json");
 }
 }

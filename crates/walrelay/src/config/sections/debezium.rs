@@ -77,7 +77,7 @@ pub(super) struct Keys at "router.debezium" {
     "table.field.event.id" event_id: String = text(column).or("id");
     /// The column of the record's key.
     "table.field.event.key" event_key: String = text(column).or("aggregateid");
-    /// The column of the event's type, for `walrelay replay --where`. Debezium itself declares this option and never reads it.
+    /// The column of the event's type, for `walrelay replay --where`.
     "table.field.event.type" event_type: String = text(column).or("type");
     /// The column of the record's value.
     "table.field.event.payload" payload: String = text(column).or("payload");
@@ -85,33 +85,33 @@ pub(super) struct Keys at "router.debezium" {
     "route.by.field" route_by: String = text(column).or("aggregatetype");
     /// The topic, a Java replacement string: `${routedByValue}`, or `${name}` and `$1` for groups of `route.topic.regex`.
     "route.topic.replacement" replacement: String = string().or("outbox.event.${routedByValue}");
-    /// Debezium's name of the server: the schemas of envelopes begin with it, and context headers carry it.
+    /// Debezium's name of the server, in schemas of envelopes and context headers.
     "topic.prefix" topic_prefix: Option<String> = text(|text| not_empty(text, "it must not be empty")).optional();
-    /// What an UPDATE of an outbox row does, if the publication carries it: a warning, an error in the log, or a stop. It is never sent.
+    /// What an UPDATE of an outbox row, which is never sent, does: a warning, an error in the log, or a stop.
     "table.op.invalid.behavior" on_update: OnUpdate = choice(ON_UPDATE).or("warn");
-    /// The column of the record's timestamp: timestamp, timestamptz or date. Unset, or for NULL: the time of production.
+    /// The column of the record's timestamp, a timestamp or date. Unset, or for NULL: the time of production.
     "table.field.event.timestamp" event_timestamp: Option<String> = text(column).optional();
-    /// The column, an integer, of the version of the envelope's schema.
+    /// The integer column of the version of the envelope's schema.
     "table.field.event.schema.version" schema_version: Option<String> = text(column).optional();
-    /// More columns, as `column:placement` or `column:placement:alias` between commas; a placement is `header`, `envelope` or `partition`.
+    /// More columns: `column:placement[:alias]` between commas; a placement is `header`, `envelope` or `partition`.
     "table.fields.additional.placement" additional: Option<Vec<Additional>> = text(|text| Additional::parse(text).map_err(why)).optional();
-    /// What happens if the table lacks an additional column: the table is refused, or the column is passed over.
+    /// If the table lacks an additional column: the table is refused, or the column passed over.
     "table.field.additional.missing" ignore_missing: bool = choice(IGNORE_MISSING).or("error");
-    /// The former name of the option before: `true` for `error`, `false` for `ignore`.
+    /// Debezium's former name of that: `true` for `error`, `false` for `ignore`.
     "table.fields.additional.error.on.missing" error_on_missing: Option<bool> = loose_boolean().optional();
-    /// A Java regular expression over the whole value of `route.by.field`, without look-around, back-references and possessive quantifiers. A value that does not match is the topic.
+    /// A Java expression over all of `route.by.field`, without look-around, back-references, possessive quantifiers. No match: the value is the topic.
     "route.topic.regex" regex: String = text(regex).or("(?<routedByValue>.*)");
-    /// Whether a payload that is NULL, or a text of blanks, makes a tombstone.
+    /// Whether a payload of NULL or blanks makes a tombstone.
     "route.tombstone.on.empty.payload" tombstone_on_empty: bool = loose_boolean().or("false");
-    /// Whether a payload that is a JSON text becomes a structure, with a schema inferred from it.
+    /// Whether a payload of JSON becomes a structure, with a schema inferred from it.
     "table.expand.json.payload" expand: bool = loose_boolean().or("false");
-    /// What null members of an expanded payload become: they are left out, or stay null.
+    /// Null members of an expanded payload: left out, or null.
     "table.json.payload.null.behavior" keep_nulls: bool = choice(KEEP_NULLS).or("ignore");
-    /// What empty arrays of an expanded payload become: they are left out, or stay, as arrays of strings.
+    /// Empty arrays of an expanded payload: left out, or arrays of strings.
     "table.json.payload.empty.array.behavior" keep_empty_arrays: bool = choice(KEEP_EMPTY_ARRAYS).or("ignore");
     /// How names of expanded members are changed.
     "field.name.adjustment.mode" names: NameAdjustment = choice(NAMES).or("none");
-    /// Whether records have Debezium's context headers, `__debezium.context.*`. Debezium's own default is `true`.
+    /// Whether records have the headers `__debezium.context.*`. Debezium's own default is `true`.
     "extended.headers.enabled" context_headers: bool = loose_boolean().or("false");
     /// What dates and times become, as in Debezium's connector.
     "time.precision.mode" time: TimePrecision = choice(TIME).or("adaptive");
@@ -125,7 +125,7 @@ pub(super) struct Keys at "router.debezium" {
     "hstore.handling.mode" hstore: HstoreHandling = choice(HSTORE).or("json");
     /// Digits of a money value after the point, 0 to 6.
     "money.fraction.digits" money_fraction_digits: u8 = integer::<u8>(0..=6).or("2");
-    /// The column of a W3C trace context, as `java.util.Properties` or as a `traceparent` alone: it becomes the headers `traceparent` and `tracestate`. The table need not have it.
+    /// The column, if there is one, of a W3C trace context (`java.util.Properties`, or a `traceparent`), for headers `traceparent`, `tracestate`.
     "tracing.span.context.field" trace_context: Option<String> = text(column).optional();
     refused {
     /// The name of the tracing span.
@@ -232,11 +232,11 @@ pub(super) struct HeaderConverter at "" {
 section! {
 /// The options of a JSON converter, behind its key.
 pub(super) struct JsonKeys at "" {
-    /// Of a JSON converter: whether each has its schema with it.
+    /// JSON: whether each has its schema with it.
     "schemas.enable" schemas: bool = loose_boolean().or("true");
-    /// Of a JSON converter: what decimals become.
+    /// JSON: what decimals become.
     "decimal.format" decimal_numbers: bool = choice(DECIMAL_NUMBERS).or("BASE64");
-    /// Of a JSON converter: whether null is the default of a field that has one.
+    /// JSON: whether null is the default of a field that has one.
     "replace.null.with.default" replace_null_with_default: bool = loose_boolean().or("true");
 }
 }

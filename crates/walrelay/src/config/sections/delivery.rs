@@ -25,11 +25,11 @@ section! {
 pub struct Delivery at "delivery" {
     /// What consumers may rely on.
     "guarantee" guarantee: Guarantee = choice_and_later(&[("at-least-once", Guarantee::AtLeastOnce)], &["exactly-once"]).or("at-least-once");
-    /// Records handed to the sink and not yet acknowledged, at most; 1 to 16777216.
+    /// Records in flight at most, 1 to 16777216.
     "max_in_flight_records" max_in_flight_records: u32 = integer::<u32>(1..=16_777_216).or("65536");
-    /// Bytes of such records, at most, with the client library's own for each; 64KiB to 1GiB.
+    /// Their bytes at most, with the client library's own, 64KiB to 1GiB.
     "max_in_flight_bytes" max_in_flight_bytes: u64 = size((64 << 10)..=(1 << 30)).or("12MiB");
-    /// While the relay is behind, how long Kafka's requests are filled; at most 1s. `0ms`: never, as when `[sink.kafka]` has its own `linger.ms`.
+    /// How long requests are filled while the relay is behind, at most 1s. `0ms`: never, as with a `linger.ms` in `[sink.kafka]`.
     "bulk_linger" bulk_linger: Duration = duration(Duration::ZERO..=SECOND).or("50ms");
     /// How long a stop waits for acknowledgements, at least 1s.
     "drain_timeout" drain_timeout: Duration = duration(SECOND..).or("30s");
@@ -75,19 +75,19 @@ section! {
 /// `[poison]`: what happens to events that cannot be delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Poison at "poison" {
-    /// For an event that has no topic: the routing column is missing, NULL, or gives a name that no topic can have.
+    /// The routing column is missing, NULL, or gives a name that no topic can have.
     "unroutable" unroutable: PoisonAction = choice(ACTIONS).or("halt");
-    /// For an event that is larger than the client, the topic or the broker takes.
+    /// The event is larger than the client, the topic or the broker takes.
     "oversize" oversize: PoisonAction = choice(ACTIONS).or("halt");
-    /// For an event that the broker refuses: invalid there, or its topic is missing or not writable for `retry_for`.
+    /// The broker refuses the event, or its topic is missing or not writable for `retry_for`.
     "rejected" rejected: PoisonAction = choice(ACTIONS).or("halt");
-    /// For an event with a column that cannot be read as its type.
+    /// A column cannot be read as its type.
     "undecodable" undecodable: PoisonAction = choice(ACTIONS).or("halt");
-    /// The topic of dead letters. It needs `cleanup.policy=delete` and a retention that leaves time to look at them.
+    /// The [topic of dead letters](OPERATIONS.md#dead-letters).
     "topic" topic: String = text(topic_name).or("walrelay.dead-letters");
-    /// Whether later events of a key follow its dead letter into that topic, to keep the order per key, until the dead letters are resolved.
+    /// Whether later events of a key follow its dead letter, to keep the order per key.
     "park_key" park_key: bool = boolean().or("false");
-    /// How long an event is sent again whose refusal may pass, as when a topic is missing; at least 1s.
+    /// How long a refusal that may pass is retried, at least 1s.
     "retry_for" retry_for: Duration = duration(SECOND..).or("5m");
 }
 }
@@ -165,7 +165,7 @@ section! {
 pub struct Log at "log" {
     /// How much is logged.
     "level" level: LogLevel = choice(LEVELS).or("info");
-    /// Lines for people (`text`) or JSON objects for machines (`json`); `auto` is `text` on a terminal and `json` elsewhere.
+    /// `auto` is `text` on a terminal and `json` elsewhere.
     "format" format: LogFormat = choice(FORMATS).or("auto");
 }
 }

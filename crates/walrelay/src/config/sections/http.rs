@@ -21,11 +21,11 @@ pub struct Http {
 
 section! {
 pub(super) struct Keys at "http" {
-    /// The address of metrics, health and the status page, as `host:port` with a numeric host. Unset: there is no endpoint.
+    /// `host:port` with a numeric host. Unset: there is no endpoint.
     "listen" listen: Option<SocketAddr> = text(address).optional();
-    /// A file that holds the token which requests must present, as `Authorization: Bearer <token>` or as the password of HTTP basic authentication. `/healthz` and `/readyz` need none.
+    /// The file of a token that requests must present, as `Authorization: Bearer <token>` or as the password of basic authentication; not to `/healthz` and `/readyz`.
     "token_file" token: Option<SecretString> = secret_file().optional();
-    /// Whether everybody who reaches an address beyond the loopback interface may read metrics and status.
+    /// Whether no token is needed beyond the loopback interface.
     "allow_anonymous" anonymous: bool = boolean().or("false");
     /// The certificate chain for HTTPS, a PEM file.
     "tls.certificate_file" certificate: Option<PathBuf> = path().optional();

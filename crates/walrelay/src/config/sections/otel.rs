@@ -22,11 +22,11 @@ pub struct Otel {
 
 section! {
 pub(super) struct Keys at "otel" {
-    /// The URL of an OpenTelemetry collector that takes OTLP over HTTP, as in `http://localhost:4318`. Unset: nothing is sent. Needs `http.listen`.
+    /// The collector's URL, as in `http://localhost:4318`. Unset: nothing is sent. Needs `http.listen`.
     "endpoint" endpoint: Option<String> = text(one_url).optional();
-    /// How often metrics, and a span for each batch, are sent.
+    /// How often metrics and spans are sent.
     "interval" interval: Duration = duration(SECOND..).or("10s");
-    /// A file that holds the token which requests present, as `Authorization: Bearer <token>`.
+    /// The file of a token, sent as `Authorization: Bearer <token>`.
     "token_file" token: Option<SecretString> = secret_file().optional();
 }
 }

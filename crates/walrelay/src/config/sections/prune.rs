@@ -30,23 +30,23 @@ pub struct Prune {
 
 section! {
 pub(super) struct Keys at "prune" {
-    /// The running relay deletes rows of the outbox tables that are confirmed and older than this. Unset: it deletes none.
+    /// The running relay deletes confirmed rows that are older. Unset: none.
     "keep" keep: Option<Duration> = duration(SECOND..).optional();
-    /// The column that has a row's time, a date or a timestamp. Unset: `occurred_at`, or else `created_at`.
+    /// The column of a row's time, a date or timestamp. Unset: `occurred_at`, or else `created_at`.
     "column" column: Option<String> = string().optional();
-    /// More slots that must have confirmed a row, where several relays share a table.
+    /// More slots that must have confirmed a row: of relays that share the table.
     "slots" slots: Vec<String> = strings().or_empty();
-    /// Whether rows may be deleted that were committed before the slot was made: the log cannot say whether anybody sent them. Not needed with `source.snapshot`.
+    /// Whether rows from before the slot may be deleted, which nobody may have sent. Not needed with `source.snapshot`.
     "before_slot" before_slot: bool = boolean().or("false");
-    /// How many rows are deleted in one transaction.
+    /// Rows that one transaction deletes.
     "batch" batch: u32 = integer::<u32>(1..=100_000).or("5000");
-    /// How long the relay waits between two transactions.
+    /// The time between two transactions.
     "pause" pause: Duration = duration(Duration::ZERO..).or("100ms");
-    /// How long a transaction waits for the lock of a table that somebody else holds. Locked rows are passed over.
+    /// How long a transaction waits for the lock of a table. Locked rows are passed over.
     "lock_timeout" lock_timeout: Duration = duration(Duration::from_millis(1)..).or("1s");
-    /// How long the next partitions are of a table that is partitioned by `RANGE` on the column, from midnight UTC on. Unset: partitions are dropped, and not created.
+    /// The length of new partitions, from midnight UTC on, of a table partitioned by `RANGE` on the column. Unset: none are created.
     "partition" partition: Option<Duration> = duration(MINUTE..).optional();
-    /// How many partitions there are beyond the current one, if `partition` is set.
+    /// How many partitions are created beyond the current one.
     "ahead" ahead: u32 = integer::<u32>(1..=1_000).or("3");
 }
 }

@@ -73,7 +73,7 @@ const SUBJECTS: &[(&str, SubjectNames)] = &[
 
 section! {
 pub(super) struct Keys at "router.registry" {
-    /// The registry's URL, as in `http://registry:8081`; several that hold the same, with commas between them, are asked in turn.
+    /// The registry's URL, as in `http://registry:8081`; several, with commas between them, are asked in turn.
     "url" urls: Vec<String> = text(urls).required("\"http://localhost:8081\"");
     /// What values are: Avro, or JSON of JSON Schema.
     "format" format: ValueFormat = choice(FORMATS).required("\"avro\"");
@@ -81,7 +81,7 @@ pub(super) struct Keys at "router.registry" {
     "subject" subjects: SubjectNames = choice(SUBJECTS).or("topic");
     /// The name of the record, for subjects that contain it.
     "record" record: Option<Template> = full_template(Place::Topic, "a record's name is not empty").optional();
-    /// Whether the schemas of `[router.registry.schemas]` are registered; otherwise they must be.
+    /// Whether the relay registers the schemas of `[router.registry.schemas]`.
     "register" register: bool = boolean().or("false");
     /// The user of HTTP basic authentication.
     "user" user: Option<String> = string().optional();
@@ -89,7 +89,7 @@ pub(super) struct Keys at "router.registry" {
     "password" password: Option<SecretString> = secret(|_| Ok(())).optional();
     /// A bearer token, instead of user and password.
     "token" token: Option<SecretString> = secret(|_| Ok(())).optional();
-    /// A file of PEM certificates to trust. Unset: those of the operating system.
+    /// PEM certificates to trust. Unset: those of the operating system.
     "ca_file" ca_file: Option<PathBuf> = path().optional();
     /// How long an answer may take, 100ms to 1m.
     "timeout" timeout: Duration = duration(Duration::from_millis(100)..=MINUTE).or("10s");

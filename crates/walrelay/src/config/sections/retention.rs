@@ -16,9 +16,9 @@ pub struct Retention {
 
 section! {
 pub(super) struct Keys at "retention" {
-    /// How long back events can be replayed with `walrelay replay --from rolling`, at least 1s: the running relay keeps a slot so far behind its own. Unset: it keeps none.
+    /// How long back `walrelay replay --from rolling` reaches, at least 1s. Unset: nothing is kept.
     "keep" keep: Option<Duration> = duration(SECOND..).optional();
-    /// How much WAL Postgres may keep for that slot alone, at least 16MiB; it wins over `keep`.
+    /// How much WAL Postgres may keep for that, at least 16MiB; it wins over `keep`.
     "max_wal" max_wal: u64 = size((16 << 20)..=(1 << 60)).or("10GB");
 }
 }

@@ -14,19 +14,19 @@ use crate::config::table_name::{owned_identifier as column, quoted};
 
 section! {
 pub(super) struct Keys at "router.route" {
-    /// The column of the event's id, by which dead letters name it.
+    /// The column of the event's id.
     "id" id: Option<String> = text(column).optional();
-    /// The topic. NULL, or nothing: the event is unroutable.
+    /// The topic.
     "topic" topic: Option<Template> = template(Place::Topic).optional();
-    /// The key. NULL is the null key; `false` is the null key for all.
+    /// The key; `false` is the null key for all.
     "key" key: Option<Part> = template_or_false(Place::Key).optional();
-    /// The value; or a section, `[router.route.value]`, whose keys are the members of a JSON object. NULL is the null value, a tombstone.
+    /// The value; or a section, `[router.route.value]`, with a JSON object's members.
     "value" value: Option<Template> = template(Place::Value).optional();
-    /// A section, `[router.route.headers]`, with a template for each header; or `false` for none. NULL is a header that is present and null.
+    /// A section, `[router.route.headers]`, with a template for each header; `false` for none.
     "headers" no_headers: Option<()> = only_false().optional();
-    /// The partition's number; without it the key decides. NULL: the event is unroutable.
+    /// The partition's number; without it the key decides.
     "partition" partition: Option<Part> = template_or_false(Place::Partition).optional();
-    /// The timestamp: a point in time, or milliseconds since 1970. Unset, and for NULL: the time of production.
+    /// A point in time, or milliseconds since 1970. Unset: the time of production.
     "timestamp" timestamp: Option<Part> = template_or_false(Place::Timestamp).optional();
 }
 }

@@ -59,7 +59,7 @@ pub(super) struct Keys at "router" {
 
 section! {
 pub(super) struct PositionHeader at "router" {
-    /// The name of a header that carries each event's position: commit LSN and row number, which compare as bytes in commit order.
+    /// The name of a header with [each event's position](#the-position-header).
     "position_header" name: Option<String> = text(header_name).optional();
 }
 }

@@ -78,22 +78,22 @@ const KINDS: &[(&str, SinkKind)] = &[("kafka", SinkKind::Kafka), ("stdout", Sink
 
 section! {
 pub(super) struct Keys at "sink" {
-    /// Where records go: to Kafka, or to standard output, one JSON object a line.
+    /// Where records go.
     "kind" kind: SinkKind = choice(KINDS).or("kafka");
-    /// Whether `kind = "stdout"` reads the slot itself and confirms what it prints there: Kafka never gets those events.
+    /// Whether `kind = "stdout"` reads the slot itself and confirms what it prints.
     "stdout.confirm" confirm: bool = boolean().or("false");
 }
 }
 
 section! {
 pub(super) struct Tokens at "sink.oauthbearer" {
-    /// A file that holds the token, and that another program renews. This or `token_command`.
+    /// A file of the token, renewed by another program. This or `token_command`.
     "token_file" file: Option<PathBuf> = path().optional();
-    /// A program and its arguments, run without a shell, that prints a token.
+    /// A program, run without a shell, that prints a token, and its arguments.
     "token_command" command: Vec<String> = strings().or_empty();
-    /// How long the program may take before it is stopped, 100ms to 1m.
+    /// How long the program may take, 100ms to 1m.
     "token_timeout" timeout: Duration = duration(Duration::from_millis(100)..=MINUTE).or("10s");
-    /// How long a token is valid after the relay got it, at least 1s; needed where it is not a JWT with the claim `exp`.
+    /// How long a token is valid, at least 1s, where it is not a JWT with the claim `exp`.
     "token_lifetime" lifetime: Option<Duration> = duration(SECOND..).optional();
 }
 }
@@ -102,11 +102,11 @@ section! {
 /// `[sink.topics]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TopicCreation at "sink.topics" {
-    /// Whether the relay creates topics itself; otherwise the broker does, if it is set up to.
+    /// Whether the relay creates topics; otherwise the broker may.
     "create" create: bool = boolean().or("false");
-    /// Partitions of a topic that is created; unset takes the broker's default.
+    /// Of a topic that is created. Unset: the broker's default.
     "partitions" partitions: Option<i32> = integer::<i32>(1..=100_000).optional();
-    /// Replicas of a topic that is created; unset takes the broker's default.
+    /// The same.
     "replication_factor" replication_factor: Option<i16> = integer::<i16>(1..=1_000).optional();
 }
 }

@@ -39,40 +39,40 @@ section! {
 /// `[source]`.
 #[derive(Debug, Clone)]
 pub struct Source at "source" {
-    /// Where Postgres is, as a `postgres://` URL; a list of hosts is allowed. This or `url_file`.
+    /// [Where Postgres is](#the-url). This or `url_file`.
     "url" url: SecretString = secret(postgres_url).required("\"postgres://relay:${PGPASSWORD}@localhost:5432/app\"");
-    /// A file that holds the password, for a URL without one.
+    /// A file of the password, for a URL without one.
     "password_file" password: Option<SecretString> = secret_file().optional();
-    /// The logical replication slot: 1 to 63 of `a-z`, `0-9`, `_`. One slot serves one relay.
+    /// The logical replication slot: 1 to 63 of `a-z`, `0-9`, `_`.
     "slot" slot: String = text(slot_name).or("walrelay");
     /// The publication that selects the outbox tables.
     "publication" publication: String = text(table_name::owned_identifier).or("walrelay");
-    /// The outbox tables, as `schema.table`; without a schema, `public` is meant. Optional with `[source.messages]`.
+    /// The outbox tables; without a schema, `public` is meant. Optional with `[source.messages]`.
     "tables" tables: Vec<TableName> = list(push_table, TABLES_HELP).or_empty()
         .required_if("[\"public.outbox\"]", |reader| !reader.has(MESSAGES));
-    /// Whether slot and publication are created when both are absent.
+    /// Whether slot and publication are created when both are missing.
     "create" create: bool = boolean().or("true");
-    /// Whether the slot is created as a failover slot, which standbys copy; Postgres 17 and newer.
+    /// Whether the slot is created as a failover slot; Postgres 17 and newer.
     "failover" failover: bool = boolean().or("false");
-    /// Which rows that exist before the slot are relayed once: all of them, or those that no relay has sent. The slot is created after them, whatever `create` says.
+    /// Which rows from before the slot are relayed: none, all, or those that no relay has sent. Creates the slot whatever `create` says.
     "snapshot" snapshot: SnapshotMode = choice(SNAPSHOTS).or("never");
-    /// A condition in SQL on those rows. With `unsent` it stands in for `dispatched_at IS NULL`, or `sent_at IS NULL`.
+    /// A condition in SQL on those rows. Unset, with `unsent`: `dispatched_at IS NULL`, or `sent_at IS NULL`.
     "snapshot_where" snapshot_where: Option<String> = text(condition).optional();
-    /// The columns to order those rows by. Unset: the column of the event's time and an integer primary key, or else the primary key.
+    /// The columns to order those rows by. Unset: [by time or primary key](SNAPSHOTS.md#in-which-order).
     "snapshot_order" snapshot_order: Vec<String> = list(push_column, None).or_empty();
-    /// Assignments in SQL, such as `dispatched_at = now()`, that mark a row as sent. The running relay marks rows behind the confirmed position with them, for whoever reads that column. Needs `snapshot = "unsent"`, whose condition says which rows are not marked.
+    /// Assignments in SQL, such as `dispatched_at = now()`, with which the running relay marks confirmed rows. Needs `snapshot = "unsent"`.
     "mark_sent" mark_sent: Option<String> = text(condition).optional();
-    /// A file in which the relay records its position, so that the next start notices a slot that was moved or recreated.
+    /// A file of the position: a start notices a slot that was moved or made anew.
     "state_file" state_file: Option<PathBuf> = path().optional();
-    /// Warn when Postgres keeps more WAL than this for the slot; `0B` for never.
+    /// Warn when Postgres keeps more WAL for the slot; `0B`: never.
     "retained_wal_warning" retained_wal_warning: u64 = size(0..=(1 << 60)).or("10GiB");
     /// The longest time between two reports of progress to Postgres, 10ms to 1s.
     "status_interval" status_interval: Duration = duration(Duration::from_millis(10)..=SECOND).or("1s");
-    /// Reconnect when Postgres has been silent for this long; at least 1s. Unset, or less than it: `wal_sender_timeout`.
+    /// Reconnect after so long a silence, at least 1s. Unset: `wal_sender_timeout`.
     "receive_timeout" receive_timeout: Option<Duration> = duration(SECOND..).optional();
-    /// `wal_sender_timeout` of the relay's own session, at least 1s: how long a relay whose machine has vanished keeps the slot.
+    /// How long a relay whose machine has vanished keeps the slot, at least 1s.
     "wal_sender_timeout" wal_sender_timeout: Duration = duration(SECOND..=LONGEST_TIMEOUT).or("5s");
-    /// Messages of `pg_logical_emit_message(true, prefix, …)` with this prefix are events, beside the rows of the tables or instead of them.
+    /// Messages of `pg_logical_emit_message(true, prefix, …)` with this prefix are events.
     "messages.prefix" messages: Option<String> = text(table_name::owned_identifier).optional();
 }
 }
