@@ -8,12 +8,12 @@ use walrelay_testkit::{Db, Delivered, History, Kafka, eventually, servers};
 use crate::rig::{PATIENCE, Rig, ends};
 
 /// A rig whose dead letters go to a topic that the history checker does not read.
-struct Letters {
+struct DeadLetters {
     rig: Rig,
     topic: String,
 }
 
-impl Letters {
+impl DeadLetters {
     fn new(rig: Rig) -> Self {
         rig.workload().create_tables();
         Db::connect(&rig.postgres.url())
@@ -93,7 +93,7 @@ impl Letters {
     }
 
     /// The dead letters, as they lie in the topic: at least `count`.
-    fn letters(&self, count: usize) -> Vec<Delivered> {
+    fn dead_letters(&self, count: usize) -> Vec<Delivered> {
         History::records(&self.rig.bootstrap, &self.topic, count, PATIENCE)
     }
 
@@ -109,8 +109,8 @@ impl Letters {
     }
 }
 
-fn headers(letter: &Delivered) -> BTreeMap<&str, Option<&str>> {
-    letter
+fn headers(dead_letter: &Delivered) -> BTreeMap<&str, Option<&str>> {
+    dead_letter
         .headers
         .iter()
         .map(|(name, value)| {
@@ -127,42 +127,47 @@ const LARGE: &str = "jsonb_build_object('number', 1, 'text', repeat('secret-valu
 /// and the slot moves on.
 #[test]
 fn are_written_for_each_kind_of_poison() {
-    let letters = Letters::new(Rig::new(15));
-    let rig = &letters.rig;
+    let dead_letters = DeadLetters::new(Rig::new(15));
+    let rig = &dead_letters.rig;
     let narrow = format!("{}narrow", rig.prefix);
     rig.kafka()
         .create_topic(&narrow, 1, &[("max.message.bytes", "20000")]);
-    let relay = rig.streaming(&letters.config("", "dead-letter", ""));
+    let relay = rig.streaming(&dead_letters.config("", "dead-letter", ""));
 
-    letters.insert("'order'", "k1", 1);
-    let no_topic = letters.insert_payload("NULL", "k1", "'\"secret-value\"'");
-    let bad_name = letters.insert_payload("'we ird'", "k2", "'\"secret-value\"'");
+    dead_letters.insert("'order'", "k1", 1);
+    let no_topic = dead_letters.insert_payload("NULL", "k1", "'\"secret-value\"'");
+    let bad_name = dead_letters.insert_payload("'we ird'", "k2", "'\"secret-value\"'");
     // What is still on its way when a record is refused is sent again, dead letters too.
     rig.caught_up();
-    let large = letters.insert_payload("'order'", "k1", LARGE);
-    letters.insert("'order'", "k1", 2);
+    let large = dead_letters.insert_payload("'order'", "k1", LARGE);
+    dead_letters.insert("'order'", "k1", 2);
     rig.caught_up();
     // In one transaction, so in one request: the broker refuses the request, and only one is meant.
-    letters.db().batch(
+    dead_letters.db().batch(
         "INSERT INTO outbox SELECT gen_random_uuid(), 'narrow', 'key', 'T', \
          jsonb_build_object('number', n, 'text', CASE WHEN n = 50 THEN \
          (SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 2000)) ELSE 'x' END) \
          FROM generate_series(1, 100) n",
     );
-    let refused = letters
+    let refused = dead_letters
         .db()
         .text("SELECT id::text FROM outbox WHERE aggregatetype = 'narrow' AND length(payload::text) > 20000")
         .expect("an id");
-    letters.insert("'order'", "k1", 3);
+    dead_letters.insert("'order'", "k1", 3);
     rig.caught_up();
 
     let diverted = [&*no_topic, &*bad_name, &*large, &*refused];
-    letters.assert_others_arrived(&diverted);
-    let found = letters.letters(4);
+    dead_letters.assert_others_arrived(&diverted);
+    let found = dead_letters.dead_letters(4);
     assert_eq!(found.len(), 4, "{found:?}");
     let by_id: BTreeMap<&str, &Delivered> = found
         .iter()
-        .map(|letter| (letter.id.as_deref().expect("the header id"), letter))
+        .map(|dead_letter| {
+            (
+                dead_letter.id.as_deref().expect("the header id"),
+                dead_letter,
+            )
+        })
         .collect();
     for (id, class, topic, key, omitted) in [
         (&no_topic, "unroutable", None, "k1", false),
@@ -202,17 +207,17 @@ fn are_written_for_each_kind_of_poison() {
 /// A column of the routing that is dropped under the relay: dead letters are written of what is left.
 #[test]
 fn are_written_when_the_routing_column_is_gone() {
-    let letters = Letters::new(Rig::new(18));
-    let rig = &letters.rig;
-    let relay = rig.streaming(&letters.config("", "dead-letter", ""));
-    letters.db().batch(
+    let dead_letters = DeadLetters::new(Rig::new(18));
+    let rig = &dead_letters.rig;
+    let relay = rig.streaming(&dead_letters.config("", "dead-letter", ""));
+    dead_letters.db().batch(
         "ALTER TABLE outbox RENAME aggregatetype TO kind; \
          INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'k1', 'T', '{\"number\": 1}'); \
          ALTER TABLE outbox RENAME kind TO aggregatetype",
     );
-    letters.insert("'order'", "k1", 2);
+    dead_letters.insert("'order'", "k1", 2);
     rig.caught_up();
-    let found = letters.letters(1);
+    let found = dead_letters.dead_letters(1);
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(headers(&found[0])[dlq_headers::CLASS], Some("unroutable"));
     assert_eq!(found[0].key.as_deref(), Some(b"k1".as_slice()));
@@ -226,46 +231,56 @@ fn are_written_when_the_routing_column_is_gone() {
 /// Skipped ones are counted and named, and leave nothing behind.
 #[test]
 fn are_not_written_where_events_are_skipped() {
-    let letters = Letters::new(Rig::new(15));
-    let rig = &letters.rig;
-    let relay = rig.streaming(&letters.config("", "skip", ""));
-    letters.insert("'order'", "k1", 1);
-    let no_topic = letters.insert("NULL", "k1", 2);
-    let large = letters.insert_payload("'order'", "k1", LARGE);
-    letters.insert("'order'", "k1", 3);
+    let dead_letters = DeadLetters::new(Rig::new(15));
+    let rig = &dead_letters.rig;
+    let relay = rig.streaming(&dead_letters.config("", "skip", ""));
+    dead_letters.insert("'order'", "k1", 1);
+    let no_topic = dead_letters.insert("NULL", "k1", 2);
+    let large = dead_letters.insert_payload("'order'", "k1", LARGE);
+    dead_letters.insert("'order'", "k1", 3);
     rig.caught_up();
-    letters.assert_others_arrived(&[&no_topic, &large]);
+    dead_letters.assert_others_arrived(&[&no_topic, &large]);
     let log = relay.ends_well();
     assert!(log.contains("\"skipped\":2"), "{log}");
     assert_eq!(log.matches("skipped an event").count(), 2, "{log}");
-    let found = History::records(&rig.bootstrap, &letters.topic, 1, Duration::from_secs(1));
+    let found = History::records(
+        &rig.bootstrap,
+        &dead_letters.topic,
+        1,
+        Duration::from_secs(1),
+    );
     assert!(found.is_empty(), "{found:?}");
 }
 
-/// With `park_key`, what follows a letter's key follows it into the topic, also after a SIGKILL;
+/// With `park_key`, what follows a dead letter's key follows it into the topic, also after a SIGKILL;
 /// other keys, and the same key in other topics, go on.
 #[test]
 fn park_what_follows_of_their_key() {
-    let letters = Letters::new(Rig::new(15));
-    let rig = &letters.rig;
-    let config = letters.config("", "dead-letter", "park_key = true\n");
+    let dead_letters = DeadLetters::new(Rig::new(15));
+    let rig = &dead_letters.rig;
+    let config = dead_letters.config("", "dead-letter", "park_key = true\n");
     let relay = rig.streaming(&config);
-    letters.insert("'order'", "k1", 1);
-    let large = letters.insert_payload("'order'", "k1", LARGE);
-    let second = letters.insert("'order'", "k1", 2);
-    letters.insert("'order'", "k2", 1);
-    letters.insert("'payment'", "k1", 1);
+    dead_letters.insert("'order'", "k1", 1);
+    let large = dead_letters.insert_payload("'order'", "k1", LARGE);
+    let second = dead_letters.insert("'order'", "k1", 2);
+    dead_letters.insert("'order'", "k2", 1);
+    dead_letters.insert("'payment'", "k1", 1);
     rig.caught_up();
     relay.kill();
-    let third = letters.insert("'order'", "k1", 3);
-    letters.insert("'order'", "k2", 2);
+    let third = dead_letters.insert("'order'", "k1", 3);
+    dead_letters.insert("'order'", "k2", 2);
     let relay = rig.streaming(&config);
     rig.caught_up();
-    letters.assert_others_arrived(&[&large, &second, &third]);
-    let found = letters.letters(3);
+    dead_letters.assert_others_arrived(&[&large, &second, &third]);
+    let found = dead_letters.dead_letters(3);
     let classes: Vec<_> = found
         .iter()
-        .map(|letter| (letter.id.as_deref(), headers(letter)[dlq_headers::CLASS]))
+        .map(|dead_letter| {
+            (
+                dead_letter.id.as_deref(),
+                headers(dead_letter)[dlq_headers::CLASS],
+            )
+        })
         .collect();
     assert_eq!(
         classes,
@@ -284,11 +299,12 @@ fn park_what_follows_of_their_key() {
 #[test]
 fn are_written_for_a_topic_that_does_not_appear() {
     let kafka = Kafka::builder().auto_create(false).start();
-    let letters = Letters::new(Rig::with(servers::postgres(15), kafka.bootstrap_servers()));
-    let rig = &letters.rig;
+    let dead_letters =
+        DeadLetters::new(Rig::with(servers::postgres(15), kafka.bootstrap_servers()));
+    let rig = &dead_letters.rig;
     kafka.create_topic(&format!("{}order", rig.prefix), 3, &[]);
-    kafka.create_topic(&letters.topic, 1, &[]);
-    let config = letters.config(
+    kafka.create_topic(&dead_letters.topic, 1, &[]);
+    let config = dead_letters.config(
         "\"topic.metadata.propagation.max.ms\" = 500\n",
         "dead-letter",
         "retry_for = \"3s\"\n\n[delivery]\nbackoff_max = \"200ms\"\n",
@@ -296,24 +312,24 @@ fn are_written_for_a_topic_that_does_not_appear() {
     let relay = rig.streaming(&config);
     let mut missing = Vec::new();
     for number in 1..=20 {
-        letters.insert("'order'", "k1", number);
-        missing.push(letters.insert("'missing'", "k1", number));
+        dead_letters.insert("'order'", "k1", number);
+        missing.push(dead_letters.insert("'missing'", "k1", number));
     }
     relay.says("trying again");
     rig.caught_up();
     relay.says("gave the topic up");
     let diverted: Vec<&str> = missing.iter().map(String::as_str).collect();
-    letters.assert_others_arrived(&diverted);
-    let found = letters.letters(20);
+    dead_letters.assert_others_arrived(&diverted);
+    let found = dead_letters.dead_letters(20);
     let ids: Vec<_> = found
         .iter()
-        .filter_map(|letter| letter.id.as_deref())
+        .filter_map(|dead_letter| dead_letter.id.as_deref())
         .collect();
     assert_eq!(ids, diverted, "each once, in order");
     assert!(
         found
             .iter()
-            .all(|letter| headers(letter)[dlq_headers::CLASS] == Some("rejected"))
+            .all(|dead_letter| headers(dead_letter)[dlq_headers::CLASS] == Some("rejected"))
     );
     relay.ends_well();
 }
@@ -322,15 +338,16 @@ fn are_written_for_a_topic_that_does_not_appear() {
 #[test]
 fn are_not_written_unless_asked_for() {
     let kafka = Kafka::builder().auto_create(false).start();
-    let letters = Letters::new(Rig::with(servers::postgres(15), kafka.bootstrap_servers()));
-    let rig = &letters.rig;
-    let config = letters.config(
+    let dead_letters =
+        DeadLetters::new(Rig::with(servers::postgres(15), kafka.bootstrap_servers()));
+    let rig = &dead_letters.rig;
+    let config = dead_letters.config(
         "\"topic.metadata.propagation.max.ms\" = 500\n",
         "halt",
         "retry_for = \"2s\"\n\n[delivery]\nbackoff_max = \"200ms\"\n",
     );
     let mut relay = rig.streaming(&config);
-    letters.insert("'missing'", "k1", 1);
+    dead_letters.insert("'missing'", "k1", 1);
     let after = rig.slot().wal_end();
     ends(&mut relay, 78, "delivery");
     assert!(
@@ -351,35 +368,41 @@ fn are_not_written_unless_asked_for() {
     drop(relay);
 }
 
-/// A relay that dies with the letter on its way writes it again: the same event, the same identity.
+/// A relay that dies with the dead letter on its way writes it again: the same event, the same identity.
 #[test]
 fn keep_their_identity_through_a_crash() {
-    let letters = Letters::new(Rig::new(18));
-    let rig = &letters.rig;
-    let config = letters.config("", "dead-letter", "");
+    let dead_letters = DeadLetters::new(Rig::new(18));
+    let rig = &dead_letters.rig;
+    let config = dead_letters.config("", "dead-letter", "");
     let relay = rig.streaming(&config);
     // Many in one transaction, so that the kill falls amid them.
-    letters.db().batch(
+    dead_letters.db().batch(
         "INSERT INTO outbox SELECT gen_random_uuid(), \
          CASE WHEN n % 3 = 0 THEN NULL ELSE 'order' END, 'k' || n % 7, 'T', \
          jsonb_build_object('number', n) FROM generate_series(1, 30000) n",
     );
     eventually(PATIENCE, || {
-        !History::records(&rig.bootstrap, &letters.topic, 1, Duration::from_secs(1)).is_empty()
+        !History::records(
+            &rig.bootstrap,
+            &dead_letters.topic,
+            1,
+            Duration::from_secs(1),
+        )
+        .is_empty()
     });
     relay.kill();
     let relay = rig.streaming(&config);
     rig.caught_up();
-    let found = letters.letters(10_000);
+    let found = dead_letters.dead_letters(10_000);
     let mut places: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    for letter in &found {
-        let headers = headers(letter);
+    for dead_letter in &found {
+        let headers = headers(dead_letter);
         let place = format!(
             "{:?} {:?}",
             headers[dlq_headers::LSN],
             headers[dlq_headers::ROW]
         );
-        let id = letter.id.as_deref().expect("the header id");
+        let id = dead_letter.id.as_deref().expect("the header id");
         places.entry(place).or_default().push(id);
     }
     eprintln!("{} letters for {} events", found.len(), places.len());
@@ -387,7 +410,7 @@ fn keep_their_identity_through_a_crash() {
     for (place, ids) in &places {
         assert!(ids.iter().all(|id| id == &ids[0]), "{place}: {ids:?}");
     }
-    let nulls: Vec<String> = letters
+    let nulls: Vec<String> = dead_letters
         .db()
         .query(
             "SELECT id::text FROM outbox WHERE aggregatetype IS NULL",
@@ -396,11 +419,11 @@ fn keep_their_identity_through_a_crash() {
         .iter()
         .map(|row| row.get(0))
         .collect();
-    letters
+    dead_letters
         .db()
         .batch("DELETE FROM outbox WHERE aggregatetype IS NULL");
     assert_eq!(nulls.len(), 10_000);
-    letters.assert_others_arrived(&[]);
+    dead_letters.assert_others_arrived(&[]);
     relay.ends_well();
 }
 
@@ -408,18 +431,18 @@ fn keep_their_identity_through_a_crash() {
 /// nor confirmed, and are written once the topic takes them.
 #[test]
 fn that_their_topic_refuses_stop_the_relay() {
-    let letters = Letters::new(Rig::new(15));
-    let rig = &letters.rig;
+    let dead_letters = DeadLetters::new(Rig::new(15));
+    let rig = &dead_letters.rig;
     let limit = |bytes| {
         rig.kafka()
-            .alter_topic(&letters.topic, "max.message.bytes", bytes);
+            .alter_topic(&dead_letters.topic, "max.message.bytes", bytes);
     };
-    rig.kafka().create_topic(&letters.topic, 1, &[]);
+    rig.kafka().create_topic(&dead_letters.topic, 1, &[]);
     let mut before = 0;
     for action in ["skip", "halt", "dead-letter"] {
-        let config = letters.parking_config("", action, "");
+        let config = dead_letters.parking_config("", action, "");
         let mut relay = rig.streaming(&config);
-        let poison = letters.insert("NULL", action, 1);
+        let poison = dead_letters.insert("NULL", action, 1);
         rig.caught_up();
         limit("10");
         // A broker takes a moment to heed the limit.
@@ -427,20 +450,25 @@ fn that_their_topic_refuses_stop_the_relay() {
         eventually(PATIENCE, || {
             for _ in 0..2 {
                 let number = parked.len() as u32 + 2;
-                parked.push(letters.insert_good(action, number));
+                parked.push(dead_letters.insert_good(action, number));
             }
             relay.log().contains("[dlq-write]")
         });
         let log = ends(&mut relay, 65, "dlq-write");
-        let written = letters.ids(&letters.topic, action, before + 1, Duration::from_secs(2));
+        let written = dead_letters.ids(
+            &dead_letters.topic,
+            action,
+            before + 1,
+            Duration::from_secs(2),
+        );
         let (_, end) = parked[written.len() - 1];
-        letters.assert_nothing_given_up(&log, end);
+        dead_letters.assert_nothing_given_up(&log, end);
 
         limit("1000000");
         let relay = rig.streaming(&config);
         rig.caught_up();
         before += 1 + parked.len();
-        let found = letters.ids(&letters.topic, action, before, PATIENCE);
+        let found = dead_letters.ids(&dead_letters.topic, action, before, PATIENCE);
         let parked = parked.into_iter().map(|(id, _)| id);
         let expected: Vec<String> = [poison].into_iter().chain(parked).collect();
         assert_eq!(found, expected, "{action}");
@@ -452,36 +480,37 @@ fn that_their_topic_refuses_stop_the_relay() {
 #[test]
 fn without_their_topic_are_waited_for() {
     let kafka = Kafka::builder().auto_create(false).start();
-    let letters = Letters::new(Rig::with(servers::postgres(15), kafka.bootstrap_servers()));
-    let rig = &letters.rig;
+    let dead_letters =
+        DeadLetters::new(Rig::with(servers::postgres(15), kafka.bootstrap_servers()));
+    let rig = &dead_letters.rig;
     let topic = format!("{}order", rig.prefix);
     kafka.create_topic(&topic, 1, &[]);
     for (round, action) in ["skip", "halt", "dead-letter"].into_iter().enumerate() {
-        kafka.create_topic(&letters.topic, 1, &[]);
-        let config = letters.parking_config(
+        kafka.create_topic(&dead_letters.topic, 1, &[]);
+        let config = dead_letters.parking_config(
             "\"topic.metadata.propagation.max.ms\" = 500\n",
             action,
             "retry_for = \"2s\"\n\n[delivery]\nbackoff_max = \"200ms\"\n",
         );
         let mut relay = rig.streaming(&config);
-        letters.insert("NULL", action, 1);
+        dead_letters.insert("NULL", action, 1);
         rig.caught_up();
-        kafka.delete_topics(&[&letters.topic]);
+        kafka.delete_topics(&[&dead_letters.topic]);
         // The broker has deleted it.
         relay.says("dead letters: it cannot be read");
-        let (first, end) = letters.insert_good(action, 2);
-        let (second, _) = letters.insert_good(action, 3);
+        let (first, end) = dead_letters.insert_good(action, 2);
+        let (second, _) = dead_letters.insert_good(action, 3);
         relay.says("trying again");
         let log = ends(&mut relay, 78, "dlq-write");
-        letters.assert_nothing_given_up(&log, end);
+        dead_letters.assert_nothing_given_up(&log, end);
 
         // The dead letter went with its topic, and so nothing is parked any more.
-        kafka.create_topic(&letters.topic, 1, &[]);
+        kafka.create_topic(&dead_letters.topic, 1, &[]);
         let relay = rig.streaming(&config);
         rig.caught_up();
-        let found = letters.ids(&topic, action, 2 * (round + 1), PATIENCE);
+        let found = dead_letters.ids(&topic, action, 2 * (round + 1), PATIENCE);
         assert_eq!(found, [first, second], "{action}");
         relay.ends_well();
-        kafka.delete_topics(&[&letters.topic]);
+        kafka.delete_topics(&[&dead_letters.topic]);
     }
 }

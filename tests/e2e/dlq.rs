@@ -32,7 +32,7 @@ pub(crate) struct Desk {
     producer: BaseProducer,
 }
 
-/// A letter; what is not said is the same in all.
+/// A dead letter; what is not said is the same in all.
 #[derive(Clone)]
 pub(crate) struct Draft<'a> {
     pub(crate) id: &'a str,
@@ -90,7 +90,7 @@ impl Desk {
         self.dir.path().join("walrelay.toml")
     }
 
-    pub(crate) fn letter(&self, draft: &Draft<'_>) {
+    pub(crate) fn dead_letter(&self, draft: &Draft<'_>) {
         let (lsn, row) = draft.id.split_once(' ').expect("LSN and row");
         let topic = draft.topic.map(|topic| format!("{}{topic}", self.prefix));
         let seconds = row.parse::<u32>().expect("a number") % 60;
@@ -170,9 +170,9 @@ impl Desk {
         lines
             .lines()
             .map(|line| {
-                let letter: Value = serde_json::from_str(line).expect("JSON");
-                let lsn = letter["lsn"].as_str().expect("text");
-                format!("{lsn} {}", letter["row"])
+                let dead_letter: Value = serde_json::from_str(line).expect("JSON");
+                let lsn = dead_letter["lsn"].as_str().expect("text");
+                format!("{lsn} {}", dead_letter["row"])
             })
             .collect()
     }
@@ -224,18 +224,18 @@ impl Desk {
 fn letters_are_listed_and_shown_without_rows() {
     let desk = Desk::new();
     assert_eq!(desk.listed(&[]), [""; 0]);
-    desk.letter(&draft("0/A00 0", "secret-key"));
-    desk.letter(&draft("0/A00 0", "secret-key"));
-    desk.letter(&Draft {
+    desk.dead_letter(&draft("0/A00 0", "secret-key"));
+    desk.dead_letter(&draft("0/A00 0", "secret-key"));
+    desk.dead_letter(&Draft {
         topic: None,
         class: "unroutable",
         ..draft("0/A00 1", "b")
     });
-    desk.letter(&Draft {
+    desk.dead_letter(&Draft {
         slot: "other",
         ..draft("0/A00 2", "c")
     });
-    desk.letter(&draft("0/B00 3", "d"));
+    desk.dead_letter(&draft("0/B00 3", "d"));
     desk.write("x", None, &[("id", "somebody else's")]);
 
     let output = desk.dlq(&["list"]);
@@ -245,7 +245,7 @@ fn letters_are_listed_and_shown_without_rows() {
     );
     assert_eq!(output.status.code(), Some(0), "{note}");
     assert_eq!(table.lines().count(), 4, "{table}");
-    assert!(note.contains("3 open letters"), "{note}");
+    assert!(note.contains("3 open dead letters"), "{note}");
     assert!(
         note.contains("1 records in the topic are no dead letters"),
         "{note}"
@@ -326,14 +326,14 @@ fn letters_are_listed_and_shown_without_rows() {
 fn letters_are_redriven_in_order_and_dropped() {
     let desk = Desk::new();
     for row in 0..30 {
-        desk.letter(&draft(&format!("0/A00 {row}"), &format!("k{}", row % 3)));
+        desk.dead_letter(&draft(&format!("0/A00 {row}"), &format!("k{}", row % 3)));
     }
-    desk.letter(&Draft {
+    desk.dead_letter(&Draft {
         omitted: Some("7000000"),
         class: "oversize",
         ..draft("0/B00 50", "k1")
     });
-    desk.letter(&Draft {
+    desk.dead_letter(&Draft {
         topic: None,
         class: "unroutable",
         ..draft("0/B00 51", "k4")
@@ -367,7 +367,7 @@ fn letters_are_redriven_in_order_and_dropped() {
         &["redrive", "--all"],
         65,
         &[
-            "20 letters redriven, 2 failed",
+            "20 dead letters redriven, 2 failed",
             "[dlq-value-omitted]",
             "insert event event-50 into the outbox anew",
             "transaction 751, commit at LSN 0/B00",
@@ -405,7 +405,7 @@ fn letters_are_redriven_in_order_and_dropped() {
 fn a_resolution_that_is_not_written_repeats_one_record() {
     let desk = Desk::new();
     for row in 0..5 {
-        desk.letter(&draft(&format!("0/A00 {row}"), "k"));
+        desk.dead_letter(&draft(&format!("0/A00 {row}"), "k"));
     }
     desk.stdout(&["redrive", "--all", "--limit", "2"]);
     desk.allow_bytes("10");
@@ -426,7 +426,7 @@ fn a_resolution_that_is_not_written_repeats_one_record() {
 fn redriving_that_is_killed_goes_on_where_it_was() {
     let desk = Desk::new();
     for row in 0..300 {
-        desk.letter(&draft(&format!("0/A00 {row}"), &format!("k{}", row % 7)));
+        desk.dead_letter(&draft(&format!("0/A00 {row}"), &format!("k{}", row % 7)));
     }
     let bootstrap = desk.kafka.bootstrap_servers();
     let so_far = || History::records(&bootstrap, &desk.prefix, 300, Duration::ZERO).len();
@@ -473,7 +473,7 @@ fn a_relay_that_watches_learns_of_letters_and_of_their_end() {
         desk.kafka.bootstrap_servers(),
     )];
     let config = KafkaConfig::new(properties.into(), KafkaOptions::default()).expect("valid");
-    desk.letter(&draft("0/A00 0", "left"));
+    desk.dead_letter(&draft("0/A00 0", "left"));
     let parking = Arc::new(Parking::new());
     let watch = |topic: &str, parking: &Arc<Parking>| {
         DlqWatcher::start(&config, topic, SLOT, Arc::clone(parking)).expect("it starts")
@@ -483,7 +483,7 @@ fn a_relay_that_watches_learns_of_letters_and_of_their_end() {
     let orders = format!("{}orders", desk.prefix);
     let later: EventPosition = "1/0 0".parse().expect("a letter");
     assert!(parking.is_parked(later, &orders, b"left"));
-    desk.letter(&draft("0/B00 0", "new"));
+    desk.dead_letter(&draft("0/B00 0", "new"));
     eventually(PATIENCE, || parking.is_parked(later, &orders, b"new"));
     desk.stdout(&["redrive", "--key", "new"]);
     eventually(PATIENCE, || !parking.is_parked(later, &orders, b"new"));
@@ -585,18 +585,18 @@ fn a_parked_key_flows_again_in_order() {
 #[test]
 fn what_cannot_work_says_why() {
     let desk = Desk::new();
-    desk.letter(&Draft {
+    desk.dead_letter(&Draft {
         topic: Some("no/such"),
         ..draft("0/A00 0", "k")
     });
-    desk.letter(&draft("0/A00 1", "k"));
+    desk.dead_letter(&draft("0/A00 1", "k"));
     desk.fails(
         &["redrive", "--all"],
         65,
         &[
             "[dlq-refused]",
             "letter walrelay 0/A00 0",
-            "1 letters redriven, 1 failed",
+            "1 dead letters redriven, 1 failed",
         ],
     );
     desk.fails(&["list", "--set", "sink.kind=stdout"], 78, &["[dlq-sink]"]);

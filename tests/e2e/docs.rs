@@ -470,13 +470,13 @@ fn way_out_when_the_publication_is_gone_on_18() {
 #[test]
 fn dead_letters_of_the_manual() {
     let desk = Desk::new();
-    desk.letter(&draft("0/16B3748 0", "a"));
-    desk.letter(&Draft {
+    desk.dead_letter(&draft("0/16B3748 0", "a"));
+    desk.dead_letter(&Draft {
         class: "unroutable",
         topic: None,
         ..draft("0/16B3748 1", "b")
     });
-    desk.letter(&Draft {
+    desk.dead_letter(&Draft {
         class: "oversize",
         omitted: Some("5000000"),
         ..draft("0/16B3748 2", "c")
@@ -488,5 +488,5 @@ fn dead_letters_of_the_manual() {
     }
     let left = desk.dlq(&["list"]);
     let note = String::from_utf8_lossy(&left.stderr);
-    assert!(note.contains("0 open letters"), "{note}");
+    assert!(note.contains("0 open dead letters"), "{note}");
 }

@@ -306,13 +306,13 @@ fn events_without_a_schema_or_that_do_not_fit_go_where_the_policy_says() {
     assert!(log.contains("at \\\"number\\\" is not a long"), "{log}");
     assert!(log.contains("gave the schema up"), "{log}");
 
-    let letters = History::records(&rig.bootstrap, &topic, 4, PATIENCE);
+    let dead_letters = History::records(&rig.bootstrap, &topic, 4, PATIENCE);
     let header = |record: &Delivered, wanted: &str| {
         let found = record.headers.iter().find(|(name, _)| name == wanted);
         let value = found.and_then(|(_, value)| value.clone());
         value.map(|value| String::from_utf8(value).expect("text"))
     };
-    let told: BTreeMap<String, (String, String)> = letters
+    let told: BTreeMap<String, (String, String)> = dead_letters
         .iter()
         .map(|record| {
             let value = record.payload.clone().expect("the value as it was");

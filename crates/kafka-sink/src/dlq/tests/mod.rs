@@ -88,7 +88,7 @@ impl Writer {
         Self { producer }
     }
 
-    fn letter(&self, draft: &Draft<'_>) {
+    fn dead_letter(&self, draft: &Draft<'_>) {
         let (lsn, row) = draft.id.split_once(' ').expect("LSN and row");
         let mut headers = vec![
             ("id", draft.id),

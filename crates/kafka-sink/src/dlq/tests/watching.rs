@@ -22,7 +22,7 @@ fn what_earlier_runs_left_is_known_before_it_is_ready() {
     let cluster = cluster(&[(TOPIC, 3)]);
     let writer = Writer::new(&cluster);
     for number in 0..50 {
-        writer.letter(&draft(&format!("0/1 {number}"), &format!("k{number}")));
+        writer.dead_letter(&draft(&format!("0/1 {number}"), &format!("k{number}")));
     }
     for number in 0..20 {
         writer.resolution(Some(&format!("k{number}")), &format!("s 0/1 {number}"));
@@ -46,13 +46,13 @@ fn keys_are_parked_and_freed_while_it_watches() {
         slot: "other",
         ..draft("0/1 0", "k")
     };
-    writer.letter(&other_slot);
-    writer.letter(&Draft {
+    writer.dead_letter(&other_slot);
+    writer.dead_letter(&Draft {
         key: None,
         ..draft("0/1 1", "k")
     });
     writer.write(Some("k"), Some("v"), &[("id", "of somebody else")]);
-    writer.letter(&Draft {
+    writer.dead_letter(&Draft {
         topic: None,
         ..draft("0/1 2", "l")
     });
@@ -61,12 +61,12 @@ fn keys_are_parked_and_freed_while_it_watches() {
     assert!(!parking.is_parked(LATER, "orders", b"k"));
     assert_eq!(parking.open(), 1);
     // A repeat, as by a relay that was killed; and another slot's dead letter of the same name.
-    writer.letter(&Draft {
+    writer.dead_letter(&Draft {
         topic: None,
         ..draft("0/1 2", "l")
     });
     writer.resolution(Some("l"), "other 0/1 2");
-    writer.letter(&draft("0/2 0", "m"));
+    writer.dead_letter(&draft("0/2 0", "m"));
     eventually("parked", || parking.is_parked(LATER, "orders", b"m"));
     assert!(parking.is_parked(LATER, "any", b"l"));
     writer.resolution(Some("l"), "s 0/1 2");
@@ -81,14 +81,14 @@ fn without_a_topic_it_is_ready_and_follows_one_that_appears() {
     eventually("ready", || parking.is_ready());
     cluster.create_topic(TOPIC, 2, 1).expect("created");
     let writer = Writer::new(&cluster);
-    writer.letter(&draft("0/1 0", "k"));
+    writer.dead_letter(&draft("0/1 0", "k"));
     eventually("parked", || parking.is_parked(LATER, "orders", b"k"));
 }
 
 #[test]
 fn it_is_not_ready_before_a_broker_has_answered() {
     let cluster = cluster(&[(TOPIC, 2)]);
-    Writer::new(&cluster).letter(&draft("0/1 0", "k"));
+    Writer::new(&cluster).dead_letter(&draft("0/1 0", "k"));
     cluster.broker_down(1).expect("down");
     let (_watcher, parking) = watch(&cluster);
     // Longer than it takes to be told that there is no topic, when somebody answers.

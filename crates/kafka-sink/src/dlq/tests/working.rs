@@ -32,7 +32,7 @@ fn all(_: &DlqRecord) -> bool {
 /// What was reported, in words.
 fn words(step: &Step<'_>) -> String {
     match step {
-        Step::Done(letter) => format!("done {}", letter.id),
+        Step::Done(dead_letter) => format!("done {}", dead_letter.id),
         Step::Failed(name, _, why) => format!("failed {}: {why}", name.id),
         Step::HeldBack {
             dead_letter,
@@ -99,7 +99,7 @@ fn letters_are_redriven_once_and_in_order() {
     ];
     for row in 0..40 {
         let (id, key) = (format!("1/A {row}"), format!("k{}", row % 5));
-        writer.letter(&Draft {
+        writer.dead_letter(&Draft {
             more: &more,
             ..draft(&id, &key)
         });
@@ -107,9 +107,9 @@ fn letters_are_redriven_once_and_in_order() {
     // A relay that was killed writes them again.
     for row in 20..40 {
         let (id, key) = (format!("1/A {row}"), format!("k{}", row % 5));
-        writer.letter(&draft(&id, &key));
+        writer.dead_letter(&draft(&id, &key));
     }
-    writer.letter(&Draft {
+    writer.dead_letter(&Draft {
         key: None,
         value: None,
         ..draft("1/B 0", "")
@@ -166,20 +166,20 @@ fn what_is_refused_holds_its_key_back_and_no_other() {
         topic,
         ..draft(id, key)
     };
-    writer.letter(&to(Some("secret"), "0/1 0", "a"));
-    writer.letter(&to(Some("secret"), "0/1 1", "a"));
+    writer.dead_letter(&to(Some("secret"), "0/1 0", "a"));
+    writer.dead_letter(&to(Some("secret"), "0/1 1", "a"));
     // Another topic: there is no order between the two.
-    writer.letter(&to(Some("orders"), "0/1 2", "a"));
-    writer.letter(&to(Some("secret"), "0/1 3", "b"));
-    writer.letter(&to(None, "0/1 4", "c"));
-    writer.letter(&to(Some("orders"), "0/1 5", "c"));
-    writer.letter(&Draft {
+    writer.dead_letter(&to(Some("orders"), "0/1 2", "a"));
+    writer.dead_letter(&to(Some("secret"), "0/1 3", "b"));
+    writer.dead_letter(&to(None, "0/1 4", "c"));
+    writer.dead_letter(&to(Some("orders"), "0/1 5", "c"));
+    writer.dead_letter(&Draft {
         value: None,
         more: &[(dlq_headers::VALUE_BYTES, "5000000")],
         ..draft("0/1 6", "d")
     });
-    writer.letter(&draft("0/1 7", "d"));
-    writer.letter(&draft("0/1 8", "e"));
+    writer.dead_letter(&draft("0/1 7", "d"));
+    writer.dead_letter(&draft("0/1 8", "e"));
     let denied = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
     cluster.topic_error("secret", denied).expect("set");
     let (summary, steps) = carry_out(&cluster, &redrive(), all);
@@ -213,7 +213,9 @@ fn what_is_refused_holds_its_key_back_and_no_other() {
         action: Action::Drop,
         ..redrive()
     };
-    let (summary, _) = carry_out(&cluster, &drop, |letter| letter.omitted_bytes.is_some());
+    let (summary, _) = carry_out(&cluster, &drop, |dead_letter| {
+        dead_letter.omitted_bytes.is_some()
+    });
     assert_eq!(summary.done, 1);
     let elsewhere = ReplayOptions {
         action: Action::Redrive {
@@ -222,7 +224,9 @@ fn what_is_refused_holds_its_key_back_and_no_other() {
         },
         ..redrive()
     };
-    let (summary, _) = carry_out(&cluster, &elsewhere, |letter| letter.topic.is_none());
+    let (summary, _) = carry_out(&cluster, &elsewhere, |dead_letter| {
+        dead_letter.topic.is_none()
+    });
     assert_eq!(summary.done, 1);
     let (summary, steps) = carry_out(&cluster, &redrive(), all);
     assert_eq!((summary.done, summary.failed), (5, 0), "{steps:?}");
@@ -241,10 +245,10 @@ fn parked_letters_follow_also_such_as_come_meanwhile() {
         class: dlq_headers::PARKED,
         ..draft(id, key)
     };
-    writer.letter(&draft("0/1 0", "a"));
-    writer.letter(&parked("0/2 0", "a"));
-    writer.letter(&parked("0/2 1", "b"));
-    let select = |letter: &DlqRecord| letter.class == "rejected";
+    writer.dead_letter(&draft("0/1 0", "a"));
+    writer.dead_letter(&parked("0/2 0", "a"));
+    writer.dead_letter(&parked("0/2 1", "b"));
+    let select = |dead_letter: &DlqRecord| dead_letter.class == "rejected";
     let mut replayer = replayer(&cluster);
     replayer.read(select).expect("readable");
     let mut steps = Vec::new();
@@ -252,11 +256,11 @@ fn parked_letters_follow_also_such_as_come_meanwhile() {
         .carry_out(&redrive(), select, |step| {
             // A relay that has not heard of the resolution yet.
             match steps.len() {
-                0 => writer.letter(&parked("0/3 0", "a")),
+                0 => writer.dead_letter(&parked("0/3 0", "a")),
                 2 => {
-                    writer.letter(&parked("0/4 0", "b"));
-                    writer.letter(&draft("0/4 1", "a"));
-                    writer.letter(&draft("0/4 2", "c"));
+                    writer.dead_letter(&parked("0/4 0", "b"));
+                    writer.dead_letter(&draft("0/4 1", "a"));
+                    writer.dead_letter(&draft("0/4 2", "c"));
                 }
                 _ => {}
             }
@@ -287,20 +291,20 @@ fn parked_letters_follow_also_such_as_come_meanwhile() {
 fn it_is_known_what_would_be_out_of_order() {
     let cluster = cluster(&[(TOPIC, 1)]);
     let writer = Writer::new(&cluster);
-    writer.letter(&draft("0/1 0", "a"));
-    writer.letter(&Draft {
+    writer.dead_letter(&draft("0/1 0", "a"));
+    writer.dead_letter(&Draft {
         topic: Some("other"),
         ..draft("0/2 0", "a")
     });
-    writer.letter(&draft("0/2 1", "a"));
-    writer.letter(&draft("0/2 2", "b"));
-    writer.letter(&Draft {
+    writer.dead_letter(&draft("0/2 1", "a"));
+    writer.dead_letter(&draft("0/2 2", "b"));
+    writer.dead_letter(&Draft {
         slot: "t",
         ..draft("0/2 3", "a")
     });
     let mut replayer = replayer(&cluster);
     replayer
-        .read(|letter| letter.id.lsn == 2)
+        .read(|dead_letter| dead_letter.id.lsn == 2)
         .expect("readable");
     let found = replayer.out_of_order();
     let shown: Vec<String> = found
@@ -313,8 +317,12 @@ fn it_is_known_what_would_be_out_of_order() {
     assert_eq!(names, ["s 0/2 0", "s 0/2 1", "s 0/2 2", "t 0/2 3"]);
     let mut keys = Vec::new();
     replayer
-        .each(&listed, |_, letter| {
-            keys.push(letter.and_then(|letter| letter.key.clone()).expect("there"));
+        .each(&listed, |_, dead_letter| {
+            keys.push(
+                dead_letter
+                    .and_then(|dead_letter| dead_letter.key.clone())
+                    .expect("there"),
+            );
         })
         .expect("readable");
     assert_eq!(keys, [b"a", b"a", b"b", b"a"]);
@@ -324,7 +332,7 @@ fn it_is_known_what_would_be_out_of_order() {
 fn who_gets_no_answer_says_so_and_leaves_the_letter_open() {
     let cluster = cluster(&[(TOPIC, 1), ("orders", 1)]);
     let writer = Writer::new(&cluster);
-    writer.letter(&draft("0/1 0", "a"));
+    writer.dead_letter(&draft("0/1 0", "a"));
     let mut replayer = replayer(&cluster);
     replayer.read(all).expect("readable");
     let impatient = ReplayOptions {
@@ -347,14 +355,16 @@ fn what_retention_took_is_gone() {
     let error = NotRedriven::Gone;
     assert!(error.to_string().contains("not in the topic"));
     let cluster = cluster(&[(TOPIC, 1)]);
-    Writer::new(&cluster).letter(&draft("0/1 0", "a"));
+    Writer::new(&cluster).dead_letter(&draft("0/1 0", "a"));
     let mut replayer = replayer(&cluster);
     replayer.read(all).expect("readable");
     let mut listed = replayer.index().selected(false);
     listed[0].position.offset = 100;
     let mut gone = 0;
     replayer
-        .each(&listed, |_, letter| gone += usize::from(letter.is_none()))
+        .each(&listed, |_, dead_letter| {
+            gone += usize::from(dead_letter.is_none());
+        })
         .expect("readable");
     assert_eq!(gone, 1);
 }

@@ -47,7 +47,7 @@ pub(super) fn drop(args: &DropArgs, env: Env<'_>) -> Ended {
         let failure = Failure::new(
             "dlq-not-confirmed",
             Exit::Usage,
-            "the events of dropped letters are not sent, now or later",
+            "the events of dropped dead letters are not sent, now or later",
         )
         .remedy("see which they are with --dry-run, then say --yes");
         return Err(vec![failure]);
@@ -62,7 +62,7 @@ impl<'a> Job<'a> {
             return Err(Failure::new(
                 "dlq-no-filter",
                 Exit::Usage,
-                "this would concern all letters",
+                "this would concern all dead letters",
             )
             .remedy("give a filter, such as --class or --id, or --all if all are meant"));
         }
@@ -144,7 +144,11 @@ impl<'a> Job<'a> {
         if self.args.output == Output::Table && !plan.is_empty() {
             table.write(&mut io::stdout().lock()).map_err(output)?;
         }
-        note(&format!("{} letters would be {}", plan.len(), self.outcome));
+        note(&format!(
+            "{} dead letters would be {}",
+            plan.len(),
+            self.outcome
+        ));
         Ok(())
     }
 
@@ -157,7 +161,7 @@ impl<'a> Job<'a> {
     }
 
     fn sum_up(&self, summary: ReplaySummary, failed: usize) {
-        let mut parts = vec![format!("{} letters {}", summary.done, self.outcome)];
+        let mut parts = vec![format!("{} dead letters {}", summary.done, self.outcome)];
         if failed > 0 {
             parts.push(format!("{failed} failed"));
         }
@@ -186,7 +190,7 @@ impl Failed {
 }
 
 fn not_redriven(name: &DlqRecordId, record: Option<&DlqRecord>, why: NotRedriven) -> Failure {
-    let what = format!("letter {name} was not redriven");
+    let what = format!("dead letter {name} was not redriven");
     match why {
         NotRedriven::Omitted { .. } => {
             let event = record
@@ -202,7 +206,7 @@ fn not_redriven(name: &DlqRecordId, record: Option<&DlqRecord>, why: NotRedriven
                 .caused_by(why)
                 .remedy(format!(
                     "insert {event} into the outbox anew, in parts that fit ({xid}commit at LSN {}), \
-                     then close the letter: walrelay dlq drop --slot {} --id '{}' --yes",
+                     then close the dead letter: walrelay dlq drop --slot {} --id '{}' --yes",
                     name.id.to_string().split(' ').next().unwrap_or_default(),
                     name.slot,
                     name.id
@@ -233,7 +237,7 @@ fn out_of_order(broken: &[OutOfOrder]) -> Failure {
         )
         .collect();
     let what = format!(
-        "{} selected letters would overtake earlier ones of the same key{}",
+        "{} selected dead letters would overtake earlier ones of the same key{}",
         broken.len(),
         first.concat()
     );
@@ -244,7 +248,10 @@ fn out_of_order(broken: &[OutOfOrder]) -> Failure {
 }
 
 fn nothing() -> Failure {
-    Failure::new("dlq-letter", Exit::Usage, "there is no such open letter").remedy(
-        "`walrelay dlq list` lists those of the configured slot, --resolved also closed ones",
+    Failure::new(
+        "dlq-letter",
+        Exit::Usage,
+        "there is no such open dead letter",
     )
+    .remedy("`walrelay dlq list` lists those of the configured slot, --resolved also closed ones")
 }

@@ -52,7 +52,7 @@ pub(super) fn list(args: &ListArgs, env: Env<'_>) -> Ended {
             table.write(&mut io::stdout().lock()).map_err(output)?;
         }
         let open = if args.resolved { "" } else { " open" };
-        note(&format!("{count}{open} letters"));
+        note(&format!("{count}{open} dead letters"));
     }
     Ok(())
 }
@@ -60,8 +60,8 @@ pub(super) fn list(args: &ListArgs, env: Env<'_>) -> Ended {
 /// `walrelay dlq show`.
 pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> Ended {
     let Some(id) = args.record() else {
-        let failure = Failure::new("dlq-letter", Exit::Usage, "this names no letter").remedy(
-            "a letter is named as LSN and row, as `walrelay dlq list` shows it: 0/16B3748 0",
+        let failure = Failure::new("dlq-letter", Exit::Usage, "this names no dead letter").remedy(
+            "a dead letter is named as LSN and row, as `walrelay dlq list` shows it: 0/16B3748 0",
         );
         return Err(vec![failure]);
     };
@@ -70,7 +70,7 @@ pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> Ended {
         Failure::new(
             "dlq-letter",
             Exit::Usage,
-            format!("there is no letter {id}"),
+            format!("there is no dead letter {id}"),
         )
         .remedy("`walrelay dlq list --resolved --all-slots` lists all")
     };
@@ -88,7 +88,7 @@ pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> Ended {
         let failure = Failure::new(
             "dlq-letter",
             Exit::Usage,
-            format!("several slots have a letter {id}"),
+            format!("several slots have a dead letter {id}"),
         )
         .remedy("name one with --slot");
         return Err(vec![failure]);
@@ -123,7 +123,7 @@ fn print(args: &ShowArgs, listed: &Listed, record: &DlqRecord) -> Result<(), Fai
                 return Err(Failure::new(
                     "dlq-value-omitted",
                     Exit::Data,
-                    format!("the letter has no value: its {bytes} bytes were left out"),
+                    format!("the dead letter has no value: its {bytes} bytes were left out"),
                 )
                 .remedy("look for the event's id in the outbox table"));
             }
