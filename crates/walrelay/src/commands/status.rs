@@ -1,5 +1,6 @@
 //! `walrelay status`: one screen about a running relay, or about its slot alone.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write as _};
 use std::thread;
@@ -17,7 +18,7 @@ use crate::config::{Config, Http};
 use crate::failures;
 use crate::http::{Roots, agent};
 use crate::postgres::slot_standing;
-use crate::telemetry::{Quantiles, SlotReport, SnapshotReport, StatusReport, slot_report};
+use crate::telemetry::{BookmarkReport, SlotReport, SnapshotReport, StatusReport, slot_report};
 
 /// How long the endpoint may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -178,127 +179,128 @@ fn screen(config: &Config, status: &Status) -> String {
 
 /// The lines of a relay's screen, each with its name.
 pub(super) fn lines_of(relay: &StatusReport) -> Vec<(String, String)> {
-    let mut lines = Vec::new();
-    let mut line = |name: &str, value: String| lines.push((name.to_owned(), value));
-    let state = match (&relay.not_ready, &relay.pipeline.reason) {
-        (None, _) => relay.pipeline.state.clone(),
-        (Some(reason), _) => format!("NOT READY, {reason}"),
-    };
-    line(
-        "relay",
-        format!(
-            "{state}, for {}",
-            span(relay.now_ms.saturating_sub(relay.pipeline.since_ms))
-        ),
-    );
-    if let Some(snapshot) = &relay.snapshot {
-        line("snapshot", snapshot_line(snapshot));
+    let mut screen = Screen(Vec::new());
+    screen.source(relay);
+    screen.delivery(relay);
+    screen.errors(relay);
+    screen.0
+}
+
+struct Screen(Vec<(String, String)>);
+
+impl Screen {
+    fn line(&mut self, name: &str, value: String) {
+        self.0.push((name.to_owned(), value));
     }
-    line("source", relay.source.server.clone());
-    match (&relay.slot, &relay.slot_error) {
-        (Some(slot), None) => line(
-            "slot",
-            format!("{}: {}", relay.pipeline.slot, slot_line(slot)),
-        ),
-        (_, Some(error)) => line(
-            "slot",
-            format!("{}: not known, {error}", relay.pipeline.slot),
-        ),
-        (None, None) => line("slot", format!("{}: not known", relay.pipeline.slot)),
+
+    /// State, slot and positions.
+    fn source(&mut self, relay: &StatusReport) {
+        let state = match (&relay.not_ready, &relay.pipeline.reason) {
+            (None, _) => relay.pipeline.state.clone(),
+            (Some(reason), _) => format!("NOT READY, {reason}"),
+        };
+        let lasts = span(relay.now_ms.saturating_sub(relay.pipeline.since_ms));
+        self.line("relay", format!("{state}, for {lasts}"));
+        if let Some(snapshot) = &relay.snapshot {
+            self.line("snapshot", snapshot_line(snapshot));
+        }
+        let source = &relay.source;
+        self.line("source", source.server.clone());
+        let slot = match (&relay.slot, &relay.slot_error) {
+            (Some(slot), None) => slot_line(slot),
+            (_, Some(error)) => format!("not known, {error}"),
+            (None, None) => "not known".to_owned(),
+        };
+        self.line("slot", format!("{}: {slot}", relay.pipeline.slot));
+        if let Some(bookmark) = &relay.bookmark {
+            self.line("rolling", bookmark_line(bookmark));
+        }
+        let behind = source.lag_bytes.map_or_else(|| "-".to_owned(), bytes);
+        self.line("lag", format!("{:.1} s, {behind}", source.lag_seconds));
+        let [confirmed, received, server] = [
+            &source.confirmed_lsn,
+            &source.received_lsn,
+            &source.server_lsn,
+        ]
+        .map(|lsn| lsn.as_deref().unwrap_or("-"));
+        self.line(
+            "positions",
+            format!("confirmed {confirmed}, received {received}, server {server}"),
+        );
     }
-    if let Some(bookmark) = &relay.bookmark {
-        let cut = bookmark.cut_short.as_ref();
-        line(
-            "rolling",
+
+    /// What is in flight, and what was delivered.
+    fn delivery(&mut self, relay: &StatusReport) {
+        let delivery = &relay.delivery;
+        self.line(
+            "in flight",
             format!(
-                "{} at {}: {} back can be replayed, of {}{}; {} of WAL are kept for it, of {}",
-                bookmark.slot,
-                bookmark.position,
-                span((bookmark.reachable_seconds * 1e3) as u64),
-                span((bookmark.keep_seconds * 1e3) as u64),
-                cut.map_or_else(String::new, |why| format!(", CUT SHORT: {why}")),
-                bytes(bookmark.retained_bytes),
-                bytes(bookmark.max_wal_bytes)
+                "{} of {} records, {} of {}",
+                delivery.in_flight_records,
+                delivery.in_flight_records_limit,
+                bytes(delivery.in_flight_bytes),
+                bytes(delivery.in_flight_bytes_limit)
             ),
         );
-    }
-    let lsn = |lsn: &Option<String>| lsn.clone().unwrap_or_else(|| "-".to_owned());
-    let source = &relay.source;
-    line(
-        "lag",
-        format!(
-            "{:.1} s, {}",
-            source.lag_seconds,
-            source.lag_bytes.map_or_else(|| "-".to_owned(), bytes)
-        ),
-    );
-    line(
-        "positions",
-        format!(
-            "confirmed {}, received {}, server {}",
-            lsn(&source.confirmed_lsn),
-            lsn(&source.received_lsn),
-            lsn(&source.server_lsn)
-        ),
-    );
-    let delivery = &relay.delivery;
-    line(
-        "in flight",
-        format!(
-            "{} of {} records, {} of {}",
-            delivery.in_flight_records,
-            delivery.in_flight_records_limit,
-            bytes(delivery.in_flight_bytes),
-            bytes(delivery.in_flight_bytes_limit)
-        ),
-    );
-    let quantiles = |q: &Quantiles| match q.p50_ms.zip(q.p99_ms) {
-        Some((p50, p99)) => format!("p50 {p50:.2} ms, p99 {p99:.2} ms"),
-        None => "no events in the last minute".to_owned(),
-    };
-    line("commit to ack", quantiles(&relay.latency.commit_to_ack));
-    line(
-        "relayed",
-        format!(
-            "{} records in {} transactions, {} mode",
-            delivery.records, delivery.transactions, delivery.mode
-        ),
-    );
-    if delivery.pruned_rows > 0 {
-        line("pruned", format!("{} rows", delivery.pruned_rows));
-    }
-    let total = |counts: &std::collections::BTreeMap<String, u64>| counts.values().sum::<u64>();
-    line(
-        "dead letters",
-        format!(
-            "{} written, {} skipped, {} keys parked",
-            total(&relay.dead_letters.written),
-            total(&relay.dead_letters.skipped),
-            relay.dead_letters.parked_keys
-        ),
-    );
-    if let Some(kafka) = &relay.kafka {
-        let up = kafka
-            .brokers
-            .iter()
-            .filter(|broker| broker.state == "UP")
-            .count();
-        let brokers = kafka.brokers.len();
-        line(
-            "kafka",
-            format!("{up} of {brokers} brokers up, {}", kafka.bootstrap_servers),
+        let latency = &relay.latency.commit_to_ack;
+        let latency = match latency.p50_ms.zip(latency.p99_ms) {
+            Some((p50, p99)) => format!("p50 {p50:.2} ms, p99 {p99:.2} ms"),
+            None => "no events in the last minute".to_owned(),
+        };
+        self.line("commit to ack", latency);
+        self.line(
+            "relayed",
+            format!(
+                "{} records in {} transactions, {} mode",
+                delivery.records, delivery.transactions, delivery.mode
+            ),
         );
-    }
-    for error in relay.errors.iter().take(3) {
-        line(
-            &error.level.to_lowercase(),
-            format!("{} ({} times)", error.message, error.count),
+        if delivery.pruned_rows > 0 {
+            self.line("pruned", format!("{} rows", delivery.pruned_rows));
+        }
+        let total = |counts: &BTreeMap<String, u64>| counts.values().sum::<u64>();
+        self.line(
+            "dead letters",
+            format!(
+                "{} written, {} skipped, {} keys parked",
+                total(&relay.dead_letters.written),
+                total(&relay.dead_letters.skipped),
+                relay.dead_letters.parked_keys
+            ),
         );
-        if let Some(remedy) = &error.remedy {
-            line("", format!("-> {remedy}"));
+        if let Some(kafka) = &relay.kafka {
+            let up = kafka.brokers.iter().filter(|broker| broker.state == "UP");
+            let (up, all) = (up.count(), kafka.brokers.len());
+            let servers = &kafka.bootstrap_servers;
+            self.line("kafka", format!("{up} of {all} brokers up, {servers}"));
         }
     }
-    lines
+
+    /// The newest errors, each with its remedy.
+    fn errors(&mut self, relay: &StatusReport) {
+        for error in relay.errors.iter().take(3) {
+            let said = format!("{} ({} times)", error.message, error.count);
+            self.line(&error.level.to_lowercase(), said);
+            if let Some(remedy) = &error.remedy {
+                self.line("", format!("-> {remedy}"));
+            }
+        }
+    }
+}
+
+fn bookmark_line(bookmark: &BookmarkReport) -> String {
+    let seconds = |seconds: f64| span((seconds * 1e3) as u64);
+    let cut = bookmark.cut_short.as_ref();
+    format!(
+        "{} at {}: {} back can be replayed, of {}{}; {} of WAL are kept for it, of {}",
+        bookmark.slot,
+        bookmark.position,
+        seconds(bookmark.reachable_seconds),
+        seconds(bookmark.keep_seconds),
+        cut.map_or_else(String::new, |why| format!(", CUT SHORT: {why}")),
+        bytes(bookmark.retained_bytes),
+        bytes(bookmark.max_wal_bytes)
+    )
 }
 
 fn slot_line(slot: &SlotReport) -> String {

@@ -39,7 +39,7 @@ pub(crate) use monitor::{SlotMonitor, slot_report};
 pub(crate) use observed::{RegistryStats, Setup, Telemetry};
 pub(crate) use otlp::Exporter;
 pub(crate) use recent::RecentErrors;
-pub(crate) use report::{BookmarkReport, Quantiles, SlotReport, SnapshotReport, StatusReport};
+pub(crate) use report::{BookmarkReport, SlotReport, SnapshotReport, StatusReport};
 
 /// Sends log lines to standard error, and keeps the last warnings and errors. JSON lines name the slot. Called once; a
 /// second call changes nothing.
