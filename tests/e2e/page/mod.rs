@@ -140,8 +140,9 @@ impl Page {
             if self.browser.evaluate(reached) == true {
                 self.browser.press("Enter", "\r");
                 assert_eq!(self.browser.evaluate(is_open), true);
-                let rows = self.browser.text("#minute-rows");
-                assert!(rows.contains(':'), "{rows}");
+                // The page fills the table once it is open.
+                let filled = |rows: &str| rows.contains(':');
+                self.browser.wait_text("#minute-rows", PATIENCE, filled);
                 return;
             }
             self.browser.press("Tab", "");
