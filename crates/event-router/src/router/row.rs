@@ -136,7 +136,7 @@ impl<'a> Routed<'a> {
 }
 
 impl Row<'_> {
-    /// The router's [`Selection`] leaves the event out: there is no record of it.
+    /// The router's [`Selection`](crate::Selection) leaves the event out: there is no record of it.
     pub fn is_passed_over(&self) -> bool {
         self.passed_over
     }
