@@ -197,7 +197,8 @@ fn write_time(time: PgTimestamp, text: &mut String) {
     if let Some(separator) = text.find('T') {
         text.replace_range(separator..=separator, " ");
     }
-    if text.pop().is_some() {
+    if text.ends_with('Z') {
+        text.pop();
         text.push_str("+00");
     }
 }
