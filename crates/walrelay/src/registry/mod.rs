@@ -9,11 +9,11 @@
 mod answer;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::io;
 use std::sync::Arc;
 use std::thread;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use secrecy::ExposeSecret;
 use tokio::sync::oneshot;
 use ureq::Agent;
@@ -287,21 +287,16 @@ impl Inner {
     }
 }
 
-/// A subject as a segment of a path (RFC 3986).
-fn escaped(subject: &str) -> String {
-    let mut out = String::with_capacity(subject.len());
-    for byte in subject.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                out.push(char::from(byte));
-            }
-            _ => {
-                // Writing to a String does not fail.
-                let _ = write!(out, "%{byte:02X}");
-            }
-        }
-    }
-    out
+/// The unreserved characters of RFC 3986 stay.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// A subject as a segment of a path.
+fn escaped(subject: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(subject, RESERVED)
 }
 
 #[cfg(test)]
