@@ -137,7 +137,7 @@ async fn list(args: &ListBookmarksArgs, server: Server) -> Result<(), Failure> {
         .await
         .map_err(failure)?;
     session.close().await;
-    let end = if args.times {
+    let end = if args.times && !found.is_empty() {
         Some(server.system().await?.flushed)
     } else {
         None

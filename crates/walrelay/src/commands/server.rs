@@ -11,7 +11,7 @@ use super::{Env, load};
 use crate::cli::{ConfigArgs, Failure};
 use crate::config::Config;
 use crate::failures;
-use crate::postgres::{Original, PostgresError, first_commit};
+use crate::postgres::{Original, PostgresError, SlotRow, first_commit, slots};
 
 /// The server of the configuration.
 pub(super) struct Server {
@@ -34,6 +34,15 @@ impl Server {
     pub(super) async fn connect(&self) -> Result<Session, Failure> {
         let connected = Session::connect(&self.info, SessionKind::Sql, &[]).await;
         connected.map_err(failure)
+    }
+
+    /// The configured slot, if there is one.
+    pub(super) async fn find_slot(
+        &self,
+        session: &mut Session,
+    ) -> Result<Option<SlotRow>, walrelay_walsender::Error> {
+        let all = slots(session).await?;
+        Ok(all.into_iter().find(|slot| slot.name == self.slot()))
     }
 
     /// Which server it is, and where its log ends.

@@ -9,7 +9,7 @@ use super::super::slots::warn;
 use super::{gone, marking, say, stop};
 use crate::cli::{Exit, Failure, RollbackCutoverArgs};
 use crate::failures;
-use crate::postgres::{ConfirmedError, MarkError, Original, PostgresError, SlotRow, slots};
+use crate::postgres::{ConfirmedError, MarkError, Original, PostgresError, SlotRow};
 
 pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<(), Failure> {
     let config = &server.config;
@@ -93,8 +93,7 @@ pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<()
 }
 
 async fn slot_of(session: &mut Session, server: &Server) -> Result<SlotRow, Failure> {
-    let found = slots(session).await.map_err(failure)?;
-    let slot = found.into_iter().find(|slot| slot.name == server.slot());
+    let slot = server.find_slot(session).await.map_err(failure)?;
     slot.filter(|slot| !slot.is_lost()).ok_or_else(|| {
         let what = format!(
             "there is no slot {}, or it is lost: nothing tells what walrelay published",

@@ -14,7 +14,7 @@ use super::super::slots::warn;
 use super::plan::{lockers_sql, slot_exists};
 use super::{INTERVAL, gone, marking, needs_unsent, say, stop};
 use crate::cli::{Exit, Failure, SwitchCutoverArgs};
-use crate::postgres::{ConfirmedError, slots};
+use crate::postgres::ConfirmedError;
 use crate::telemetry::{World, log_to_stderr};
 
 pub(super) fn switch(
@@ -26,8 +26,8 @@ pub(super) fn switch(
     needs_unsent(config)?;
     let unmarked = block_on(Box::pin(async {
         let mut session = server.connect().await?;
-        let taken = slots(&mut session).await.map_err(failure)?;
-        if taken.iter().any(|slot| slot.name == config.source.slot) {
+        let taken = server.find_slot(&mut session).await.map_err(failure)?;
+        if taken.is_some() {
             return Err(slot_exists(&config.source.slot));
         }
         let unmarked = marking(config).unmarked(&mut session).await;
@@ -121,9 +121,9 @@ async fn no_locks(args: &SwitchCutoverArgs, server: &Server) -> Result<(), Failu
 
 async fn exists(server: &Server) -> Result<bool, Failure> {
     let mut session = server.connect().await?;
-    let found = slots(&mut session).await.map_err(failure)?;
+    let found = server.find_slot(&mut session).await.map_err(failure)?;
     session.close().await;
-    Ok(found.iter().any(|slot| slot.name == server.slot()))
+    Ok(found.is_some())
 }
 
 /// Resolves when the relay has made the slot and confirms positions in it.
@@ -144,8 +144,7 @@ async fn slot_made(server: &Server) {
             },
         };
         let looked = async {
-            let found = slots(session).await?;
-            if !found.iter().any(|slot| slot.name == server.slot()) {
+            if server.find_slot(session).await?.is_none() {
                 return Ok(false);
             }
             // The stream goes on when it confirms what is committed now.
