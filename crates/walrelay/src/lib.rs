@@ -36,6 +36,7 @@ mod registry;
 mod rolling;
 mod row_worker;
 mod sinks;
+mod sync;
 mod telemetry;
 mod tokens;
 

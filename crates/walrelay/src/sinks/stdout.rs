@@ -29,6 +29,7 @@ use walrelay_sink::{Deliveries, DeliveryError, Disposition, Record, SendError, S
 pub(crate) use line::write as record_line;
 
 use crate::config::Delivery;
+use crate::sync::lock;
 
 /// Makes sinks that write to standard output.
 #[derive(Debug, Clone, Copy)]
@@ -270,7 +271,7 @@ impl State {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         // No code that may panic runs under the lock, and a report must not be lost.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use prometheus_client::metrics::histogram::Histogram as Buckets;
 
-use super::lock;
 use super::report::Quantiles;
+use crate::sync::lock;
 
 /// For how long a quantile looks back, in two halves.
 const HALF_WINDOW: Duration = Duration::from_secs(30);

@@ -18,7 +18,7 @@ mod report;
 mod summary;
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tracing::level_filters::LevelFilter;
@@ -132,9 +132,4 @@ pub(crate) fn wall_clock() -> PgTimestamp {
         .unwrap_or_default();
     let micros = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
     PgTimestamp::from_unix_micros(micros).unwrap_or(PgTimestamp::new(0))
-}
-
-/// Nothing that holds these locks panics halfway.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -19,8 +19,9 @@ use super::report::{
     LatencyReport, PipelineReport, ProcessReport, RegistryReport, Sample, SlotReport,
     SnapshotReport, SourceReport, StatusReport, TopicReport,
 };
-use super::{RecentErrors, lock, millis_now};
+use super::{RecentErrors, millis_now};
 use crate::postgres::SnapshotProgress;
+use crate::sync::lock;
 
 /// Samples of the history: fifteen minutes.
 const SAMPLES: usize = 900;

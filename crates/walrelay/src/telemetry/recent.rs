@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -11,6 +11,7 @@ use tracing_subscriber::layer::Context;
 
 use super::millis_now;
 use super::report::ErrorReport;
+use crate::sync::lock;
 
 /// How many different messages are kept.
 const KEPT: usize = 20;
@@ -49,12 +50,12 @@ pub(crate) struct RecentErrors(Arc<Mutex<VecDeque<ErrorReport>>>);
 impl RecentErrors {
     /// The newest first.
     pub(crate) fn list(&self) -> Vec<ErrorReport> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = lock(&self.0);
         kept.iter().cloned().collect()
     }
 
     fn add(&self, level: Level, message: String, remedy: Option<String>) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.0);
         let known = kept.iter().position(|error| error.message == message);
         let mut error = known.and_then(|at| kept.remove(at)).unwrap_or(ErrorReport {
             at_ms: 0,

@@ -1,7 +1,7 @@
 //! `walrelay cutover verify`: each row of the outbox is looked for in Kafka.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use walrelay_kafka_sink::TailedRecord;
@@ -24,6 +24,7 @@ use crate::postgres::{
     ConfirmedError, ResendSource, Selection, SnapshotPlan, SnapshotProgress, recent_rows,
 };
 use crate::sinks::{Count, Counting};
+use crate::sync::lock;
 
 /// Clocks of hosts differ, and a record is published after its row's time.
 const MARGIN: Duration = Duration::from_secs(60);
@@ -40,21 +41,13 @@ pub(super) fn verify(args: &VerifyCutoverArgs, server: &Server) -> Result<(), Fa
     });
     expect(args, server, &expected)?;
     let mut printed = BTreeMap::new();
-    let names = std::mem::take(
-        &mut *expected
-            .topics
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner),
-    );
+    let names = std::mem::take(&mut *lock(&expected.topics));
     for topic in &names {
         if !topics.follow(topic)? {
             warn(&format!("topic {topic} does not exist"));
         }
     }
-    let mut comparison = expected
-        .comparison
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
+    let mut comparison = lock(&expected.comparison);
     let mut found = Vec::new();
     topics.read_to_ends(|topics, record| {
         let topic = record.topic.clone();
@@ -94,16 +87,13 @@ impl Count for Expected {
                 .map(|header| (header.name.to_owned(), header.value.map(<[u8]>::to_vec)))
                 .collect(),
         };
-        let mut topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut topics = lock(&self.topics);
         if !topics.contains(record.topic) {
             topics.insert(record.topic.to_owned());
         }
         if let Some(id) = self.ids.of(&copy) {
             let event = Event::of(id, record.topic, None, &copy);
-            let mut comparison = self
-                .comparison
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut comparison = lock(&self.comparison);
             // Nothing is there yet that it could differ from.
             let _ = comparison.ours(event, Instant::now());
         }

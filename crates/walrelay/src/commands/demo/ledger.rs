@@ -1,8 +1,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::commands::run::CommitToAck;
+use crate::sync::lock;
 use crate::telemetry::Latencies;
 
 /// What was committed, what rolled back, and what has arrived.
@@ -47,7 +48,7 @@ pub(super) type PerTopic = BTreeMap<String, u64>;
 
 impl Ledger {
     fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.books)
     }
 
     pub(super) fn committing(&self, ids: &[String]) {

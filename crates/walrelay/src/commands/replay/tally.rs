@@ -1,12 +1,13 @@
 //! What was sent, by topic, and how much of it was acknowledged.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 use walrelay_sink::Record;
 
 use crate::sinks::Count;
+use crate::sync::lock;
 
 /// The figures of a replay. Records that were sent again to a new sink count again.
 #[derive(Debug, Default)]
@@ -30,7 +31,7 @@ impl Tally {
 
     /// When the last acknowledgement arrived.
     pub(super) fn last_acknowledged(&self) -> Option<Instant> {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.last)
     }
 
     /// Records by topic, by name.
@@ -41,7 +42,7 @@ impl Tally {
     }
 
     fn by_topic(&self) -> MutexGuard<'_, Topics> {
-        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.topics)
     }
 }
 
@@ -65,7 +66,7 @@ impl Count for Tally {
 
     fn delivered(&self) {
         self.acknowledged.fetch_add(1, Ordering::Relaxed);
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *lock(&self.last) = Some(Instant::now());
     }
 }
 

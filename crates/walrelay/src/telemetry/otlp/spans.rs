@@ -1,13 +1,14 @@
 //! A span for each batch: what one confirmed position covers.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use serde_json::{Value, json};
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::Progress;
 
 use super::attributes;
+use crate::sync::lock;
 use crate::telemetry::wall_clock;
 
 /// Spans kept until the next request, the newest. A batch ends every 50 ms at most.
@@ -46,7 +47,7 @@ impl Spans {
             return;
         };
         let now = wall_clock();
-        let mut batches = batches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut batches = lock(batches);
         let before = batches.before.replace((*progress, now));
         let Some((before, at)) = before else {
             return;
@@ -75,7 +76,7 @@ impl Spans {
         let Some(batches) = &self.0 else {
             return Vec::new();
         };
-        let mut batches = batches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut batches = lock(batches);
         let ended = std::mem::take(&mut batches.ended);
         ended.iter().map(Batch::span).collect()
     }
