@@ -52,6 +52,17 @@ pub(crate) fn debezium_outbox() -> Vec<u8> {
     ])
 }
 
+/// The columns of the preset `outbox`.
+pub(crate) const OUTBOX: [(&str, u32); 7] = [
+    ("id", UUID),
+    ("aggregate_type", TEXT),
+    ("aggregate_id", TEXT),
+    ("event_type", TEXT),
+    ("payload", JSONB),
+    ("metadata", JSONB),
+    ("created_at", TIMESTAMPTZ),
+];
+
 /// The Relation message of a table that has the columns of every preset.
 pub(crate) fn presets_outbox() -> Vec<u8> {
     relation(&[

@@ -8,7 +8,7 @@ use walrelay_event_router::{
 };
 use walrelay_sink::Poison;
 
-use crate::messages::{Cell, JSONB, TEXT, UUID, announce, insert, relation, route, text};
+use crate::messages::{Cell, JSONB, OUTBOX, TEXT, UUID, announce, insert, relation, route, text};
 
 const BOOL: u32 = 16;
 const BYTEA: u32 = 17;
@@ -193,16 +193,7 @@ fn outbox_events_in_both_of_its_shapes() {
 
 #[test]
 fn outbox() {
-    let columns = [
-        ("id", UUID),
-        ("aggregate_type", TEXT),
-        ("aggregate_id", TEXT),
-        ("event_type", TEXT),
-        ("payload", JSONB),
-        ("metadata", JSONB),
-        ("created_at", TIMESTAMPTZ),
-    ];
-    let mut router = router(Preset::OUTBOX.routes().unwrap(), &columns);
+    let mut router = router(Preset::OUTBOX.routes().unwrap(), &OUTBOX);
     let cells = [
         text("i"),
         text("Order"),

@@ -11,9 +11,7 @@ use walrelay_event_router::{
 };
 use walrelay_sink::Poison;
 
-use crate::messages::{
-    JSONB, TEXT, TIMESTAMPTZ, UUID, announce, debezium_outbox, insert_texts, relation, route,
-};
+use crate::messages::{OUTBOX, announce, debezium_outbox, insert_texts, relation, route};
 
 mod avro;
 
@@ -185,15 +183,7 @@ fn it_goes_with_templates_and_with_binary_cloud_events() {
     assert!(has("ce_type", "placed") && has("content-type", "application/avro"));
 
     // An object that is made of the row lies in the buffer that is written to.
-    let table = relation(&[
-        ("id", UUID),
-        ("aggregate_type", TEXT),
-        ("aggregate_id", TEXT),
-        ("event_type", TEXT),
-        ("payload", JSONB),
-        ("metadata", JSONB),
-        ("created_at", TIMESTAMPTZ),
-    ]);
+    let table = relation(&OUTBOX);
     let by = Route::from(Preset::OUTBOX.routes().unwrap());
     for format in [ValueFormat::Json, ValueFormat::Avro] {
         let mut router = Router::new(by.clone()).with_wire_format(Some(wire(format)));
